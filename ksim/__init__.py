@@ -1,0 +1,42 @@
+"""Simulate LLM inference serving, kernel by kernel.
+
+Data flows one way, and each package answers one question about it:
+
+    specs       what is simulated?          workload    what arrives?
+    compute     what must be computed?      cost        how long, how much energy?
+    memory      what stays cached?          scheduling  what runs next?
+    runtime     what happens when?          cluster     where does it happen?
+    results     how good was it?            studies     what should be tried?
+
+`foundation` and `flow` (the values that travel) lie under all of them.
+"""
+
+#: Which packages each package may import.  `tests/test_architecture.py` enforces it.
+LAYERS: dict[str, set[str]] = {
+    "foundation": set(),
+    "specs": {"foundation"},
+    "flow": {"foundation"},
+    "workload": {"foundation", "flow"},
+    "compute": {"foundation", "specs.deployment", "flow"},
+    "cost": {"foundation", "specs", "flow", "compute"},
+    "memory": {"foundation", "flow"},
+    "scheduling": {"foundation", "specs.deployment", "flow", "memory"},
+    "runtime": {"foundation", "specs", "flow", "compute", "cost", "scheduling"},
+    "cluster": {"foundation", "specs", "flow", "cost", "runtime"},
+    "results": {"foundation", "flow"},
+    "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
+                "cluster", "results"},
+    "cli": {"foundation", "flow", "workload", "results", "studies"},
+}
+
+#: The only packages that may import each third-party library.
+FENCES: dict[str, set[str]] = {
+    "simpy": {"runtime", "cluster", "studies"},
+    "networkx": {"cost"},
+    "matplotlib": {"results"},
+    "pyarrow": {"workload", "results"},
+    "cattrs": {"foundation"},
+    "tomli_w": {"studies"},
+    "typer": {"cli"},
+    "rich": {"cli", "results"},
+}

@@ -1,0 +1,138 @@
+"""What happened: frozen records, the only thing results may read."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from attrs import define, field, frozen
+
+from ksim.flow.batch import Batch
+from ksim.flow.request import Request
+from ksim.flow.timeline import Timeline
+
+E = TypeVar("E", bound="Event")
+
+
+@frozen
+class Event:
+    """Something that happened at `time`, in seconds from the start of the run."""
+
+    time: float
+
+
+@frozen
+class Arrived(Event):
+    """A request reached the front door."""
+
+    request: Request
+
+
+@frozen
+class Rejected(Event):
+    """A request was turned away, for the `reason` given."""
+
+    request_id: int
+    reason: str
+
+
+@frozen
+class Routed(Event):
+    """A request was given to an engine."""
+
+    request_id: int
+    engine: int
+
+
+@frozen
+class Admitted(Event):
+    """A request left the queue to run; the `cached` first of its tokens were found in the prefix cache.
+
+    `known` is how many tokens it has by then: those of the prompt, and after a
+    preemption (`again`) those generated so far.
+    """
+
+    request_id: int
+    engine: int
+    cached: int
+    known: int
+    again: bool = False
+
+
+@frozen
+class Preempted(Event):
+    """A running request lost its cache blocks and waits to be recomputed."""
+
+    request_id: int
+    engine: int
+
+
+@frozen
+class Emitted(Event):
+    """A run of output tokens: one at the end of each of the engine's steps `first` to `last`, both included."""
+
+    request_id: int
+    engine: int
+    first: int
+    last: int
+
+
+@frozen
+class Finished(Event):
+    """A request got its last token."""
+
+    request_id: int
+    engine: int
+
+
+@frozen
+class Stepped(Event):
+    """An engine's step is done, and its tokens are on their way to the users at `time`.
+
+    The batch was scheduled from `scheduled` on, the GPUs worked on it from
+    `start` to `end`.  `waiting`, `running` and `blocks` (KV blocks in use) are
+    as the scheduler left them.  `timelines` has one entry per pipeline stage,
+    each true of all `ranks` of the stage.
+    """
+
+    engine: int
+    index: int
+    scheduled: float
+    start: float
+    end: float
+    batch: Batch
+    waiting: int
+    running: int
+    blocks: int
+    timelines: tuple[Timeline, ...]
+
+
+@frozen
+class EngineBuilt:
+    """What results must know of an engine to judge it: its GPUs, its cache and its peaks (SI units)."""
+
+    engine: int
+    name: str
+    gpu: str
+    ranks: int
+    stages: int
+    kv_blocks: int
+    block_tokens: int
+    peak_flops: float
+    peak_bandwidth: float
+    static_watts: float
+    memory: float
+    weights: float
+
+
+@define
+class Log:
+    """All events in the order they happened, and the engines they happened to."""
+
+    engines: list[EngineBuilt] = field(factory=list)
+    events: list[Event] = field(factory=list)
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[E]) -> Iterator[E]:
+        """The events of one kind."""
+        return (event for event in self.events if isinstance(event, kind))

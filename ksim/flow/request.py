@@ -1,0 +1,52 @@
+"""What a user asks for."""
+
+from collections.abc import Hashable, Sequence
+
+from attrs import field, frozen
+from attrs.validators import ge, gt
+
+
+@frozen
+class Request:
+    """One turn of a conversation, or one call of an API.
+
+    Traces seldom hold tokens, so ksim never does: a prompt is its length and
+    the names of its pieces of `chunk_tokens` tokens, which suffices to share
+    prefixes.  Equal names at equal places after equal prefixes mean equal
+    tokens.  `chunks` may run past the prompt: it then names the output too, so
+    that the next turn of a session finds it in the cache.
+
+    `arrival` is in seconds from the start of the run.  A turn of a `session`
+    starts no earlier, and no earlier than `delay` seconds after the end of the
+    session's turn before it.
+    """
+
+    id: int
+    arrival: float = field(validator=ge(0))
+    prompt: int = field(validator=gt(0))
+    output: int = field(validator=gt(0))
+    chunks: Sequence[Hashable] = ()
+    chunk_tokens: int = field(default=16, validator=gt(0))
+    priority: int = 0
+    session: str = ""
+    delay: float = field(default=0.0, validator=ge(0))
+
+    def content(self, block_tokens: int) -> Sequence[Hashable]:
+        """Name the full blocks of *block_tokens* tokens that `chunks` covers: equal names, equal content."""
+        if not self.chunks:
+            return ()
+        if self.chunk_tokens == block_tokens:
+            return self.chunks[: self._covered() // block_tokens]
+        blocks, per_chunk = self._covered() // block_tokens, self.chunk_tokens
+        if per_chunk % block_tokens == 0:
+            pieces = per_chunk // block_tokens
+            return [(self.chunks[i // pieces], i % pieces) for i in range(blocks)]
+        return [
+            (i * block_tokens % per_chunk,
+             *self.chunks[i * block_tokens // per_chunk: -(-(i + 1) * block_tokens // per_chunk)])
+            for i in range(blocks)
+        ]
+
+    def _covered(self) -> int:
+        """How many tokens the chunks name; the last chunk may be a partial one."""
+        return min(len(self.chunks) * self.chunk_tokens, self.prompt + self.output)

@@ -1,0 +1,87 @@
+"""Names to plug-ins and data files: the folder is the registry.
+
+A plug-in is a module in a plug-in folder; it is called what its file is called,
+and it defines one public object, named in ``__all__``.  ``package.module:object``
+names one that lives outside ksim.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from ksim.foundation.errors import ConfigError, DataError, UnknownName
+
+DATA = Path(__file__).parent.parent / "data"
+_PARSERS = {".toml": tomllib.loads, ".json": json.loads}
+
+
+def names(folder: str) -> list[str]:
+    """List the plug-ins in *folder*, such as ``"cluster.routers"``."""
+    package = import_module(f"ksim.{folder}")
+    return sorted(module.name for module in iter_modules(package.__path__))
+
+
+def find(folder: str, name: str) -> Any:
+    """Return the plug-in called *name* in *folder*, or the object that ``package.module:object`` names.
+
+    Raises UnknownName for a name that the folder lacks, ConfigError for an import that fails.
+    """
+    module_name, _, attribute = name.partition(":")
+    if attribute:
+        return _outside(module_name, attribute)
+    if name not in names(folder):
+        raise UnknownName(_singular(folder), name, names(folder))
+    module = import_module(f"ksim.{folder}.{name}")
+    (public,) = module.__all__
+    return getattr(module, public)
+
+
+def _outside(module_name: str, attribute: str) -> Any:
+    where = f"{module_name}:{attribute}"
+    try:
+        return getattr(import_module(module_name), attribute)
+    except AttributeError:
+        raise ConfigError(where, f"module {module_name} has no {attribute}") from None
+    except Exception as error:  # whatever a user's module raises while it is imported is the user's to see
+        raise ConfigError(where, f"cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _singular(folder: str) -> str:
+    word = folder.rpartition(".")[2]
+    return {"policies": "policy"}.get(word, word.removesuffix("s"))
+
+
+def entries(folder: str) -> list[str]:
+    """List the data files in ``ksim/data/<folder>``, without their endings."""
+    return sorted(path.stem for path in (DATA / folder).iterdir() if path.suffix in _PARSERS)
+
+
+def load(folder: str, name: str) -> dict[str, Any]:
+    """Return the content of data file *name*: a path ending in .toml or .json, or a catalogue name.
+
+    Raises UnknownName for a name that the catalogue lacks, DataError for a file that cannot be read.
+    """
+    path = Path(name)
+    if path.suffix not in _PARSERS:
+        found = [DATA / folder / f"{name}{suffix}" for suffix in _PARSERS]
+        path = next((p for p in found if p.exists()), path)
+    if path.suffix not in _PARSERS:
+        raise UnknownName(_singular(folder), name, entries(folder))
+    return read(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Parse a TOML or JSON file by its ending; raise DataError where it is missing or malformed."""
+    try:
+        table = _PARSERS[path.suffix](path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(str(path), error.strerror or str(error)) from None
+    except ValueError as error:
+        raise DataError(str(path), f"is not valid {path.suffix[1:].upper()}: {error}") from None
+    if not isinstance(table, Mapping):
+        raise DataError(str(path), "holds no table of keys and values")
+    return dict(table)

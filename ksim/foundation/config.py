@@ -1,0 +1,144 @@
+"""Plain tables (from TOML) to frozen attrs classes and back, with errors that name the key."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+from cattrs import Converter
+from cattrs.errors import (
+    ClassValidationError,
+    ForbiddenExtraKeysError,
+    IterableValidationError,
+    StructureHandlerNotFoundError,
+)
+
+from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.units import DType
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Choice:
+    """A plug-in by name, with the values of its parameters."""
+
+    name: str
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def _choice(value: Any, _: type) -> Choice:
+    if isinstance(value, Choice):
+        return value
+    if isinstance(value, str):
+        return Choice(value)
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return Choice(value["name"], {k: v for k, v in value.items() if k != "name"})
+    raise ValueError(f"expected a name, or a table with a name and its options, not {value!r}")
+
+
+def _strict(kinds: tuple[type, ...], word: str) -> Any:
+    """A hook that takes values of *kinds* only: nothing turns 3.7 into 3 or "false" into True."""
+
+    def hook(value: Any, target: type) -> Any:
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ValueError(f"expected {word}, not {value!r}")
+        return target(value)
+
+    return hook
+
+
+def _converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True, prefer_attrib_converters=True, omit_if_default=False)
+    for target, kinds, word in ((int, (int,), "a whole number"), (float, (int, float), "a number"),
+                                (bool, (bool,), "true or false"), (str, (str,), "a text")):
+        converter.register_structure_hook(target, _strict(kinds, word))
+    converter.register_structure_hook(Choice, _choice)
+    converter.register_structure_hook(DType, lambda value, _: DType.named(value))
+    converter.register_structure_hook(Path, lambda value, _: Path(value))
+    converter.register_unstructure_hook(DType, str)
+    converter.register_unstructure_hook(Path, str)
+    converter.register_unstructure_hook(
+        Choice, lambda choice: {"name": choice.name, **choice.options} if choice.options else choice.name)
+    return converter
+
+
+_CONVERTER = _converter()
+
+
+def structure(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
+    """Build *cls* from *table*, nested tables by the field types.
+
+    Raises ConfigError that names *where* and the key: unknown, missing, of the wrong type or out of range.
+    """
+    try:
+        return _CONVERTER.structure(table, cls)
+    except KsimError:
+        raise
+    except Exception as error:
+        path, problem = _first(error, cls)
+        key = f"{where}: {path}" if where and path else where or path or cls.__name__
+        raise ConfigError(key, problem) from None
+
+
+def plain(value: Any) -> Any:
+    """Return *value* as the tables, lists and scalars of TOML; keys without a value are left out."""
+    return _without_none(_CONVERTER.unstructure(value))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _first(error: BaseException, cls: Any) -> tuple[str, str]:
+    """The key path and the message of the first thing wrong inside *error*."""
+    if isinstance(error, ClassValidationError):
+        cls = error.cl
+        located, others = error.group_exceptions()
+        # What is out of place says more than what is therefore missing.
+        for other in others:
+            if isinstance(other, ForbiddenExtraKeysError):
+                return _unknown(other)
+        if located:
+            inner, note = located[0]
+            return _join(note.name, *_explain(inner, note.name, note.type))
+        return _explain(others[0], "", cls)
+    if isinstance(error, IterableValidationError):
+        located_items, loose = error.group_exceptions()
+        if located_items:
+            inner, item = located_items[0]
+            path, problem = _explain(inner, "", item.type)
+            return f"[{item.index}]{'.' if path and not path.startswith('[') else ''}{path}", problem
+        return _explain(loose[0], "", cls)
+    return _explain(error, "", cls)
+
+
+def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
+    if isinstance(error, ClassValidationError | IterableValidationError):
+        return _first(error, cls)
+    if isinstance(error, ForbiddenExtraKeysError):
+        return _unknown(error)
+    if isinstance(error, KeyError):
+        missing = str(error.args[0])
+        return ("" if missing == key else missing), "is missing"
+    if isinstance(error, StructureHandlerNotFoundError | TypeError | AttributeError) and attrs.has(cls):
+        return "", f"expected a table with {', '.join(f.name for f in attrs.fields(cls))}"
+    # attrs validators pass (message, attribute, ...): the message is what a user can read.
+    return "", str(error.args[0]) if error.args else str(error)
+
+
+def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
+    known = [field.name for field in attrs.fields(error.cl) if field.init]
+    key = min(error.extra_fields)
+    close = get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return key, f"unknown key; {hint}expected {', '.join(known)}"
+
+
+def _join(head: str, path: str, problem: str) -> tuple[str, str]:
+    return (f"{head}{path}" if path.startswith("[") else f"{head}.{path}" if path else head), problem

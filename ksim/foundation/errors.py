@@ -1,0 +1,36 @@
+"""The errors a user can cause; anything else that escapes is a bug in ksim."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class KsimError(Exception):
+    """Base class of every error that ksim raises on purpose."""
+
+
+class ConfigError(KsimError):
+    """A setting is missing, unknown or out of range; `where` names the file and key."""
+
+    def __init__(self, where: str, problem: str):
+        super().__init__(f"{where}: {problem}")
+
+
+class DataError(KsimError):
+    """A file of data cannot be used; `where` names the file and, where known, the line."""
+
+    def __init__(self, where: str, problem: str):
+        super().__init__(f"{where}: {problem}")
+
+
+class UnknownName(KsimError):
+    """No plug-in or data file of that kind bears the name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = sorted(known)
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        super().__init__(f"no {kind} named {name!r}{hint} ({kind}s: {', '.join(known)})")
+
+
+class DoesNotFit(KsimError):
+    """The weights, or one request's KV cache, exceed the memory there is."""

@@ -1,0 +1,68 @@
+"""Quantities in SI base units: seconds, bytes, FLOP, joules and watts.
+
+Data files write quantities with their unit ("4.8 TB/s"); `quantity` converts
+them at the file boundary, so no name inside ksim carries a unit.
+"""
+
+import math
+import re
+from enum import Enum
+
+_PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+           "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+           "m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
+_QUANTITY = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([KMGT]i|[kMGTPmunp])?(FLOP|B|W|J|s|Hz)?(/s|/B|/FLOP)?")
+
+
+def quantity(value: float | str) -> float:
+    """Return *value* in base units: ``quantity("4.8 TB/s") == 4.8e12``.
+
+    Raises ValueError where *value* is neither a finite number nor such a text.
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a quantity such as '4.8 TB/s'")
+    if not isinstance(value, str):
+        number = float(value)
+    else:
+        match = _QUANTITY.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(f"{value!r} is not a quantity such as '4.8 TB/s'")
+        # Divide by 1e3, 1e6, ... where that is exact and multiplying by 1e-3, 1e-6 is not.
+        scale = _PREFIX[match[2] or ""]
+        number = float(match[1]) * scale if scale >= 1 else float(match[1]) / round(1 / scale)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is not finite")
+    return number
+
+
+def optional_quantity(value: float | str | None) -> float | None:
+    """Return *value* in base units, or None for None."""
+    return None if value is None else quantity(value)
+
+
+class DType(Enum):
+    """A number format; its value is the bytes one number takes."""
+
+    # Formats of equal size would be aliases of each other in an Enum: the tuple keeps them apart.
+    FP4 = ("fp4", 0.5)
+    INT4 = ("int4", 0.5)
+    FP8 = ("fp8", 1.0)
+    INT8 = ("int8", 1.0)
+    BF16 = ("bf16", 2.0)
+    FP16 = ("fp16", 2.0)
+    FP32 = ("fp32", 4.0)
+
+    def __init__(self, label: str, size: float):
+        self.label = label
+        self.bytes = size
+
+    @classmethod
+    def named(cls, label: str) -> "DType":
+        """Return the format called *label*, such as "bf16"; raise ValueError for any other."""
+        try:
+            return cls[label.upper()]
+        except (KeyError, AttributeError):
+            raise ValueError(f"{label!r} is not a number format ({', '.join(d.label for d in cls)})") from None
+
+    def __str__(self) -> str:
+        return self.label

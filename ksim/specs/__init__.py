@@ -1,0 +1,1 @@
+"""What is simulated?  Frozen descriptions of hardware, deployment and host."""
