@@ -1,21 +1,11 @@
 """Hardware: GPUs, the links between them, and the systems they make up."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from attrs import field, frozen, validators
+from attrs import field, frozen
+from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len
 
 from ksim.foundation.units import DType, quantity
-
-
-def amount(**kwargs: Any) -> Any:
-    """Declare a non-negative quantity in SI units that a data file may write with its unit."""
-    return field(converter=quantity, validator=validators.ge(0), **kwargs)
-
-
-def positive(**kwargs: Any) -> Any:
-    """Declare a quantity above zero in SI units that a data file may write with its unit."""
-    return field(converter=quantity, validator=validators.gt(0), **kwargs)
 
 
 def _by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
@@ -30,28 +20,34 @@ class Power:
     `flop` is per FLOP of the number format, `hbm` and `link` are per byte.
     """
 
-    idle: float = amount()
-    limit: float = positive()
-    flop: Mapping[DType, float] = field(converter=_by_dtype)
-    hbm: float = amount()
-    link: float = amount()
+    idle: float = field(converter=quantity, validator=ge(0))
+    limit: float = field(converter=quantity, validator=gt(0))
+    flop: Mapping[DType, float] = field(converter=_by_dtype, validator=deep_mapping(instance_of(DType), ge(0)))
+    hbm: float = field(converter=quantity, validator=ge(0))
+    link: float = field(converter=quantity, validator=ge(0))
     source: str
 
 
 @frozen
 class Gpu:
-    """One accelerator as its data sheet describes it: SI units, dense peaks, without sparsity."""
+    """One accelerator as its data sheet describes it: SI units, dense peaks, without sparsity.
+
+    `memory` is what CUDA offers a process, which is less than what is sold.
+    `nvlink` (0 where there is none) and `pcie` count one direction.  `system`
+    names the system to take where a scenario names none.
+    """
 
     name: str
     architecture: str
-    sms: int = field(validator=validators.gt(0))
-    clock: float = positive()
-    memory: float = positive()
-    bandwidth: float = positive()
-    l2: float = positive()
-    flops: Mapping[DType, float] = field(converter=_by_dtype, validator=validators.min_len(1))
-    nvlink: float = amount()
-    pcie: float = positive()
+    sms: int = field(validator=gt(0))
+    clock: float = field(converter=quantity, validator=gt(0))
+    memory: float = field(converter=quantity, validator=gt(0))
+    bandwidth: float = field(converter=quantity, validator=gt(0))
+    l2: float = field(converter=quantity, validator=gt(0))
+    flops: Mapping[DType, float] = field(
+        converter=_by_dtype, validator=(min_len(1), deep_mapping(instance_of(DType), gt(0))))
+    nvlink: float = field(converter=quantity, validator=ge(0))
+    pcie: float = field(converter=quantity, validator=gt(0))
     power: Power
     system: str
     source: str
@@ -61,8 +57,8 @@ class Gpu:
 class Link:
     """One direction of a connection: what it carries at best, and the share of it that NCCL reaches."""
 
-    bandwidth: float = positive()
-    efficiency: float = field(default=1.0, validator=(validators.gt(0), validators.le(1)))
+    bandwidth: float = field(converter=quantity, validator=gt(0))
+    efficiency: float = field(default=1.0, validator=(gt(0), le(1)))
     source: str = ""
 
 
@@ -70,20 +66,20 @@ class Link:
 class System:
     """`nodes` equal nodes of `gpus_per_node` GPUs.
 
-    Inside a node, GPUs meet at an NVSwitch (`inside.kind = "nvlink"`) or at the PCIe root of their socket
+    Inside a node, GPUs meet at an NVSwitch (`interconnect = "nvlink"`) or at the PCIe root of their socket
     (`"pcie"`, with `sockets` joined by `between_sockets`).  Each GPU has its share of a NIC to the other nodes.
     A rack-scale NVLink domain, as of an NVL72, is one node here.
     """
 
     name: str
     gpu: str
-    gpus_per_node: int = field(validator=validators.gt(0))
-    interconnect: str = field(validator=validators.in_(("nvlink", "pcie")))
+    gpus_per_node: int = field(validator=gt(0))
+    interconnect: str = field(validator=in_(("nvlink", "pcie")))
     inside: Link
     network: Link | None = None
     between_sockets: Link | None = None
-    sockets: int = field(default=1, validator=validators.gt(0))
-    nodes: int = field(default=1, validator=validators.gt(0))
+    sockets: int = field(default=1, validator=gt(0))
+    nodes: int = field(default=1, validator=gt(0))
     source: str = ""
 
     def __attrs_post_init__(self) -> None:

@@ -1,0 +1,92 @@
+"""Kernel graphs: the launches of one rank in one step, equal layers folded."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Literal, TypeVar
+
+from attrs import frozen
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.flow.batch import Batch
+
+T = TypeVar("T")
+
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+
+@frozen
+class Collective:
+    """A message that every rank of `group` takes part in.
+
+    `bytes` is the size of the whole result for all_reduce and all_gather, of
+    the whole input for reduce_scatter, of what one rank holds for all_to_all
+    and send: as NCCL's tests count.
+    """
+
+    kind: CollectiveKind
+    bytes: float
+    group: str
+
+    @property
+    def family(self) -> str:
+        return self.kind
+
+
+@frozen
+class Op:
+    """One launch.  An attention layer becomes a kernel when the batch is known."""
+
+    label: str
+    kernel: Kernel | AttentionLayer | Collective
+
+
+@frozen
+class Block:
+    """Ops that run `repeat` times over, such as a model's equal layers."""
+
+    ops: tuple[Op, ...]
+    repeat: int = 1
+
+
+@frozen
+class KernelGraph:
+    """What one rank launches for steps of a number of tokens and samples, whosever they are."""
+
+    blocks: tuple[Block, ...]
+
+    def over(self, batch: Batch) -> Iterator[tuple[str, Kernel | Collective]]:
+        """All launches for *batch* with their labels, unfolded."""
+        for block in self.blocks:
+            ops = [(op.label, bind(op.kernel, batch)) for op in block.ops]
+            for _ in range(block.repeat):
+                yield from ops
+
+    def flops(self, batch: Batch) -> float:
+        """FLOP of one rank for *batch*."""
+        return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
+
+
+def bind(kernel: Kernel | AttentionLayer | Collective, batch: Batch) -> Kernel | Collective:
+    """What is launched for *batch*."""
+    return kernel.over(batch) if isinstance(kernel, AttentionLayer) else kernel
+
+
+def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:
+    """Cut *layers* into stretches and how often each repeats, at each point taking the one that carries furthest."""
+    folded, rest = [], layers
+    while rest:
+        sizes = range(1, len(rest) // 2 + 1)
+        ways = ((size, repeats) for size in sizes if (repeats := _repeats(rest, size)) > 1)
+        size, repeats = max(ways, key=prod, default=(1, 1))
+        folded.append((rest[:size], repeats))
+        rest = rest[size * repeats :]
+    return folded
+
+
+def _repeats(layers: Sequence[T], size: int) -> int:
+    """How often the first *size* of *layers* come one time after another."""
+    count = 1
+    while layers[count * size : (count + 1) * size] == layers[:size]:
+        count += 1
+    return count

@@ -1,0 +1,62 @@
+"""Dense matrix products."""
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.foundation.units import DType
+
+__all__ = ["Gemm"]
+
+#: Thread-block tiles (rows, columns) of cuBLAS and CUTLASS kernels that library heuristics choose among.
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64), (16, 64), (32, 64))
+#: Into how many parts a library splits the contracted dimension when there are too few tiles.
+SPLITS = (1, 2, 3, 4, 6, 8, 16)
+#: No split is worth it that leaves a block fewer than this many elements of the contracted dimension.
+MIN_SPLIT_K = 256
+
+
+@frozen
+class Gemm:
+    """``out[m, n] = x[m, k] @ w[k, n]`` in `activations`, weights stored in `weights`, result in BF16."""
+
+    m: int
+    n: int
+    k: int
+    weights: DType = DType.BF16
+    activations: DType = DType.BF16
+
+    family = "gemm"
+
+    @property
+    def work(self) -> Work:
+        return Work(
+            flops=2.0 * self.m * self.n * self.k,
+            reads=self.k * self.n * self.weights.bytes + self.m * self.k * self.activations.bytes,
+            writes=self.m * self.n * DType.BF16.bytes,
+            dtype=self.activations,
+        )
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return list(self._launches(sms))
+
+    def _launches(self, sms: int) -> Iterator[Launch]:
+        element = max(self.weights.bytes, self.activations.bytes)
+        for rows, columns in TILES:
+            if rows >= 2 * self.m and rows > TILES[-2][0]:
+                continue  # a tile more than half empty: a smaller one does the same work
+            tiles = ceil(self.m / rows) * ceil(self.n / columns)
+            for split in SPLITS:
+                if split > 1 and (self.k < split * MIN_SPLIT_K or tiles * split > 4 * sms):
+                    break
+                depth = self.k / split
+                partial = 2.0 * (split - 1) * self.m * self.n * DType.FP32.bytes
+                yield Launch(
+                    name=f"{rows}x{columns}" + (f"/{split}" if split > 1 else ""),
+                    blocks=tiles * split,
+                    flops=2.0 * rows * columns * depth,
+                    l2_bytes=(rows + columns) * depth * element,
+                    extra_bytes=partial,
+                )

@@ -1,0 +1,75 @@
+"""Grouped matrix products: one GEMM per expert that has tokens, in one launch."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.foundation.units import DType
+
+__all__ = ["GroupedGemm"]
+
+#: Tiles (rows, columns) of vLLM's Triton fused-experts kernel, by its default and tuned configurations.
+TILES = ((128, 128), (64, 128), (32, 64), (16, 64))
+
+
+@frozen
+class GroupedGemm:
+    """``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` for every expert e with rows.
+
+    `loads` holds (rows, how many experts have so many); experts without rows
+    are neither read nor computed.
+    """
+
+    loads: tuple[tuple[int, int], ...]
+    n: int
+    k: int
+    weights: DType = DType.BF16
+    activations: DType = DType.BF16
+
+    family = "grouped_gemm"
+
+    @property
+    def rows(self) -> int:
+        return sum(rows * experts for rows, experts in self.loads)
+
+    @property
+    def active(self) -> int:
+        """How many experts have rows."""
+        return sum(experts for rows, experts in self.loads if rows)
+
+    @property
+    def work(self) -> Work:
+        return Work(
+            flops=2.0 * self.rows * self.n * self.k,
+            reads=self.active * self.k * self.n * self.weights.bytes + self.rows * self.k * self.activations.bytes,
+            writes=self.rows * self.n * DType.BF16.bytes,
+            dtype=self.activations,
+        )
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        """One tile size serves all experts, and each expert's rows fill up whole tiles of their own."""
+        element = max(self.weights.bytes, self.activations.bytes)
+        return [
+            Launch(
+                name=f"{rows}x{columns}",
+                blocks=sum(ceil(load / rows) * experts for load, experts in self.loads) * ceil(self.n / columns),
+                flops=2.0 * rows * columns * self.k,
+                l2_bytes=(rows + columns) * self.k * element,
+            )
+            for rows, columns in TILES
+        ]
+
+
+def even_loads(tokens: int, top_k: int, experts: int) -> tuple[tuple[int, int], ...]:
+    """Spread *tokens* x *top_k* rows as uniform routing does on average.
+
+    A token takes *top_k* different experts, so an expert stays without rows with
+    probability (1 - top_k / experts)^tokens; those that are left share all rows
+    evenly, to within one.
+    """
+    rows = tokens * top_k
+    active = min(rows, experts, max(1, round(experts * (1 - (1 - top_k / experts) ** tokens))))
+    each, over = divmod(rows, active)
+    return tuple((load, count) for load, count in ((each + 1, over), (each, active - over)) if load and count)

@@ -1,0 +1,27 @@
+"""Norms, activations, rotary embeddings, cache writes, sampling: whatever only moves memory."""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.foundation.units import DType
+
+__all__ = ["Pointwise"]
+
+
+@frozen
+class Pointwise:
+    """Read and write so many bytes, with about one FLOP for each number read."""
+
+    family: str
+    read_bytes: float
+    write_bytes: float
+    flops: float
+
+    @property
+    def work(self) -> Work:
+        return Work(self.flops, self.read_bytes, self.write_bytes, DType.FP32)
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return ()

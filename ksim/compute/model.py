@@ -1,0 +1,126 @@
+"""A model, whole: its size in memory, and the kernels that one rank launches for a step."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from attrs import field, frozen
+
+from ksim.compute.einsum import Operation, Sizes
+from ksim.compute.graph import Block, KernelGraph, Op, fold
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.deployment import Shard
+
+T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
+_WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
+
+
+@frozen
+class Config:
+    """A Hugging Face ``config.json``; `name` is for messages."""
+
+    name: str
+    table: Mapping[str, Any]
+
+    def need(self, key: str, default: int = 0) -> int:
+        """The positive whole number under *key*, or *default* where it is absent or null.
+
+        Raises ConfigError for another value, or if there is neither value nor default.
+        """
+        value = self.get(key, default)
+        if value < 0 or not (value or default):
+            problem = "is missing" if self.table.get(key) is None else f"expected a positive whole number, not {value}"
+            raise ConfigError(f"{self.name}: {key}", problem)
+        return value
+
+    def get(self, key: str, default: T) -> T:
+        """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""
+        value = self.table.get(key)
+        if value is None:
+            return default
+        if type(value) is not type(default):
+            raise ConfigError(f"{self.name}: {key}", f"expected {_WORDS[type(default)]}, not {value!r}")
+        return value
+
+
+@frozen
+class Decoder:
+    """What an architecture file makes of a config: operations over indices of known size.
+
+    `layers` has one entry per layer; equal entries are equal layers.  A model
+    that is `tied` uses the embedding's weights in its head.  `top_k` experts
+    see each token, where there are experts.
+    """
+
+    sizes: Mapping[str, int]
+    embedding: Sequence[Operation]
+    layers: Sequence[Sequence[Operation]]
+    head: Sequence[Operation]
+    max_length: int
+    tied: bool = False
+    top_k: int = 0
+
+
+@frozen
+class Model:
+    """A decoder-only transformer that serves."""
+
+    name: str
+    decoder: Decoder = field(repr=False)
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a sequence that the model was made for."""
+        return self.decoder.max_length
+
+    @property
+    def layers(self) -> int:
+        return len(self.decoder.layers)
+
+    def parameters(self) -> int:
+        """How many weights the model has; tied ones count once."""
+        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
+        body = sum(op.parameters(sizes) for layer in decoder.layers for op in layer)
+        ends = [*decoder.embedding, *decoder.head]
+        return body + sum(op.parameters(sizes) for op in ends) - decoder.tied * sizes.volume("mV")
+
+    def active_parameters(self) -> int:
+        """How many weights meet each token, which are fewer where there are experts."""
+        sizes = self.decoder.sizes
+        active = Sizes({**sizes, "E": self.decoder.top_k}) if self.decoder.top_k else Sizes(sizes)
+        idle = sum(op.parameters(Sizes(sizes)) - op.parameters(active)
+                   for layer in self.decoder.layers for op in layer if getattr(op, "routed", ""))
+        return self.parameters() - idle
+
+    def weights(self, shard: Shard) -> float:
+        """Bytes of weights on one rank."""
+        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
+        held = [op for i in shard.share(self.layers) for op in decoder.layers[i]]
+        held += decoder.embedding if shard.first else ()
+        held += decoder.head if shard.last else ()
+        total = sum(op.weights(sizes, shard) for op in held)
+        if decoder.tied and shard.first and shard.last:
+            total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
+        return total
+
+    def cache_per_token(self, shard: Shard) -> float:
+        """Bytes of KV cache that one token takes on one rank; windows do not lessen it, as in vLLM's uniform pool."""
+        local = Sizes(self.decoder.sizes).split("K", shard.tensor)
+        return 2 * len(shard.share(self.layers)) * local.volume("Kh") * shard.precision.cache.bytes
+
+    def graph(self, tokens: int, samples: int, shard: Shard) -> KernelGraph:
+        """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled."""
+        step = {"t": tokens, "s": samples, "x": tokens * self.decoder.top_k}
+        sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
+        held = [decoder.layers[i] for i in shard.share(self.layers)]
+        blocks = [Block(_lower([*chain.from_iterable(layers)], sizes, shard), repeat) for layers, repeat in fold(held)]
+        if shard.first:
+            blocks.insert(0, Block(_lower(decoder.embedding, sizes, shard)))
+        if shard.last:
+            blocks.append(Block(_lower(decoder.head, sizes, shard)))
+        return KernelGraph(tuple(blocks))
+
+
+def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:
+    return tuple(launch for operation in operations for launch in operation.lower(sizes, shard))

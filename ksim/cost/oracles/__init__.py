@@ -1,0 +1,71 @@
+"""Latency oracles: how long one kernel takes on one GPU.
+
+To add one, add a file with an attrs class that has `seconds`, or `estimate`
+where there is more to say than a number.  One from elsewhere is named
+``package.module:Class``; its fields are set by the scenario's options.  Oracles
+compose: one may hold another to scale, to add noise to, or to fall back on.
+`tests/laws` holds every oracle to: positive, and no time below the hardware's bound.
+"""
+
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from ksim.compute.kernels import Kernel
+from ksim.foundation.errors import ConfigError
+from ksim.specs.hardware import Gpu
+
+
+@frozen
+class Estimate:
+    """A kernel's seconds and the reason for them.
+
+    `bound` is compute, memory or launch; `waves` and `idle` are of the launch
+    assumed, which `launch` names; `source` says who estimated.
+    """
+
+    seconds: float
+    bound: str
+    waves: float = 0.0
+    idle: float = 0.0
+    launch: str = ""
+    source: str = ""
+
+
+class LatencyOracle(Protocol):
+    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
+        """The time from start to finish of *kernel*, alone on *gpu* and launched by a CUDA graph."""
+        ...
+
+
+def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
+    """Ask *oracle* about *kernel*; one that only gives seconds is credited with the roofline's bound.
+
+    Raises ConfigError for an answer that is not a positive, finite number.
+    """
+    if hasattr(oracle, "estimate"):
+        answer: Estimate = oracle.estimate(kernel, gpu)
+    else:
+        compute, memory = bounds(kernel, gpu)
+        answer = Estimate(oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory",
+                          source=type(oracle).__name__)
+    if not 0 < answer.seconds < float("inf"):
+        raise ConfigError(f"oracle {type(oracle).__name__}", f"says {answer.seconds} s for {kernel}")
+    return answer
+
+
+def bounds(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
+    """Seconds that *gpu*'s peaks allow for *kernel*'s arithmetic, and for its traffic."""
+    work = kernel.work
+    return work.flops / peak(gpu, kernel), work.bytes / gpu.bandwidth
+
+
+def peak(gpu: Gpu, kernel: Kernel) -> float:
+    """FLOP/s of *gpu* in *kernel*'s number format; raises ConfigError where it has none."""
+    dtype = kernel.work.dtype
+    try:
+        return gpu.flops[dtype]
+    except KeyError:
+        formats = ", ".join(str(known) for known in gpu.flops)
+        raise ConfigError(f"gpu {gpu.name}", f"computes no {dtype} (it has {formats}); choose another quantization, "
+                                             f"such as 'fp8_w8a16' for weights alone") from None

@@ -1,0 +1,109 @@
+"""Price a step: from a batch to a timeline of one rank's kernels and collectives."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.model import Model
+from ksim.cost.energy import joules
+from ksim.cost.network import Network
+from ksim.cost.oracles import estimate
+from ksim.flow.batch import Batch
+from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.specs.deployment import Shard
+from ksim.specs.hardware import Gpu
+
+
+@frozen
+class Plan:
+    """What all steps of so many tokens and samples share: laps, and the attention that is each step's own."""
+
+    laps: tuple[Lap, ...]
+    holes: tuple[tuple[str, AttentionLayer, int], ...]  # label, layer, and how often it runs
+    seconds: float
+    joules: float
+    flops: float
+    bytes: float
+
+
+@define
+class StepTimer:
+    """Asks the oracle about kernels and the network about collectives, once for each distinct shape.
+
+    `ranks` are the GPUs that share each layer of this stage.
+    """
+
+    model: Model
+    shard: Shard
+    gpu: Gpu
+    oracle: Any
+    network: Network
+    ranks: Sequence[int]
+    _plans: dict[tuple[int, int], Plan] = field(factory=dict)
+    _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict)
+
+    def timeline(self, batch: Batch) -> Timeline:
+        """What one rank does for *batch*."""
+        key = (batch.tokens, batch.samples)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(*key)
+        fills = []
+        seconds, energy, flops, moved = plan.seconds, plan.joules, plan.flops, plan.bytes
+        for label, layer, count in plan.holes:
+            span = self._kernel(label, layer.over(batch))
+            fills.append(span)
+            seconds += count * span.seconds
+            energy += count * span.joules
+            flops += count * span.flops
+            moved += count * span.bytes
+        return Timeline(plan.laps, tuple(fills), seconds, energy, flops, moved)
+
+    def _plan(self, tokens: int, samples: int) -> Plan:
+        """Price all but attention; equal layers of attention share one hole."""
+        holes: dict[tuple[str, AttentionLayer], int] = {}
+        runs: list[int] = []
+        laps = []
+        for block in self.model.graph(tokens, samples, self.shard).blocks:
+            spans: list[Span | int] = []
+            for op in block.ops:
+                if isinstance(op.kernel, AttentionLayer):
+                    hole = holes.setdefault((op.label, op.kernel), len(holes))
+                    runs += [0] * (len(holes) - len(runs))
+                    runs[hole] += block.repeat
+                    spans.append(hole)
+                else:
+                    spans.append(self._span(op.label, op.kernel))
+            laps.append(Lap(tuple(spans), block.repeat))
+        counted = [(span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span)]
+        return Plan(
+            tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()),
+            seconds=sum(span.seconds * n for span, n in counted), joules=sum(span.joules * n for span, n in counted),
+            flops=sum(span.flops * n for span, n in counted), bytes=sum(span.bytes * n for span, n in counted),
+        )
+
+    def _span(self, label: str, kernel: Kernel | Collective) -> Span:
+        key = (label, kernel)
+        if key not in self._spans:
+            self._spans[key] = (self._collective(label, kernel) if isinstance(kernel, Collective)
+                                else self._kernel(label, kernel))
+        return self._spans[key]
+
+    def _kernel(self, label: str, kernel: Kernel) -> Span:
+        found, work = estimate(self.oracle, kernel, self.gpu), kernel.work
+        return Span(label, kernel.family, found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
+                    found.bound, found.waves, found.idle, "", _shape(kernel, found.launch), found.source)
+
+    def _collective(self, label: str, kernel: Collective) -> Span:
+        route = self.network.route(kernel, self.ranks)
+        return Span(label, kernel.family, self.network.seconds(kernel, self.ranks), joules(kernel, self.gpu.power),
+                    bound="communication", group=kernel.group,
+                    shape=f"{kernel.bytes:.0f} B, {route.algorithm} {route.protocol}", source="network")
+
+
+def _shape(kernel: Kernel, launch: str) -> str:
+    return ""

@@ -1,0 +1,1 @@
+"""How good was it?  Metrics, tables, plots and traces of a run, from its log alone."""

@@ -1,0 +1,60 @@
+"""The result block as `vllm bench serve` prints it, for eyes and scripts that know its labels.
+
+Source: vllm/benchmarks/serve.py at commit 009e6d4.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ksim.results.metrics import Summary
+
+_WIDTH = 50
+_LATENCIES = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+_COUNTS = (
+    ("Successful requests:", "completed", ""),
+    ("Failed requests:", "failed", ""),
+    ("Maximum request concurrency:", "max_concurrency", ""),
+    ("Request rate configured (RPS):", "request_rate", ".2f"),
+    ("Benchmark duration (s):", "duration", ".2f"),
+    ("Total input tokens:", "total_input_tokens", ""),
+    ("Total generated tokens:", "total_output_tokens", ""),
+    ("Request throughput (req/s):", "request_throughput", ".2f"),
+    ("Request goodput (req/s):", "request_goodput", ".2f"),
+    ("Output token throughput (tok/s):", "output_throughput", ".2f"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+    ("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
+    ("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+)
+
+
+def vllm_block(summary: Summary, labels: Mapping[str, Any] | None = None) -> str:
+    """Return vLLM's "Serving Benchmark Result" block, label for label.
+
+    `request_rate` and `max_concurrency` appear where *labels* has them; so does the goodput where targets are set.
+    Where vLLM would print a latency of zero because no request completed, this says nan.
+    """
+    known = {**(labels or {}), **summary}
+    lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]
+    lines += [_line(label, known[key], style) for label, key, style in _COUNTS if _shown(known.get(key))]
+    for name, title in _LATENCIES.items():
+        lines += [title.center(_WIDTH, "-"), *_latency(summary, name)]
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+def _shown(value: Any) -> bool:
+    return value is not None and value != float("inf")
+
+
+def _latency(summary: Summary, name: str) -> Iterator[str]:
+    for statistic in ("mean", "median", "p99"):
+        value = summary[f"{statistic}_{name}_ms"]
+        yield _line(f"{statistic.title()} {name.upper()} (ms):", float("nan") if value is None else value, ".2f")
+
+
+def _line(label: str, value: Any, style: str) -> str:
+    return f"{label:<40} {value:<10{style}}"

@@ -1,0 +1,99 @@
+"""A run as arrays: the log, read once, for everything that judges it."""
+
+from collections import defaultdict
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from attrs import define
+
+from ksim.flow.events import EngineBuilt, Event, Log, Stepped
+from ksim.results.arrays import Floats
+from ksim.results.requests import Requests
+from ksim.results.steps import Steps
+
+
+@define(eq=False, slots=False)
+class History:
+    """The steps and requests of a run, and what follows from both; times in seconds from its start."""
+
+    log: Log
+
+    @cached_property
+    def engines(self) -> list[EngineBuilt]:
+        return sorted(self.log.engines, key=attrgetter("engine"))
+
+    @cached_property
+    def events(self) -> dict[type[Event], list[Any]]:
+        """The events of each kind, in time order."""
+        kinds: dict[type[Event], list[Any]] = defaultdict(list)
+        for event in self.log.events:
+            kinds[type(event)].append(event)
+        return kinds
+
+    @cached_property
+    def steps(self) -> Steps:
+        return Steps(self.engines, sorted(self.events[Stepped], key=attrgetter("engine", "index")))
+
+    @cached_property
+    def requests(self) -> Requests:
+        return Requests(self.events, self.steps)
+
+    @cached_property
+    def duration(self) -> float:
+        """Seconds from the start of the run to its last event."""
+        return max(map(attrgetter("time"), self.log.events), default=0.0)
+
+    @cached_property
+    def gpus(self) -> int:
+        return sum(built.ranks * built.stages for built in self.engines)
+
+    @cached_property
+    def static_watts(self) -> float:
+        """What all GPUs draw together while they do nothing."""
+        return float(sum(built.static_watts * built.ranks * built.stages for built in self.engines))
+
+    @cached_property
+    def host_gaps(self) -> Floats:
+        """Seconds before each step in which the engine had work and its GPUs waited for the CPU.
+
+        They wait since the engine's earlier steps ended, or since the oldest
+        request that still has work came to it, whichever is later.
+        """
+        gaps, steps, waiting_since = np.zeros(len(self.steps)), self.steps, self._oldest_work()
+        for place in range(len(self.engines)):
+            rows = steps.rows(place)
+            ends = np.concatenate([np.zeros(1), np.maximum.accumulate(steps.end[rows])])[:-1]
+            oldest = np.minimum.accumulate(waiting_since[rows][::-1])[::-1]
+            gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(ends, oldest))
+        return gaps
+
+    def _oldest_work(self) -> Floats:
+        """For each step: when the oldest request came whose work ends with this step; inf where none does."""
+        requests, oldest = self.requests, np.full(len(self.steps), np.inf)
+        unfinished = ~requests.completed & np.isnan(requests.rejected)
+        # What did not finish has work up to its engine's last step.
+        ends = np.where(unfinished, self.steps.first[requests.engine + 1] - 1, requests.last_step)
+        known = (requests.engine >= 0) & (ends >= 0)
+        np.minimum.at(oldest, ends[known], requests.reached[known])
+        return oldest
+
+    @cached_property
+    def idle_after(self) -> Floats:
+        """Seconds after each step in which its engine had nothing to do, up to its next step or the end."""
+        idle, steps = np.zeros(len(self.steps)), self.steps
+        for place in range(len(self.engines)):
+            rows = steps.rows(place)
+            ends = np.maximum.accumulate(steps.end[rows])
+            following = np.concatenate([(steps.start - self.host_gaps)[rows][1:], [self.duration]])
+            idle[rows] = np.maximum(0.0, following - ends)
+        return idle
+
+    @cached_property
+    def busy_gpu_seconds(self) -> float:
+        return float(self.steps.gpu_seconds.sum())
+
+    @cached_property
+    def host_gpu_seconds(self) -> float:
+        return float((self.host_gaps * self.steps.gpus).sum())

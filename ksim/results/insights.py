@@ -1,0 +1,92 @@
+"""What a person should know of a run before trusting or changing it, in sentences."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from ksim.results.arrays import Bools, Floats
+from ksim.results.history import History
+from ksim.results.kernels import BOUNDS, seconds_by
+from ksim.results.metrics import Summary
+from ksim.results.occurrences import Occurrences
+from ksim.results.wording import number, percent
+
+_REMEDY = {
+    "memory": "more sequences per step would share each read of the weights",
+    "compute": "the GPUs' arithmetic is what there is to buy",
+    "launch": "kernels end before they fill the GPU: larger batches cost next to nothing",
+    "communication": "fewer ranks per model, or faster links, would help",
+}
+
+
+@frozen
+class Insight:
+    """A sentence; a warning where numbers of the report mislead without it."""
+
+    text: str
+    warning: bool = False
+
+
+def insights(history: History, occurrences: Occurrences, summary: Summary) -> list[Insight]:
+    """What stands out, warnings first."""
+    return [
+        *_warnings(history, summary),
+        *_bounds(history, occurrences),
+        *_waiting(summary),
+        *_cache(summary),
+    ]
+
+
+def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
+    if summary["saturated"]:
+        yield Insight(
+            f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests waited when the last one "
+            "arrived. This load is more than the system can serve; latencies grow with the length of the run.", True)
+    if summary["failed"]:
+        reasons = Counter(history.requests.reasons.values())
+        reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
+        yield Insight(f"{_requests(summary['failed'])} rejected, most often with: {reason}.", True)
+    if summary["unfinished"]:
+        left = _requests(summary["unfinished"])
+        yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
+
+
+def _requests(count: int) -> str:
+    return "1 request was" if count == 1 else f"{count:,} requests were"
+
+
+def _bounds(history: History, occurrences: Occurrences) -> Iterator[Insight]:
+    """What limits the steps that only decode, and those with prompt tokens in them."""
+    names, seconds = seconds_by(history, occurrences, "bound")
+    with_prompts = history.steps.prefills > 0
+    for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
+        yield from _bound_of(title, names, seconds[which].sum(axis=0), which)
+
+
+def _bound_of(title: str, names: list[str], seconds: Floats, which: Bools) -> Iterator[Insight]:
+    if not which.any() or seconds.sum() <= 0:
+        return
+    share, name = max((float(s / seconds.sum()), n) for s, n in zip(seconds, names, strict=True))
+    if share >= 0.5 and name in BOUNDS:
+        yield Insight(f"{title} are {name}-bound for {percent(share, 0)} of their GPU time: {_REMEDY[name]}.")
+
+
+def _waiting(summary: Summary) -> Iterator[Insight]:
+    host, busy = summary["host_share"] or 0.0, summary["gpu_busy_share"] or 0.0
+    if host >= 0.1:
+        yield Insight(f"The GPUs wait for the CPU {percent(host, 0)} of the run.")
+    if summary["steps"] and 1 - busy - host >= 0.25:
+        yield Insight(f"The GPUs have nothing to do {percent(1 - busy - host, 0)} of the run: there is room for more load.")
+
+
+def _cache(summary: Summary) -> Iterator[Insight]:
+    peak = summary["kv_cache_usage_peak"]
+    if summary["preemptions"]:
+        yield Insight(
+            f"The KV cache ran full: {number(summary['preemptions'])} preemptions cost "
+            f"{number(summary['recomputed_tokens'])} tokens computed again.")
+    elif peak is not None and peak < 0.5:
+        yield Insight(f"The KV cache is never above {percent(peak, 0)} full.")
+    elif peak is not None and peak >= 0.95:
+        yield Insight(f"The KV cache is up to {percent(peak, 0)} full: requests wait for blocks before they wait for GPUs.")

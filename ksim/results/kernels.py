@@ -1,0 +1,139 @@
+"""Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from attrs import define
+
+from ksim.results.arrays import Bools, Floats, Ints, floats, shares, sums
+from ksim.results.history import History
+from ksim.results.occurrences import Occurrences
+from ksim.results.steps import Steps
+
+BOUNDS = ("compute", "memory", "launch", "communication")
+HOST, IDLE = "host", "idle"
+
+
+def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
+    """One row per kernel, by label and family, and the rows `host` and `idle`; most seconds first.
+
+    Seconds and launches are those of one rank of each pipeline stage, so that all
+    rows together last as long as the run, times the stages; FLOP, bytes and
+    joules are those of all GPUs.  docs/glossary.md describes every column.
+    """
+    columns = kernel_columns(history, occurrences, np.ones(len(history.steps), dtype=bool))
+    busy = float(np.sum(columns["seconds"]))
+    columns["busy_share"] = shares(columns["seconds"], busy)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*(list(c) for c in columns.values()), strict=True)]
+    rows += _waiting(history, busy)
+    total = sum(row["seconds"] for row in rows)
+    for row in rows:
+        row["run_share"] = row["seconds"] / total if total else None
+    rows.sort(key=lambda row: (-row["seconds"], row["label"], row["family"]))
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
+    """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
+    groups, keys = occurrences.groups(lambda span: (span.label, span.family))
+    tally = _Tally(occurrences, history.steps, groups, len(keys), which)
+    return {
+        "label": [label for label, _ in keys],
+        "family": [family for _, family in keys],
+        **tally.time(),
+        **tally.waves(),
+        **tally.work(),
+        "source": tally.sources(),
+    }
+
+
+@define(eq=False, slots=False)
+class _Tally:
+    """Sums over the spans of each of `count` groups, in the steps in `which`."""
+
+    occurrences: Occurrences
+    steps: Steps
+    groups: Ints
+    count: int
+    which: Bools
+
+    def lanes(self, weights: Floats | Ints) -> Floats:
+        """How often each span ran, every lane weighing what it says."""
+        return self.occurrences.counts(self.which[self.steps.lane_step] * weights)
+
+    def total(self, amounts: Floats) -> Floats:
+        return sums(self.groups, amounts, self.count)
+
+    @cached_property
+    def runs(self) -> Floats:
+        """How often each span ran on one rank."""
+        return self.lanes(np.ones(len(self.steps.lanes)))
+
+    def time(self) -> dict[str, Floats]:
+        """How often and how long one rank ran each kernel, and what limited it for which share of that."""
+        seconds, bounds = self.runs * self.occurrences.column("seconds"), [s.bound for s in self.occurrences.spans]
+        columns = {"launches": self.total(self.runs), "seconds": self.total(seconds)}
+        for bound in BOUNDS:
+            limited = np.array([name == bound for name in bounds], dtype=bool)
+            columns[f"{bound}_share"] = shares(self.total(seconds * limited), columns["seconds"])
+        return columns
+
+    def waves(self) -> dict[str, Floats]:
+        """How well its launches fill the GPU: means over launches."""
+        launches, waves, idle = self.total(self.runs), self.occurrences.column("waves"), self.occurrences.column("idle")
+        return {
+            "mean_waves": shares(self.total(self.runs * waves), launches),
+            "mean_idle_sms": shares(self.total(self.runs * idle), launches),
+        }
+
+    def work(self) -> dict[str, Floats]:
+        """What all GPUs did for each kernel, and what share of their peaks that is."""
+        everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
+        columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes", "joules")}
+        columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
+        columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
+        return columns
+
+    def _possible(self, peak: str) -> Floats:
+        """What all GPUs could have done in each kernel's time."""
+        rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
+        return self.total(self.lanes(rates) * self.occurrences.column("seconds"))
+
+    def sources(self) -> list[str]:
+        """Where the times of each kernel come from."""
+        found: list[set[str]] = [set() for _ in range(self.count)]
+        for group, span in zip(self.groups.tolist(), self.occurrences.spans, strict=True):
+            found[group].add(span.source)
+        return ["; ".join(sorted(sources - {""})) for sources in found]
+
+
+def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tuple[list[str], Floats]:
+    """Split each step's seconds by the family or bound of its kernels: (the names, (steps, names) seconds).
+
+    They are those of one rank of each pipeline stage, added up over the stages.
+    """
+    groups, names = occurrences.groups(lambda span: getattr(span, attribute))
+    lanes = occurrences.by_lane(groups, occurrences.column("seconds"), len(names))
+    steps, width = history.steps, len(names)
+    cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
+    return names, sums(cells, lanes.ravel(), len(steps) * width).reshape(-1, width)
+
+
+def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
+    """The rows for the time in which the GPUs did not work."""
+    stages = floats(history.engines, "stages")
+    host = float(history.host_gaps @ stages[history.steps.engine])
+    idle = max(0.0, float(stages.sum()) * history.duration - busy - host)
+    return [{"label": name, "family": name, "seconds": seconds} for name, seconds in ((HOST, host), (IDLE, idle))]
+
+
+_SCHEMA = pa.schema([
+    ("label", pa.string()), ("family", pa.string()), ("launches", pa.int64()), ("seconds", pa.float64()),
+    ("run_share", pa.float64()), ("busy_share", pa.float64()),
+    *((f"{bound}_share", pa.float64()) for bound in BOUNDS),
+    ("mean_waves", pa.float64()), ("mean_idle_sms", pa.float64()),
+    ("flops", pa.float64()), ("bytes", pa.float64()), ("joules", pa.float64()),
+    ("flops_share", pa.float64()), ("bandwidth_share", pa.float64()), ("source", pa.string()),
+])

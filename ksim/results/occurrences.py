@@ -1,0 +1,110 @@
+"""Which spans ran how often, counted without unfolding a single step."""
+
+from collections.abc import Callable, Hashable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.results.arrays import Bools, Floats, Ints, codes, floats, sums
+from ksim.results.steps import Steps
+
+
+@frozen(eq=False)
+class Occurrences:
+    """The distinct spans of a run, and in which lanes each runs how often.
+
+    A lane is one step on one pipeline stage.  Lanes of one shape share their
+    laps (the same object): the spans of laps stand here once per shape, with
+    `place` the shape; the fills stand once per lane, with `place` the lane.
+    """
+
+    spans: list[Span]
+    repeats: Ints
+    place: Ints
+    shared: Bools = field(repr=False)
+    shape_of: Ints = field(repr=False)
+    _columns: dict[str, Floats] = field(factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, steps: Steps) -> "Occurrences":
+        lanes = steps.lanes
+        shape_of, examples = _shapes(lanes)
+        places, spans, repeats = _laps(examples)
+        fill_lanes, fills, fill_repeats = _fills(lanes, shape_of, examples)
+        return cls(
+            spans + fills,
+            np.concatenate([repeats, fill_repeats]),
+            np.concatenate([places, fill_lanes]),
+            np.arange(len(spans) + len(fills)) < len(spans),
+            shape_of,
+        )
+
+    def counts(self, weights: Floats | Ints) -> Floats:
+        """How often each span ran, every lane counted as often as its weight says."""
+        shapes = sums(self.shape_of, weights, int(self.shape_of.max(initial=-1)) + 1)
+        counts = self.repeats.astype(np.float64)
+        counts[self.shared] *= shapes[self.place[self.shared]]
+        counts[~self.shared] *= weights[self.place[~self.shared]]
+        return counts
+
+    def by_lane(self, groups: Ints, amounts: Floats, width: int) -> Floats:
+        """The sum of *amounts* over the spans of each lane, apart for each of *width* groups: (lanes, width)."""
+        cells = self.place * width + groups
+        totals, shared = amounts * self.repeats, self.shared
+        shapes = int(self.shape_of.max(initial=-1)) + 1
+        of_shapes = sums(cells[shared], totals[shared], shapes * width).reshape(shapes, width)
+        own = sums(cells[~shared], totals[~shared], len(self.shape_of) * width)
+        return of_shapes[self.shape_of] + own.reshape(len(self.shape_of), width)
+
+    def column(self, name: str) -> Floats:
+        """Attribute *name* of each span."""
+        if name not in self._columns:
+            self._columns[name] = floats(self.spans, name)
+        return self._columns[name]
+
+    def groups(self, key: Callable[[Span], Hashable]) -> tuple[Ints, list[Any]]:
+        """Number the spans by what *key* makes of them: (the number of each span, the distinct keys)."""
+        return codes(map(key, self.spans))
+
+
+def _shapes(lanes: list[Timeline]) -> tuple[Ints, list[tuple[Lap, ...]]]:
+    """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
+    numbers, distinct = codes(id(lane.laps) for lane in lanes)
+    by_id = {id(lane.laps): lane.laps for lane in lanes}
+    return numbers, [by_id[key] for key in distinct]
+
+
+def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
+    """The spans that belong to the laps themselves: (their shape, the spans, how often each runs)."""
+    found = [
+        (shape, span, lap.repeat)
+        for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if not isinstance(span, int)
+    ]
+    return _integers(row[0] for row in found), [row[1] for row in found], _integers(row[2] for row in found)
+
+
+def _fills(lanes: list[Timeline], shape_of: Ints, examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
+    """The spans each lane has to itself: (their lane, the spans, how often each runs)."""
+    holes = [_holes(laps) for laps in examples]
+    fills = [lane.fills for lane in lanes]
+    repeats = _integers(chain.from_iterable(
+        (holes[shape].get(hole, 0) for hole in range(len(own)))
+        for shape, own in zip(shape_of.tolist(), fills, strict=True)))
+    return np.repeat(np.arange(len(lanes)), [len(own) for own in fills]), list(chain.from_iterable(fills)), repeats
+
+
+def _holes(laps: tuple[Lap, ...]) -> dict[int, int]:
+    """How often each fill runs."""
+    repeats: dict[int, int] = {}
+    for lap in laps:
+        for span in lap.spans:
+            if isinstance(span, int):
+                repeats[span] = repeats.get(span, 0) + lap.repeat
+    return repeats
+
+
+def _integers(values: Any) -> Ints:
+    return np.fromiter(values, np.int64)

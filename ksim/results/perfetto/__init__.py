@@ -1,0 +1,63 @@
+"""A run as a trace for ui.perfetto.dev: kernels of every rank, steps, requests and counters on one clock.
+
+The format is Chrome's trace event JSON; times are in microseconds from the
+start of the run, to the nanosecond.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksim.results.history import History
+from ksim.results.perfetto.counters import counters
+from ksim.results.perfetto.lanes import Lanes
+from ksim.results.perfetto.requests import REQUEST_EVENTS, request_spans
+from ksim.results.perfetto.slices import kernel_slices, process_names, step_slices
+
+#: Kernel slices beyond this are left out unless a window asks for them.
+KERNEL_BUDGET = 200_000
+#: Steps, counters and requests beyond this many events are thinned out.
+EVENT_BUDGET = 1_000_000
+_STEP_EVENTS = 6
+
+# Higher levels take several times as long for a tenth of the size.
+_LEVEL = 3
+
+
+def write_trace(history: History, path: Path, window: tuple[float, float] | None = None) -> None:
+    """Write a gzipped trace to *path*; the same run gives the same bytes.
+
+    Kernels are shown for the steps that touch *window*, (from, to) in seconds, or
+    else for the first steps up to about `KERNEL_BUDGET` slices.
+    """
+    with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
+        for piece in trace(history, window):
+            packed.write(piece.encode())
+
+
+def trace(history: History, window: tuple[float, float] | None = None) -> Iterator[str]:
+    """The text of the trace, in pieces."""
+    lanes = Lanes.of(history)
+    kernels = lanes.within(window) if window else lanes.first(KERNEL_BUDGET)
+    events = _STEP_EVENTS * len(history.steps) + REQUEST_EVENTS * len(history.requests)
+    stride = -(-events // EVENT_BUDGET) or 1
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(_notes(lanes, kernels, stride))},"traceEvents":[\n'
+    yield ",\n".join(process_names(history))
+    for events_of in (request_spans(history, stride), step_slices(lanes, stride), counters(history, stride),
+                      kernel_slices(lanes, kernels)):
+        for piece in events_of:
+            yield ",\n" + piece
+    yield "\n]}\n"
+
+
+def _notes(lanes: Lanes, kernels: np.ndarray[Any, Any], stride: int) -> dict[str, Any]:
+    """What the trace holds and what was left out of it."""
+    shown, total = int(lanes.slices[kernels].sum()), int(lanes.slices.sum())
+    notes = {"kernel_slices": shown, "kernel_slices_left_out": total - shown}
+    if stride > 1:
+        return {**notes, "note": f"of steps, counters and requests, one in {stride} is shown"}
+    return notes

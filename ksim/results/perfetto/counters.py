@@ -1,0 +1,35 @@
+"""How much there is of what: queue, batch, cache and power as counter tracks of each engine."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ksim.results.arrays import Floats, Ints, ints
+from ksim.results.history import History
+from ksim.results.perfetto.slices import engine_process
+from ksim.results.series import engine_power
+
+
+def counters(history: History, stride: int) -> Iterator[str]:
+    """The counters of each engine, each at the steps it changes in; of those, every *stride*-th."""
+    steps = history.steps
+    for place in range(len(history.engines)):
+        process, rows = engine_process(place), steps.rows(place)
+        idle = history.idle_after[rows] > 0
+        times = np.concatenate([steps.scheduled[rows], steps.end[rows][idle]])
+        order = np.argsort(times, kind="stable")
+        for name in ("waiting", "running", "blocks"):
+            values = np.concatenate([ints(steps.events[rows], name), np.zeros(int(idle.sum()), np.int64)])
+            label = "KV blocks" if name == "blocks" else name
+            yield from _track(label, process, times[order][::stride], values[order][::stride])
+        power = engine_power(history, place)
+        yield from _track("watts", process, power.times[::stride], np.rint(power.values[::stride]).astype(np.int64))
+
+
+def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[str]:
+    head = f'{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":'
+    changed = np.concatenate([[True], values[1:] != values[:-1]])[: len(values)]
+    pairs = zip((1e6 * times[changed]).tolist(), values[changed].tolist(), strict=True)
+    lines = [f'{head}{time:.3f},"args":{{"value":{value}}}}}' for time, value in pairs]
+    if lines:
+        yield ",\n".join(lines)

@@ -1,0 +1,155 @@
+"""The report of a run that a person wants to read."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ksim.results.insights import Insight
+from ksim.results.kernels import BOUNDS, HOST, IDLE
+from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.results.wording import number, percent
+
+WIDTH = 100
+_BAR = 28
+_TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Between two tokens",
+    "e2el": "Arrival to last token",
+    "queue": "In the queue",
+}
+_COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
+
+
+def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels: Mapping[str, Any]) -> RenderableType:
+    """Lay out the report, for a rich console to print; *labels* may name the `model_id`, the `gpu` and more."""
+    return Group(
+        _headline(summary, labels),
+        _latency_table(summary),
+        Columns([_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
+                 _pairs("Energy and cache", _energy(summary))], padding=(0, 3)),
+        _time_table(kernels),
+        _notes(notes),
+    )
+
+
+def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
+    """Render without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO), "the console writes where it was told to"
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def _headline(summary: Summary, labels: Mapping[str, Any]) -> RenderableType:
+    model, gpu = labels.get("model_id", "a model"), labels.get("gpu", "GPU")
+    text = Text(f"{model} on {summary['gpus']} x {gpu}\n", style="bold")
+    counts = [f"{summary['completed']:,} requests completed"]
+    counts += [f"{summary[key]:,} {word}" for key, word in (("failed", "rejected"), ("unfinished", "unfinished"))
+               if summary[key]]
+    text.append(f"{', '.join(counts)} in {number(summary['duration'])} s of simulated time", style="not bold")
+    return Padding(text, (1, 0))
+
+
+def _table(**options: Any) -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", **options)
+
+
+def _latency_table(summary: Summary) -> Table:
+    table = _table()
+    table.add_column("Latency (ms)", min_width=22)
+    table.add_column("", style="dim", min_width=5)
+    statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+    for statistic in statistics:
+        table.add_column(statistic, justify="right", min_width=10)
+    for name in LATENCIES:
+        values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
+        table.add_row(_TITLES[name], "" if name == "queue" else name.upper(), *values)
+    return table
+
+
+def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
+    table = _table()
+    table.add_column(title, min_width=16)
+    table.add_column("", justify="right", min_width=8)
+    for label, value in pairs:
+        table.add_row(label, value)
+    return table
+
+
+def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "requests/s", number(summary["request_throughput"])
+    if summary["request_goodput"] is not None:
+        yield "  within targets", number(summary["request_goodput"])
+        yield "  share of them", percent(summary["slo_attainment"])
+    yield "output tokens/s", number(summary["output_throughput"])
+    yield "all tokens/s", number(summary["total_token_throughput"])
+    yield "requests at once", number(summary["mean_concurrent_requests"])
+    yield "  at most", number(summary["max_concurrent_requests"])
+
+
+def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "busy", percent(summary["gpu_busy_share"])
+    yield "waiting for the CPU", percent(summary["host_share"])
+    yield "of peak FLOP/s", percent(summary["mfu"])
+    yield "of peak bandwidth", percent(summary["mbu"])
+    yield "steps", number(summary["steps"])
+    yield "tokens per step", number(summary["mean_batch_tokens"])
+
+
+def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "watts", number(summary["average_watts"])
+    yield "J per output token", number(summary["joules_per_output_token"])
+    yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
+    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
+    yield "prefix cache hits", percent(summary["prefix_cache_hit_rate"])
+    yield "preemptions", number(summary["preemptions"])
+
+
+def _time_table(kernels: pa.Table) -> Table:
+    """Kernel families by time, beside waiting and idling."""
+    table = _table()
+    for title, justify in (("Where the GPU time went", "left"), ("share", "right"), ("", "left"), ("bound by", "left"),
+                           ("most of it in", "left")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    families = kernels.group_by("family").aggregate([("run_share", "sum")])
+    for family in families.sort_by([("run_share_sum", "descending"), ("family", "ascending")]).to_pylist():
+        members = kernels.filter(pc.equal(kernels["family"], family["family"])).to_pylist()
+        table.add_row(*_time_row(family["family"], family["run_share_sum"] or 0.0, members))
+    return table
+
+
+def _time_row(family: str, share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
+    if family in (HOST, IDLE):
+        name = Text("waiting for the CPU" if family == HOST else "nothing to do", style="dim")
+        return name, percent(share), bar(share, "grey37"), "", ""
+    seconds = sum(member["seconds"] for member in members)
+    bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
+    bound = max(BOUNDS, key=lambda name: bounds[name])
+    labels = ", ".join(str(member["label"]) for member in members[:3])
+    limit = f"{bound} {percent(bounds[bound] / seconds)}" if seconds else ""
+    return family, percent(share), bar(share, _COLOURS[bound]), limit, Text(labels, style="dim")
+
+
+def bar(share: float, colour: str) -> Text:
+    """A bar of eighths of a character."""
+    eighths = round(8 * _BAR * min(share, 1.0))
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
+
+
+def _notes(notes: Sequence[Insight]) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    for note in notes:
+        style = "bold red" if note.warning else ""
+        grid.add_row(Text("!" if note.warning else "*", style=style), Text(note.text, style=style))
+    return grid
+

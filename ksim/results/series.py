@@ -1,0 +1,105 @@
+"""Quantities over time: how many wait and run, how full the caches are, how much power is drawn."""
+
+import numpy as np
+from attrs import frozen
+
+from ksim.results.arrays import Floats, floats
+from ksim.results.history import History
+
+
+@frozen(eq=False)
+class Series:
+    """A quantity that is `values[i]` from `times[i]` until the next of them; zero before the first."""
+
+    times: Floats
+    values: Floats
+
+    @classmethod
+    def of_changes(cls, times: Floats, changes: Floats) -> "Series":
+        """Add up *changes* in the order of *times*; those at one time are one change, nan times are left out."""
+        there = ~np.isnan(times)
+        moments, which = np.unique(times[there], return_inverse=True)
+        return cls(moments, np.cumsum(np.bincount(which, weights=changes[there], minlength=len(moments))))
+
+    def integral(self, until: Floats) -> Floats:
+        """The area under the series from its start up to each of these times."""
+        if not len(self.times):
+            return np.zeros(len(until))
+        area = np.concatenate([[0.0], np.cumsum(self.values[:-1] * np.diff(self.times))])
+        place = np.searchsorted(self.times, until, side="right") - 1
+        inside = np.maximum(place, 0)
+        return np.where(place < 0, 0.0, area[inside] + self.values[inside] * (until - self.times[inside]))
+
+    def means(self, edges: Floats) -> Floats:
+        """The mean between each of these times and the next."""
+        return np.diff(self.integral(edges)) / np.diff(edges)
+
+    def at(self, times: Floats) -> Floats:
+        """The value at each of these times."""
+        if not len(self.times):
+            return np.zeros(len(times))
+        place = np.searchsorted(self.times, times, side="right") - 1
+        return np.where(place < 0, 0.0, self.values[np.maximum(place, 0)])
+
+    @property
+    def peak(self) -> float:
+        return float(self.values.max(initial=0.0))
+
+
+def _ups_and_downs(ups: list[Floats], downs: list[Floats]) -> Series:
+    times, falls = np.concatenate(ups + downs), sum(map(len, downs))
+    return Series.of_changes(times, np.concatenate([np.ones(len(times) - falls), -np.ones(falls)]))
+
+
+def concurrency(history: History) -> Series:
+    """Completed requests in flight: from their arrival up to, but not at, their last token."""
+    requests = history.requests
+    return _ups_and_downs([requests.arrival[requests.completed]], [requests.last_token[requests.completed]])
+
+
+def waiting(history: History) -> Series:
+    """Requests that arrived and have not run yet, or lost their cache and wait to run again."""
+    requests = history.requests
+    ups = [requests.arrival, floats(requests.preempted, "time")]
+    downs = [np.fmin(requests.admitted, requests.rejected), floats(requests.readmitted, "time")]
+    return _ups_and_downs(ups, [*downs, requests.finished[requests.displaced]])
+
+
+def running(history: History) -> Series:
+    """Admitted requests that hold a place in a batch."""
+    requests = history.requests
+    held = ~np.isnan(requests.admitted) & ~requests.displaced
+    ups = [requests.admitted, floats(requests.readmitted, "time")]
+    return _ups_and_downs(ups, [requests.finished[held], floats(requests.preempted, "time")])
+
+
+def kv_usage(history: History) -> Series:
+    """The share of all KV blocks in use; an engine without work uses none."""
+    steps = history.steps
+    changes, times = [np.zeros(0)], [np.zeros(0)]
+    for place in range(len(history.engines)):
+        rows = steps.rows(place)
+        emptied = history.idle_after[rows] > 0
+        moments = np.concatenate([steps.scheduled[rows], steps.end[rows][emptied]])
+        blocks = np.concatenate([steps.blocks[rows], np.zeros(emptied.sum())])
+        order = np.argsort(moments, kind="stable")
+        times.append(moments[order])
+        changes.append(np.diff(blocks[order], prepend=0.0))
+    total = max(sum(built.kv_blocks for built in history.engines), 1)
+    return Series.of_changes(np.concatenate(times), np.concatenate(changes) / total)
+
+
+def engine_power(history: History, place: int) -> Series:
+    """Watts drawn by the GPUs of one engine: static power all along, and on top what its steps add."""
+    steps, built, rows = history.steps, history.engines[place], history.steps.rows(place)
+    static, dynamic = built.static_watts * built.ranks * built.stages, steps.dynamic_watts[rows]
+    times = np.concatenate([[0.0], steps.start[rows], steps.end[rows]])
+    return Series.of_changes(times, np.concatenate([[static], dynamic, -dynamic]))
+
+
+def power(history: History) -> Series:
+    """Watts drawn by all GPUs."""
+    engines = [engine_power(history, place) for place in range(len(history.engines))]
+    times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
+    changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
+    return Series.of_changes(times, changes)

@@ -1,0 +1,117 @@
+"""The steps of a run as arrays."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from attrs import define
+
+from ksim.flow.events import EngineBuilt, Stepped
+from ksim.flow.timeline import Timeline
+from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
+
+
+@define(eq=False, slots=False)
+class Steps:
+    """One row per step, engine by engine in the order of their index.
+
+    Times are in seconds from the start of the run; `flops`, `bytes` and dynamic
+    `joules` are those of all GPUs of the engine.  A *lane* is one step on one
+    pipeline stage, true of all the stage's ranks: rows of steps with several
+    stages have several lanes.
+    """
+
+    engines: Sequence[EngineBuilt]
+    events: list[Stepped]
+
+    def __attrs_post_init__(self) -> None:
+        self.engine = self.places(self.events)
+        self.first: Ints = offsets(np.bincount(self.engine, minlength=len(self.engines)))
+        self.start, self.end = floats(self.events, "start"), floats(self.events, "end")
+        self.time = floats(self.events, "time")
+        self.lanes: list[Timeline] = [lane for step in self.events for lane in step.timelines]
+        self.lane_step: Ints = np.repeat(np.arange(len(self)), each(self.events, lambda step: len(step.timelines)))
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def places(self, events: Sequence[Any]) -> Ints:
+        """Where in `engines` the engine of each event stands."""
+        return np.searchsorted(ints(self.engines, "engine"), ints(events, "engine"))
+
+    def rows(self, engine: int) -> slice:
+        """Which rows the engine at this place in `engines` has."""
+        return slice(int(self.first[engine]), int(self.first[engine + 1]))
+
+    def per_engine(self, name: str) -> Floats:
+        """Attribute *name* of each step's engine."""
+        return floats(self.engines, name)[self.engine]
+
+    @cached_property
+    def gpus(self) -> Ints:
+        """How many GPUs each step runs on."""
+        return each(self.engines, lambda built: built.ranks * built.stages)[self.engine]
+
+    @cached_property
+    def lane_ranks(self) -> Ints:
+        """How many GPUs do what each lane says."""
+        return ints(self.engines, "ranks")[self.engine][self.lane_step]
+
+    @cached_property
+    def lane_seconds(self) -> Floats:
+        return floats(self.lanes, "seconds")
+
+    @cached_property
+    def scheduled(self) -> Floats:
+        return floats(self.events, "scheduled")
+
+    @cached_property
+    def tokens(self) -> Ints:
+        return ints(self.events, "batch.tokens")
+
+    @cached_property
+    def decodes(self) -> Ints:
+        """Sequences with one new token."""
+        return each(self.events, lambda step: len(step.batch.contexts))
+
+    @cached_property
+    def prefills(self) -> Ints:
+        """Sequences with several new tokens."""
+        return each(self.events, lambda step: len(step.batch.chunks))
+
+    @cached_property
+    def blocks(self) -> Ints:
+        return ints(self.events, "blocks")
+
+    @cached_property
+    def kv_usage(self) -> Floats:
+        """The share of the engine's KV blocks in use."""
+        return self.blocks / np.maximum(self.per_engine("kv_blocks"), 1)
+
+    @cached_property
+    def gpu_seconds(self) -> Floats:
+        """How long GPUs work on each step, added up over its GPUs."""
+        return sums(self.lane_step, self.lane_seconds * self.lane_ranks, len(self))
+
+    @cached_property
+    def flops(self) -> Floats:
+        return sums(self.lane_step, floats(self.lanes, "flops") * self.lane_ranks, len(self))
+
+    @cached_property
+    def bytes(self) -> Floats:
+        return sums(self.lane_step, floats(self.lanes, "bytes") * self.lane_ranks, len(self))
+
+    @cached_property
+    def joules(self) -> Floats:
+        return sums(self.lane_step, floats(self.lanes, "joules") * self.lane_ranks, len(self))
+
+    @cached_property
+    def dynamic_watts(self) -> Floats:
+        """What the step adds to the static power of all its GPUs while it runs."""
+        return shares(self.joules, self.end - self.start)
+
+    @cached_property
+    def watts(self) -> Floats:
+        """The mean power of one GPU during each step."""
+        return self.per_engine("static_watts") + self.dynamic_watts / self.gpus

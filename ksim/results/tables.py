@@ -1,0 +1,67 @@
+"""One row per request and one row per step, as pyarrow tables.
+
+docs/glossary.md describes every column.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from ksim.results.arrays import Floats, each, ints
+from ksim.results.history import History
+
+
+def request_table(history: History) -> pa.Table:
+    """One row per request in the order of arrival, null where something did not happen; times in seconds."""
+    requests = history.requests
+    medians, peaks = requests.gap_medians_and_peaks
+    asked = requests.requests
+    engines = np.append(ints(history.engines, "engine"), -1)
+    return pa.table({
+        "id": ints(asked, "id"),
+        "engine": pa.array(engines[requests.engine], mask=requests.engine < 0),
+        "arrival_s": requests.arrival,
+        "prompt_tokens": ints(asked, "prompt"),
+        "output_tokens": requests.output,
+        "cached_tokens": pa.array(np.nan_to_num(requests.cached).astype(np.int64), mask=np.isnan(requests.cached)),
+        "queue_s": _nullable(requests.queue),
+        "ttft_s": _nullable(requests.ttft),
+        "tpot_s": _nullable(requests.tpot),
+        "itl_p50_s": _nullable(medians),
+        "itl_max_s": _nullable(peaks),
+        "e2e_s": _nullable(requests.e2e),
+        "preemptions": requests.preemptions,
+        "status": pa.array(requests.status, pa.string()),
+        "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),
+        "session": pa.array([request.session for request in asked], pa.string()),
+        "priority": ints(asked, "priority"),
+    })
+
+
+def step_table(history: History) -> pa.Table:
+    """One row per step, engine by engine; times in seconds from the start of the run, work of all GPUs."""
+    steps = history.steps
+    return pa.table({
+        "engine": ints(steps.events, "engine"),
+        "step": ints(steps.events, "index"),
+        "scheduled_s": steps.scheduled,
+        "start_s": steps.start,
+        "end_s": steps.end,
+        "time_s": steps.time,
+        "decodes": steps.decodes,
+        "decode_context_tokens": each(steps.events, lambda step: sum(step.batch.contexts)),
+        "prefills": steps.prefills,
+        "prefill_tokens": steps.tokens - steps.decodes,
+        "samples": ints(steps.events, "batch.samples"),
+        "waiting": ints(steps.events, "waiting"),
+        "running": ints(steps.events, "running"),
+        "kv_blocks": steps.blocks,
+        "flops": steps.flops,
+        "bytes": steps.bytes,
+        "joules": steps.joules,
+        "watts": steps.watts,
+        "host_gap_s": history.host_gaps,
+    })
+
+
+def _nullable(column: Floats) -> pa.Array:
+    return pa.array(column, mask=np.isnan(column))

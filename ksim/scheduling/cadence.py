@@ -1,0 +1,48 @@
+"""Prefill cadence: let prompts into a batch only every so many steps, so that decodes go fast between."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from attrs import define
+
+from ksim.scheduling.job import Job
+
+
+class _Grant(Protocol):
+    job: Job
+    tokens: int
+    admitted: bool
+
+
+@define
+class Cadence:
+    """vLLM's ``prefill_schedule_interval``; with 1, no step is ever held.
+
+    A `held` step carries no prefill: some job decodes, fewer than `interval`
+    steps have been executed since one that carried prefill, and the last step
+    that was free to admit emptied the queue.
+    """
+
+    interval: int
+    held: bool = False
+    executed: int = 0
+    latest: int | None = None  # the executed step that last carried prefill
+    backlog: bool = False
+
+    def begin(self, running: Sequence[Job]) -> None:
+        """Decide whether the step about to be made is held."""
+        if self.interval == 1:
+            return
+        soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
+        self.held = soon and not self.backlog and any(job.decoding for job in running)
+
+    def end(self, grants: Sequence[_Grant], waiting: int, asked: bool) -> None:
+        """Take note of the step that was made; *asked* says whether it came to admission."""
+        if self.interval == 1:
+            return
+        if grants:
+            self.executed += 1
+            if any(grant.tokens > 1 if grant.admitted else not grant.job.decoding for grant in grants):
+                self.latest = self.executed
+        if asked and not self.held:
+            self.backlog = waiting > 0

@@ -1,0 +1,69 @@
+"""A request in progress on one engine.
+
+One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
+`computed` tokens catch up with `known` ones, and each time they do, one more
+token becomes known.
+"""
+
+from enum import Enum
+
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.memory.kv_cache import Holding
+
+
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+
+
+@define(eq=False)
+class Job:
+    """`known` counts the tokens of the prompt and those sampled so far, `computed` those that are scheduled.
+
+    `due` sampled tokens are on their way: with asynchronous scheduling a step is
+    made while the one before it runs.  The job ends after `output` tokens; the
+    scheduler foresees an end after `limit` tokens only, which is the later one
+    where a stop token ends the output.
+    """
+
+    request: Request
+    number: int
+    output: int
+    limit: int
+    holding: Holding
+    known: int
+    reads_cache: bool = True
+    state: State = State.WAITING
+    computed: int = 0
+    due: int = 0
+    flights: int = 0  # batches it is part of that have not come back
+    preemptions: int = 0
+    cached: int = 0  # tokens found in the prefix cache at its latest admission
+    decoding: bool = False  # did its latest chunk reach the end of what is known?
+    step: int = -1  # the schedule it was last part of
+    # The run of tokens being emitted: at the steps first, first + every, ..., last.
+    first: int = -1
+    last: int = -1
+    every: int = 0
+    tags: dict[str, float] = field(factory=dict)  # a policy's own notes
+
+    @classmethod
+    def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
+           limit: int | None = None) -> "Job":
+        """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens."""
+        output = request.output if output is None else output
+        return cls(request, number, output, output if limit is None else limit,
+                   Holding(request.content(block_tokens)), request.prompt)
+
+    @property
+    def sampled(self) -> int:
+        """Output tokens so far."""
+        return self.known - self.request.prompt
+
+    @property
+    def backlog(self) -> int:
+        """Tokens it has yet to compute before the next one is sampled."""
+        return self.known + self.due - self.computed

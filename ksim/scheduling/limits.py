@@ -1,0 +1,44 @@
+"""The limits an engine's scheduler keeps, all of them known."""
+
+from attrs import field, frozen
+from attrs.validators import ge, gt, le
+
+from ksim.foundation.errors import ConfigError
+
+
+@frozen
+class Limits:
+    """The settings of vLLM's scheduler that decide schedules, by its own names."""
+
+    max_num_batched_tokens: int = field(validator=gt(0))
+    max_num_seqs: int = field(validator=gt(0))
+    max_model_len: int = field(validator=gt(0))
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = field(default=0, validator=ge(0))
+    long_prefill_token_threshold_adaptive: bool = False
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = field(default=0.0, validator=(ge(0), le(1)))
+    prefill_schedule_interval: int = field(default=1, validator=gt(0))
+    max_num_active_seqs: int | None = None
+    async_scheduling: bool = False
+    pipeline_parallel_size: int = field(default=1, validator=gt(0))
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight."""
+        return self.pipeline_parallel_size + self.async_scheduling
+
+    @property
+    def active(self) -> int:
+        """How many jobs may run at once."""
+        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+
+    def check(self) -> None:
+        """Refuse what vLLM refuses to start with; raises ConfigError."""
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) must be greater than or equal"
+                                                        f" to max_num_seqs ({self.max_num_seqs})")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) is smaller than max_model_len"
+                                                        f" ({self.max_model_len}); without chunked prefill, longer"
+                                                        f" prompts could never be scheduled")

@@ -1,0 +1,37 @@
+"""Scheduling policies: who should run next, and who should give way.
+
+A policy proposes and the scheduler disposes: it only orders jobs and wishes for
+tokens, so it cannot break the token budget or the cache.  To add one, add a
+file with an attrs class that has any of these members; what it lacks is as in
+vLLM's first come, first served:
+
+    order(job) -> key           the waiting queue's order, smallest first; a job's key must not change while it waits
+    victim(running) -> job      who gives way when the cache is full; `running` is in order of admission
+    propose(waiting, running, now) -> wishes
+                                (job, most tokens) in order of preference, granted until a limit is met; a waiting
+                                job that cannot be admitted ends admission for the step, running ones go on
+
+One from elsewhere is named ``package.module:Class``; nothing need be inherited.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ksim.scheduling.job import Job
+
+Wish = tuple[Job, int]  # a job, and the most tokens it should compute
+
+#: More tokens than any job has: "as many as may be".
+ALL = 1 << 60
+
+
+class Waiting(Protocol):
+    """The waiting jobs in the queue's order; iterating ends with admission."""
+
+    def __iter__(self) -> Iterator[Job]: ...
+
+    def __len__(self) -> int: ...
+
+
+class Proposing(Protocol):
+    def propose(self, waiting: Waiting, running: Sequence[Job], now: float) -> Iterable[Wish]: ...

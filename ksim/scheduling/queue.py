@@ -1,0 +1,78 @@
+"""The waiting jobs, in the order in which a policy would have them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, Protocol
+
+from sortedcontainers import SortedDict
+
+from ksim.scheduling.job import Job
+
+Order = Callable[[Job], Any]
+
+
+class WaitingQueue(Protocol):
+    """Jobs without blocks.  Iterating must be lazy: a step looks at the head of a queue that may be long."""
+
+    def add(self, job: Job) -> None:
+        """Let a new job wait."""
+        ...
+
+    def put_back(self, job: Job) -> None:
+        """Let a preempted job wait."""
+        ...
+
+    def remove(self, job: Job) -> None: ...
+
+    def __iter__(self) -> Iterator[Job]: ...
+
+    def __len__(self) -> int: ...
+
+
+class ArrivalQueue:
+    """First come, first served; preempted jobs before all others."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[Job, None] = OrderedDict()
+
+    def add(self, job: Job) -> None:
+        self._jobs[job] = None
+
+    def put_back(self, job: Job) -> None:
+        self._jobs[job] = None
+        self._jobs.move_to_end(job, last=False)
+
+    def remove(self, job: Job) -> None:
+        del self._jobs[job]
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+
+class SortedQueue:
+    """By a policy's key, smallest first, preempted jobs in their place; equal keys in order of their coming."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._jobs: SortedDict[Any, Job] = SortedDict()
+        self._keys: dict[Job, Any] = {}
+        self._ticket = count()
+
+    def add(self, job: Job) -> None:
+        key = self._keys[job] = (self._order(job), next(self._ticket))
+        self._jobs[key] = job
+
+    put_back = add
+
+    def remove(self, job: Job) -> None:
+        del self._jobs[self._keys.pop(job)]
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs.values())
+
+    def __len__(self) -> int:
+        return len(self._jobs)

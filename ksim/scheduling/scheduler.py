@@ -1,0 +1,312 @@
+"""Form batches within the limits, and take in what they computed.
+
+The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and
+no decode phase, only jobs whose computed tokens catch up with what they know.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.flow.batch import Batch
+from ksim.memory.kv_cache import KVCache
+from ksim.memory.radix import Node
+from ksim.scheduling.cadence import Cadence
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies import ALL, Wish
+from ksim.scheduling.queue import ArrivalQueue, SortedQueue, WaitingQueue
+
+
+@frozen
+class Grant:
+    """So many tokens of a job, on top of `start` computed before; if it `samples`, a token comes out."""
+
+    job: Job
+    tokens: int
+    start: int
+    samples: bool
+    admitted: bool
+
+
+@define
+class Assignment:
+    """What one call of the scheduler decided."""
+
+    grants: list[Grant] = field(factory=list)
+    preempted: list[Job] = field(factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return sum(grant.tokens for grant in self.grants)
+
+    def batch(self) -> Batch:
+        """What the grants amount to, whosever they are."""
+        contexts, chunks, samples, tokens = [], [], 0, 0
+        for grant in self.grants:
+            if grant.tokens == 1:
+                contexts.append(grant.start)
+            else:
+                chunks.append((grant.tokens, grant.start))
+            samples += grant.samples
+            tokens += grant.tokens
+        return Batch(contexts, chunks, samples, tokens)
+
+
+@frozen
+class Run:
+    """Tokens that a job emitted at steps `first`, `first` + `every`, ..., `last`."""
+
+    job: Job
+    first: int
+    last: int
+    every: int
+
+
+@frozen
+class Progress:
+    """What a batch's return changed: jobs that are done, and runs of tokens that ended."""
+
+    finished: list[Job]
+    runs: list[Run]
+
+
+class _Open:
+    """A view of the waiting queue that ends when admission does."""
+
+    __slots__ = ("admitting", "queue")
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        self.queue = queue
+        self.admitting = True
+
+    def __iter__(self) -> Iterator[Job]:
+        for job in self.queue:
+            if not self.admitting:
+                return
+            yield job
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+
+@define
+class Scheduler:
+    """`running` jobs hold cache blocks, in order of admission; waiting ones hold none."""
+
+    limits: Limits
+    policy: Any
+    cache: KVCache
+    waiting: WaitingQueue = field(init=False)
+    running: list[Job] = field(factory=list, init=False)
+    steps: int = field(default=0, init=False)
+    _budget: int = field(default=0, init=False)
+    _cap: int = field(default=0, init=False)
+    _assignment: Assignment = field(factory=Assignment, init=False)
+    _spare: int = field(init=False)
+    _cadence: Cadence = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        order = getattr(self.policy, "order", None)
+        self.waiting = SortedQueue(order) if order else ArrivalQueue()
+        self._spare = int(self.limits.watermark * (self.cache.capacity + 1))
+        self._cadence = Cadence(self.limits.prefill_schedule_interval)
+
+    def add(self, job: Job) -> None:
+        """Let *job* wait for its turn."""
+        self.waiting.add(job)
+
+    def abort(self, job: Job) -> None:
+        """Drop *job* wherever it is; what it has in flight is lost."""
+        if job.state is State.WAITING:
+            self.waiting.remove(job)
+        elif job.state is State.RUNNING:
+            self.running.remove(job)
+            self.cache.close(job.holding)
+        job.state = State.DONE
+
+    # One schedule.
+
+    def schedule(self, now: float) -> Assignment:
+        """Grant the policy's wishes until tokens, jobs or blocks run out.
+
+        A running job that gets no block makes a victim give way.  A waiting one
+        that gets none ends admission for this step, and so does a preemption.
+        """
+        self._begin()
+        self._cadence.begin(self.running)
+        waiting = _Open(self.waiting)
+        admitted: list[Job] = []
+        left = len(self.running)  # running jobs not yet heard of
+        for job, wish in self._wishes(waiting, now):
+            if self._budget == 0:
+                break
+            if job.state is State.RUNNING:
+                left -= 1
+                self._extend(job, wish)
+            elif job.step == self.steps:  # preempted in this very step
+                left -= 1
+            elif waiting.admitting and job.due == 0:  # what is due must come back before it starts over
+                waiting.admitting = self._admit(job, wish)
+                if waiting.admitting:
+                    admitted.append(job)
+            if not waiting.admitting and left == 0:
+                break
+        return self._conclude(admitted)
+
+    def _begin(self) -> None:
+        self.steps += 1
+        self._assignment = Assignment()
+        self._budget = self.limits.max_num_batched_tokens
+        live = len(self.running) + len(self.waiting)
+        self._cap = self.limits.long_prefill_token_threshold if live > 1 else 0
+        if self._cap and self.limits.long_prefill_token_threshold_adaptive:
+            self._cap = max(self._cap, self._budget // live)
+
+    def _wishes(self, waiting: _Open, now: float) -> Iterable[Wish]:
+        running = tuple(self.running)
+        if (propose := getattr(self.policy, "propose", None)) is not None:
+            wishes: Iterable[Wish] = propose(waiting, running, now)
+            return wishes
+        return zip(chain(running, waiting), repeat(ALL), strict=False)
+
+    def _conclude(self, admitted: Sequence[Job]) -> Assignment:
+        """Put the waiting queue in order again, and count the granted tokens as computed."""
+        for job in admitted:
+            self.waiting.remove(job)
+        self._cadence.end(self._assignment.grants, len(self.waiting), asked=not self._assignment.preempted)
+        for job in self._assignment.preempted:
+            self.waiting.put_back(job)
+        for grant in self._assignment.grants:
+            job = grant.job
+            job.computed += grant.tokens
+            job.flights += 1
+            job.decoding = grant.samples
+            job.due += grant.samples and self.limits.async_scheduling
+        return self._assignment
+
+    def _tokens(self, job: Job, wish: int, computed: int) -> int:
+        """How many tokens *job* may compute on top of *computed* ones."""
+        tokens = min(job.known + job.due - computed, wish)
+        if 0 < self._cap < tokens:
+            tokens = self._cap
+        return min(tokens, self._budget)
+
+    def _extend(self, job: Job, wish: int) -> None:
+        """Grant a running job its tokens, preempting until they fit or it must itself give way."""
+        due, computed = job.due, job.computed
+        if self._cadence.held and not job.decoding:
+            return
+        if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is already on the way
+                    or self.steps < job.step + self.limits.pipeline_parallel_size):  # the one due is not even sampled
+            return
+        tokens = min(self._tokens(job, wish, computed), self.limits.max_model_len - 1 - computed)
+        if tokens <= 0:
+            return
+        while not self.cache.grow(job.holding, computed + tokens):
+            victim = self._victim()
+            self._preempt(victim)
+            if victim is job:
+                return
+        self._grant(job, tokens, admitted=False)
+
+    def _victim(self) -> Job:
+        choose = getattr(self.policy, "victim", None)
+        victim: Job = choose(self.running) if choose else self.running[-1]
+        return victim
+
+    def _preempt(self, victim: Job) -> None:
+        """Take *victim*'s blocks, and its grant if it has one in this step."""
+        if victim.step == self.steps:
+            grants = self._assignment.grants
+            index = next(i for i, grant in enumerate(grants) if grant.job is victim)
+            self._budget += grants.pop(index).tokens
+        self.running.remove(victim)
+        self.cache.close(victim.holding)
+        victim.state, victim.computed, victim.step = State.WAITING, 0, self.steps
+        victim.preemptions += 1
+        self._assignment.preempted.append(victim)
+
+    def _admit(self, job: Job, wish: int) -> bool:
+        """Start a waiting job, if there is room; return whether it was started."""
+        if self._assignment.preempted or len(self.running) >= self.limits.active:
+            return False
+        hits = self.cache.lookup(job.holding, job.known) if job.reads_cache else []
+        computed = len(hits) * self.cache.block_tokens
+        wanted = min(job.known - computed, wish)
+        if 0 < self._cap < wanted:
+            wanted = self._cap
+        if not self.limits.enable_chunked_prefill and wanted > self._budget:
+            return False
+        tokens = min(wanted, self._budget)
+        if self._cadence.held and tokens > 1:
+            return False
+        if not self._has_room(job, hits, computed + tokens):
+            return False
+        self.cache.open(job.holding, hits)
+        grown = self.cache.grow(job.holding, computed + tokens)
+        assert grown, "blocks that were free are gone"
+        job.state, job.computed, job.cached = State.RUNNING, computed, computed
+        self.running.append(job)
+        self._grant(job, tokens, admitted=True)
+        return True
+
+    def _has_room(self, job: Job, hits: Sequence[Node], tokens: int) -> bool:
+        spare = self._spare if self.running else 0
+        if self.limits.scheduler_reserve_full_isl and not self.cache.fits(hits, job.known, spare):
+            return False
+        return self.cache.fits(hits, tokens, spare)
+
+    def _grant(self, job: Job, tokens: int, admitted: bool) -> None:
+        end = job.computed + tokens
+        self.cache.enter(job.holding, min(end, job.known))
+        self._budget -= tokens
+        job.step = self.steps
+        samples = end == job.known + job.due
+        self._assignment.grants.append(Grant(job, tokens, job.computed, samples, admitted))
+
+    # One return.
+
+    def update(self, assignment: Assignment, index: int) -> Progress:
+        """Take in that *assignment* has been computed, as the engine's step number *index*."""
+        finished: list[Job] = []
+        runs: list[Run] = []
+        for grant in assignment.grants:
+            job = grant.job
+            job.flights -= 1
+            if job.state is State.DONE or not grant.samples:
+                continue
+            job.known += 1
+            self._emit(job, index, runs)
+            if self.limits.async_scheduling:
+                job.due -= 1
+                if job.state is State.RUNNING:
+                    self.cache.enter(job.holding, job.computed - job.due)
+            if job.sampled >= job.output or job.known >= self.limits.max_model_len:
+                self._finish(job)
+                finished.append(job)
+                runs.append(Run(job, job.first, job.last, job.every or 1))
+        if finished:
+            self.running = [job for job in self.running if job.state is State.RUNNING]
+        return Progress(finished, runs)
+
+    def _finish(self, job: Job) -> None:
+        if job.state is State.WAITING:  # preempted while its last token was on the way
+            self.waiting.remove(job)
+        else:
+            self.cache.close(job.holding)
+        job.state = State.DONE
+
+    @staticmethod
+    def _emit(job: Job, index: int, runs: list[Run]) -> None:
+        """Note that *job* emitted a token at step *index*; close its run if that breaks the rhythm."""
+        if job.last < 0 or (job.every and index != job.last + job.every):
+            if job.last >= 0:
+                runs.append(Run(job, job.first, job.last, job.every))
+            job.first = job.last = index
+            job.every = 0
+        else:
+            job.every = job.every or index - job.last
+            job.last = index

@@ -1,0 +1,63 @@
+"""Processes of arrival."""
+
+from collections.abc import Iterator
+from itertools import islice, repeat
+from math import inf
+
+import numpy as np
+from attrs import field, frozen
+from attrs.validators import gt, in_, lt, optional
+from numpy.typing import NDArray
+
+_BLOCK = 4096
+
+
+@frozen
+class Arrivals:
+    """When requests arrive, as `vllm bench serve` makes them; the first always at 0 s.
+
+    "poisson", "gamma" and "constant" have a `rate` in requests/s; "burst" sends
+    all at once.  `burstiness` is the shape of "gamma": gaps vary by
+    1 / sqrt(burstiness) of their mean, so that 1 is Poisson and less is
+    burstier.  `exact` stretches the times so that the last arrival is where the
+    rate wants it, as `vllm bench serve` does; without it the rate of a run of
+    few requests strays from `rate`.
+    """
+
+    process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
+    rate: float | None = field(default=None, validator=optional((gt(0), lt(inf))))
+    burstiness: float | None = field(default=None, validator=optional((gt(0), lt(inf))))
+    exact: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if (self.rate is None) != (self.process == "burst"):
+            raise ValueError(f"process {self.process!r} takes {'no' if self.rate else 'a'} rate")
+        if (self.burstiness is None) == (self.process == "gamma"):
+            raise ValueError(f"process {self.process!r} takes {'no' if self.burstiness else 'a'} burstiness")
+
+    def times(self, rng: np.random.Generator, count: int) -> Iterator[float]:
+        """Yield *count* times in seconds, ascending from 0."""
+        if self.process == "burst":
+            return repeat(0.0, count)
+        return islice(self._exactly(rng, count) if self.exact else self._freely(rng), count)
+
+    def _freely(self, rng: np.random.Generator) -> Iterator[float]:
+        now = 0.0
+        yield now
+        while True:
+            times = now + np.cumsum(self._gaps(rng, _BLOCK))
+            yield from times.tolist()
+            now = times[-1]
+
+    def _exactly(self, rng: np.random.Generator, count: int) -> Iterator[float]:
+        times = np.cumsum(self._gaps(rng, count - 1))
+        if count > 1 and times[-1] > 0:
+            times *= (count - 1) / (self.rate or inf) / times[-1]
+        yield 0.0
+        yield from times.tolist()
+
+    def _gaps(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        rate, shape = self.rate or inf, self.burstiness or 1.0
+        if self.process == "constant":
+            return np.full(count, 1 / rate)
+        return rng.gamma(shape, 1 / (rate * shape), count)

@@ -1,0 +1,130 @@
+"""Distributions of lengths and of times, as a scenario writes them."""
+
+from collections.abc import Iterator
+from math import log
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from attrs import field, frozen
+from attrs.validators import ge, gt, optional
+from numpy.typing import NDArray
+
+from ksim.foundation.units import optional_quantity, quantity
+from ksim.workload.lengths import LengthTable, Side, recorded_lengths
+
+_Block = NDArray[np.float64]
+
+#: So many values are drawn at a time.
+_BLOCK = 4096
+
+
+@frozen
+class Fixed:
+    """Always `value`."""
+
+    value: float = field(converter=quantity, validator=ge(0))
+    kind: Literal["fixed"] = "fixed"
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        while True:
+            yield np.full(_BLOCK, self.value)
+
+
+@frozen
+class Uniform:
+    """Evenly between `low` and `high`."""
+
+    low: float = field(converter=quantity, validator=ge(0))
+    high: float = field(converter=quantity, validator=ge(0))
+    kind: Literal["uniform"] = "uniform"
+
+    def __attrs_post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low:g}) must not be above high ({self.high:g})")
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        while True:
+            yield rng.uniform(self.low, self.high, _BLOCK)
+
+
+@frozen
+class Exponential:
+    """Exponential with that `mean`."""
+
+    mean: float = field(converter=quantity, validator=gt(0))
+    kind: Literal["exponential"] = "exponential"
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        while True:
+            yield rng.exponential(self.mean, _BLOCK)
+
+
+@frozen
+class LogNormal:
+    """Log-normal with that `mean` or `median`, and `sigma`, the standard deviation of the logarithm."""
+
+    sigma: float = field(validator=ge(0))
+    mean: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    median: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    kind: Literal["lognormal"] = "lognormal"
+
+    def __attrs_post_init__(self) -> None:
+        if (self.mean is None) == (self.median is None):
+            raise ValueError("give a mean or a median, one of them")
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        middle = log(self.median) if self.median else log(self.mean or 0) - self.sigma**2 / 2
+        while True:
+            yield rng.lognormal(middle, self.sigma, _BLOCK)
+
+
+@frozen
+class FromTable:
+    """Lengths from a table of quantiles: `name` is one of ksim/data/lengths, or a .toml file like those."""
+
+    name: str
+    kind: Literal["table"] = "table"
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        table = LengthTable.named(self.name)
+        while True:
+            yield np.interp(rng.random(_BLOCK), table.probabilities, getattr(table, side))
+
+
+@frozen
+class FromTrace:
+    """Lengths of the trace at `path` in their order, over and over, so that prompt and output stay together.
+
+    `format` is recognised from the file where empty.
+    """
+
+    path: Path = field(converter=Path)
+    format: str = ""
+    kind: Literal["trace"] = "trace"
+
+    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+        lengths = recorded_lengths(self.path, self.format, side)
+        while True:
+            yield lengths
+
+
+#: A distribution of seconds: a table with a `kind`, and the fields of the class of that kind.
+Times = Fixed | Uniform | Exponential | LogNormal
+#: A distribution of tokens, likewise.
+Lengths = Fixed | Uniform | Exponential | LogNormal | FromTable | FromTrace
+
+
+def tokens(lengths: Lengths, rng: np.random.Generator, side: Side) -> Iterator[int]:
+    """Yield draws for ever, rounded to whole tokens, at least 1.
+
+    Raises UnknownName or DataError for a table or trace that cannot be read.
+    """
+    for block in lengths.blocks(rng, side):
+        yield from np.maximum(1, np.rint(block)).astype(np.int64).tolist()
+
+
+def seconds(times: Times, rng: np.random.Generator) -> Iterator[float]:
+    """Yield draws for ever, in seconds."""
+    for block in times.blocks(rng, "output"):
+        yield from block.tolist()

@@ -1,0 +1,76 @@
+"""Checked numbers out of the fields of a trace."""
+
+import math
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from ksim.workload.lines import Lines
+
+_MOST = 10**9
+
+
+def count(value: Any, name: str, lines: Lines) -> int:
+    """Return *value*, a number or its text, as a count of tokens; raise DataError where it is none."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)  # the common case, quickly
+    number = _number(value)
+    if not number.is_integer() or not 0 <= number <= _MOST:
+        raise lines.error(f"{name} is {value!r}; expected a whole number of tokens")
+    return int(number)
+
+
+def integer(value: Any, name: str, lines: Lines) -> int:
+    """Return *value* as a whole number, 0 for an empty text; raise DataError where it is none."""
+    number = 0.0 if value == "" else _number(value)
+    if not number.is_integer():
+        raise lines.error(f"{name} is {value!r}; expected a whole number")
+    return int(number)
+
+
+def moment(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
+    """Return *value*, a point in time in units of 1/*per_second* s, in seconds."""
+    number = _number(value)
+    if not math.isfinite(number):
+        raise lines.error(f"{name} is {value!r}; expected a number")
+    return number / per_second
+
+
+def duration(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
+    """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
+    if value is None or value == "":
+        return 0.0
+    seconds = moment(value, name, lines, per_second)
+    if seconds < 0:
+        raise lines.error(f"{name} is {value!r}; expected no negative time")
+    return seconds
+
+
+def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines) -> tuple[Hashable, ...]:
+    """Return the names of a prompt's chunks, the last of which may be a partial one.
+
+    No names at all are fine.  Raises DataError where they are not a list of
+    whole numbers or texts, or not as many as *prompt* tokens have chunks.
+    """
+    if not ids:
+        return ()
+    if not isinstance(ids, list) or not _plain(ids):
+        raise lines.error("the block ids are not a list of whole numbers")
+    if len(ids) != -(-prompt // chunk_tokens):
+        raise lines.error(
+            f"{prompt:,} prompt tokens have {-(-prompt // chunk_tokens):,} blocks of {chunk_tokens}, but {len(ids):,} "
+            f"block ids are given; set chunk_tokens to the block size of this trace")
+    return tuple(ids)
+
+
+def _plain(ids: Iterable[Any]) -> bool:
+    return all(type(name) is int or type(name) is str for name in ids)
+
+
+def _number(value: Any) -> float:
+    """Return *value* as a float, NaN where it is no number."""
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

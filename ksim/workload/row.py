@@ -1,0 +1,21 @@
+"""A row of a trace, as its reader found it."""
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One request of a trace; the fields mean what they mean in `ksim.flow.request.Request`.
+
+    `arrival` is in seconds from any origin, and the lengths may be zero: what
+    follows the reader drops such rows, orders the others and counts what it did.
+    """
+
+    arrival: float
+    prompt: int
+    output: int
+    chunks: tuple[Hashable, ...] = ()
+    chunk_tokens: int = 16
+    priority: int = 0
+    session: str = ""
+    delay: float = 0.0

@@ -1,0 +1,34 @@
+"""BurstGPT's CSV: Timestamp in seconds, Request tokens, Response tokens; newer files have a Session ID.
+
+https://github.com/HPMLL/BurstGPT
+"""
+
+from collections.abc import Iterator
+
+from ksim.workload.columns import columns, header
+from ksim.workload.fields import count, moment
+from ksim.workload.lines import Lines
+from ksim.workload.row import Row
+
+__all__ = ["BurstGPT"]
+
+_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+
+
+class BurstGPT:
+    """Reads columns by name, as releases differ in their order; failures are rows of zero tokens."""
+
+    example = (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "7,ChatGPT,300,20,320,Conversation log\n"
+        "46,GPT-4,0,0,0,Conversation log\n"
+        "46,GPT-4,1000,200,1200,API log\n"
+    )
+
+    def recognises(self, first: str) -> bool:
+        return set(_COLUMNS) <= set(header(first))
+
+    def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
+        for time, prompt, output, session in columns(lines, _COLUMNS, ("Session ID",)):
+            yield Row(moment(time, "Timestamp", lines), count(prompt, "Request tokens", lines),
+                      count(output, "Response tokens", lines), session=session)

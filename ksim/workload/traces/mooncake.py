@@ -1,0 +1,66 @@
+"""Mooncake's JSON lines, with the sessions that Dynamo and AIPerf added: times in ms, ids of 512-token blocks.
+
+https://github.com/kvcache-ai/Mooncake and https://docs.nvidia.com/aiperf
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ksim.workload.fields import chunk_names, count, duration, moment
+from ksim.workload.jsonl import first_object, member, objects
+from ksim.workload.lines import Lines
+from ksim.workload.row import Row
+
+__all__ = ["Mooncake"]
+
+_CHUNK_TOKENS = 512
+_TIME = ("timestamp", "created_time")
+_INPUT = ("input_length", "input_tokens")
+_OUTPUT = ("output_length", "output_tokens")
+_TEXT = ("text_input", "messages", "payload")
+
+
+class Mooncake:
+    """Reads rows of one `session_id` as its turns.
+
+    A turn may have a `delay` after the turn before it in place of a
+    `timestamp`; it then counts as arrived with that turn.
+    """
+
+    example = (
+        '{"timestamp": 3000, "input_length": 700, "output_length": 52, "hash_ids": [46, 47]}\n'
+        '{"session_id": "a", "timestamp": 6000, "input_length": 600, "output_length": 26, "hash_ids": [46, 48]}\n'
+        '{"session_id": "a", "delay": 500, "input_length": 1100, "output_length": 30, "hash_ids": [46, 49, 50]}\n'
+    )
+
+    def recognises(self, first: str) -> bool:
+        row = first_object(first)
+        return "chat_id" not in row and any(name in row for name in (*_INPUT, *_TEXT))
+
+    def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
+        size = chunk_tokens or _CHUNK_TOKENS
+        turns: dict[str, float] = {}
+        for row in objects(lines):
+            _refuse_what_is_not_lengths(row, lines)
+            session = "" if row.get("session_id") is None else str(row["session_id"])
+            arrival = _arrival(row, turns.get(session), lines)
+            if session:
+                turns[session] = arrival
+            prompt = count(member(row, _INPUT, lines), "input_length", lines)
+            yield Row(arrival, prompt, count(member(row, _OUTPUT, lines), "output_length", lines),
+                      chunk_names(row.get("hash_ids"), prompt, size, lines), size, session=session,
+                      delay=duration(row.get("delay"), "delay", lines, per_second=1000))
+
+
+def _arrival(row: Mapping[str, Any], turn_before: float | None, lines: Lines) -> float:
+    if turn_before is not None and all(row.get(name) is None for name in _TIME):
+        return turn_before
+    return moment(member(row, _TIME, lines), "timestamp", lines, per_second=1000)
+
+
+def _refuse_what_is_not_lengths(row: Mapping[str, Any], lines: Lines) -> None:
+    for name in _TEXT:
+        if name in row:
+            raise lines.error(f"has {name}; ksim needs lengths: count its tokens and write them as input_length")
+    if row.get("wait_for"):
+        raise lines.error("waits for other rows (wait_for), which ksim does not read; use session_id and delay")
