@@ -64,12 +64,18 @@ class Route:
     protocol: str
     start: float
     rounds: tuple[tuple[Hop, ...], ...]
+    #: With equal hops, all ranks go through the rounds in step: seconds to start, and per byte.
+    even: tuple[float, float] | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        alike = all(len({(hop.latency, hop.per_byte) for hop in hops}) == 1 for hops in self.rounds)
+        terms = (sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds))
+        object.__setattr__(self, "even", terms if alike else None)
 
     def seconds(self, size: float) -> float:
         """From the moment all ranks are there until the last has what it was promised."""
-        if all(hop.latency == other.latency and hop.per_byte == other.per_byte
-               for hops in self.rounds for hop, other in zip(hops, hops[1:], strict=False)):
-            return self.start + sum(hops[0].seconds(size) for hops in self.rounds)
+        if self.even is not None:
+            return self.start + self.even[0] + size * self.even[1]
         ready: dict[int, float] = {}
         for hops in self.rounds:
             arrived = dict(ready)

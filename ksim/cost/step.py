@@ -1,6 +1,6 @@
 """Price a step: from a batch to a timeline of one rank's kernels and collectives."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
@@ -34,7 +34,7 @@ class Plan:
 class StepTimer:
     """Asks the oracle about kernels and the network about collectives, once for each distinct shape.
 
-    `ranks` are the GPUs that share each layer of this stage.
+    `groups` names the GPUs that meet in each kind of collective.
     """
 
     model: Model
@@ -42,7 +42,7 @@ class StepTimer:
     gpu: Gpu
     oracle: Any
     network: Network
-    ranks: Sequence[int]
+    groups: Mapping[str, Sequence[int]]
     _plans: dict[tuple[int, int], Plan] = field(factory=dict)
     _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict)
 
@@ -96,14 +96,11 @@ class StepTimer:
     def _kernel(self, label: str, kernel: Kernel) -> Span:
         found, work = estimate(self.oracle, kernel, self.gpu), kernel.work
         return Span(label, kernel.family, found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
-                    found.bound, found.waves, found.idle, "", _shape(kernel, found.launch), found.source)
+                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source)
 
-    def _collective(self, label: str, kernel: Collective) -> Span:
-        route = self.network.route(kernel, self.ranks)
-        return Span(label, kernel.family, self.network.seconds(kernel, self.ranks), joules(kernel, self.gpu.power),
-                    bound="communication", group=kernel.group,
-                    shape=f"{kernel.bytes:.0f} B, {route.algorithm} {route.protocol}", source="network")
-
-
-def _shape(kernel: Kernel, launch: str) -> str:
-    return ""
+    def _collective(self, label: str, collective: Collective) -> Span:
+        ranks = self.groups[collective.group]
+        route = self.network.route(collective, ranks)
+        return Span(label, collective.family, self.network.seconds(collective, ranks),
+                    joules(collective, self.gpu.power), bound="communication", group=collective.group,
+                    shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network")

@@ -1,8 +1,34 @@
 """What one step of an engine computes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
+
+
+@frozen
+class Contexts:
+    """How many tokens each of some sequences has in the cache: its offset plus `shift`.
+
+    Sequences that decode together grow together, so from step to step the
+    offsets stay one object.
+    """
+
+    offsets: tuple[int, ...] = ()
+    shift: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.offsets) + len(self.offsets) * self.shift
+
+    @property
+    def longest(self) -> int:
+        return max(self.offsets) + self.shift if self.offsets else 0
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[int]:
+        return (offset + self.shift for offset in self.offsets)
 
 
 @frozen
@@ -14,7 +40,7 @@ class Batch:
     """
 
     #: For each sequence with one new token: the tokens it has in the cache.
-    contexts: Sequence[int]
+    contexts: Contexts
     #: For each sequence with more: (new tokens, tokens it has in the cache).
     chunks: Sequence[tuple[int, int]]
     #: How many sequences reach the end of what they know, so that a token comes out.
@@ -26,12 +52,30 @@ class Batch:
     def of(cls, *sequences: tuple[int, int], samples: int | None = None) -> "Batch":
         """Make a batch of (new, context) pairs; unless told otherwise, all of them sample."""
         return cls(
-            contexts=tuple(context for new, context in sequences if new == 1),
+            contexts=Contexts(tuple(context for new, context in sequences if new == 1)),
             chunks=tuple((new, context) for new, context in sequences if new > 1),
             samples=len(sequences) if samples is None else samples,
             tokens=sum(new for new, _ in sequences),
         )
 
+    @classmethod
+    def parse(cls, decode: str = "", prefill: str = "") -> "Batch":
+        """Make the batch of texts such as "64x1024" (64 sequences that decode after 1,024 tokens) and "512+0,256+128"
+        (a chunk of 512 tokens after none, one of 256 after 128); raise ValueError for any other."""
+        groups = [_pair(part, "x", "64x1024") for part in decode.split(",") if part.strip()]
+        chunks = [_pair(part, "+", "512+0") for part in prefill.split(",") if part.strip()]
+        sequences = [(1, context) for count, context in groups for _ in range(count)] + chunks
+        if not sequences or any(new < 1 for new, _ in sequences):
+            raise ValueError("a batch needs at least one sequence, and each of them a new token")
+        return cls.of(*sequences)
+
     @property
     def sequences(self) -> int:
         return len(self.contexts) + len(self.chunks)
+
+
+def _pair(text: str, separator: str, example: str) -> tuple[int, int]:
+    head, found, tail = text.strip().partition(separator)
+    if not found or not head.isdecimal() or not tail.isdecimal():
+        raise ValueError(f"expected something like {example}, not {text.strip()!r}")
+    return int(head), int(tail)

@@ -67,12 +67,13 @@ class Preempted(Event):
 
 @frozen
 class Emitted(Event):
-    """A run of output tokens: one at the end of each of the engine's steps `first` to `last`, both included."""
+    """A run of output tokens: one from each of the engine's steps `first`, `first` + `every`, ..., `last`."""
 
     request_id: int
     engine: int
     first: int
     last: int
+    every: int = 1
 
 
 @frozen

@@ -1,6 +1,7 @@
 """When one rank does what in one step: durations, not dates."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -13,6 +14,8 @@ class Span:
     it: compute, memory, launch, communication.  `waves` is how often the
     kernel's thread blocks fill the GPU, `idle` the share of SMs without work in
     the last of these waves.  A span with a `group` ends together with its peers.
+    `shape` is the kernel or collective itself, which prints as its shape;
+    `launch` names the tile, or the algorithm and protocol; `source` who priced it.
     """
 
     label: str
@@ -25,7 +28,8 @@ class Span:
     waves: float = 0.0
     idle: float = 0.0
     group: str = ""
-    shape: str = ""
+    shape: Any = ""
+    launch: str = ""
     source: str = ""
 
 

@@ -19,6 +19,15 @@ class State(Enum):
     DONE = "done"
 
 
+@define
+class Run:
+    """Tokens that came from the engine's steps `first`, `first` + `every`, ..., `last`."""
+
+    first: int
+    last: int
+    every: int = 0  # unknown while there is but one
+
+
 @define(eq=False)
 class Job:
     """`known` counts the tokens of the prompt and those sampled so far, `computed` those that are scheduled.
@@ -39,16 +48,16 @@ class Job:
     state: State = State.WAITING
     computed: int = 0
     due: int = 0
-    flights: int = 0  # batches it is part of that have not come back
     preemptions: int = 0
     cached: int = 0  # tokens found in the prefix cache at its latest admission
-    decoding: bool = False  # did its latest chunk reach the end of what is known?
+    rank: int = -1  # the number of its latest admission
     step: int = -1  # the schedule it was last part of
-    # The run of tokens being emitted: at the steps first, first + every, ..., last.
-    first: int = -1
-    last: int = -1
-    every: int = 0
-    tags: dict[str, float] = field(factory=dict)  # a policy's own notes
+    decoding: bool = False  # did its latest chunk reach the end of what is known?
+    # While it is steady, the counts above are those before schedule `start`, and `end` yields its last token.
+    steady: bool = False
+    start: int = 0
+    end: int = 0
+    emitted: list[Run] = field(factory=list)
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
@@ -67,3 +76,13 @@ class Job:
     def backlog(self) -> int:
         """Tokens it has yet to compute before the next one is sampled."""
         return self.known + self.due - self.computed
+
+    def emit(self, count: int, index: int) -> None:
+        """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""
+        first = index - count + 1
+        run = self.emitted[-1] if self.emitted else None
+        if run is not None and (run.every or first - run.last) == first - run.last and (
+                count == 1 or first - run.last == 1):
+            run.every, run.last = first - run.last, index
+        else:
+            self.emitted.append(Run(first, index, every=1 if count > 1 else 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Contexts
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.radix import Node
 from ksim.scheduling.cadence import Cadence
@@ -18,6 +18,7 @@ from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL, Wish
 from ksim.scheduling.queue import ArrivalQueue, SortedQueue, WaitingQueue
+from ksim.scheduling.steady import Steady
 
 
 @frozen
@@ -31,46 +32,38 @@ class Grant:
     admitted: bool
 
 
-@define
+@define(eq=False)
 class Assignment:
-    """What one call of the scheduler decided."""
+    """What schedule `number` decided: a token for each of `steady`, and `grants` for the others, in this order."""
 
+    number: int = 0
+    epoch: int = 0
+    steady: tuple[Job, ...] = ()
+    offsets: tuple[int, ...] = ()
     grants: list[Grant] = field(factory=list)
     preempted: list[Job] = field(factory=list)
 
-    @property
-    def tokens(self) -> int:
-        return sum(grant.tokens for grant in self.grants)
+    def __bool__(self) -> bool:
+        return bool(self.steady or self.grants)
 
     def batch(self) -> Batch:
-        """What the grants amount to, whosever they are."""
-        contexts, chunks, samples, tokens = [], [], 0, 0
+        """What it amounts to, whosever the tokens are."""
+        offsets, chunks = self.offsets, []
+        samples = tokens = len(offsets)
         for grant in self.grants:
             if grant.tokens == 1:
-                contexts.append(grant.start)
+                offsets += (grant.start - self.number,)
             else:
                 chunks.append((grant.tokens, grant.start))
             samples += grant.samples
             tokens += grant.tokens
-        return Batch(contexts, chunks, samples, tokens)
+        return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
 
-
-@frozen
-class Run:
-    """Tokens that a job emitted at steps `first`, `first` + `every`, ..., `last`."""
-
-    job: Job
-    first: int
-    last: int
-    every: int
-
-
-@frozen
-class Progress:
-    """What a batch's return changed: jobs that are done, and runs of tokens that ended."""
-
-    finished: list[Job]
-    runs: list[Run]
+    def all_grants(self) -> list[Grant]:
+        """The steady jobs' grants written out, and the others."""
+        steady = [Grant(job, 1, offset + self.number, samples=True, admitted=False)
+                  for job, offset in zip(self.steady, self.offsets, strict=True)]
+        return steady + self.grants
 
 
 class _Open:
@@ -107,12 +100,20 @@ class Scheduler:
     _assignment: Assignment = field(factory=Assignment, init=False)
     _spare: int = field(init=False)
     _cadence: Cadence = field(init=False)
+    _steady: Steady = field(init=False)
+    _admissions: int = field(default=0, init=False)
+    _foresees: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         order = getattr(self.policy, "order", None)
         self.waiting = SortedQueue(order) if order else ArrivalQueue()
         self._spare = int(self.limits.watermark * (self.cache.capacity + 1))
         self._cadence = Cadence(self.limits.prefill_schedule_interval)
+        self._steady = Steady(self.limits.async_scheduling, self.cache.prefix_caching, self.cache.block_tokens,
+                              self.limits.max_model_len)
+        # A policy that orders each step, a cadence and a pipeline all let a decode wait: nothing is steady then.
+        self._foresees = (not hasattr(self.policy, "propose") and self.limits.prefill_schedule_interval == 1
+                          and self.limits.pipeline_parallel_size == 1)
 
     def add(self, job: Job) -> None:
         """Let *job* wait for its turn."""
@@ -123,6 +124,8 @@ class Scheduler:
         if job.state is State.WAITING:
             self.waiting.remove(job)
         elif job.state is State.RUNNING:
+            if job.steady:
+                self._steady.leave([job], self.steps)
             self.running.remove(job)
             self.cache.close(job.holding)
         job.state = State.DONE
@@ -137,10 +140,11 @@ class Scheduler:
         """
         self._begin()
         self._cadence.begin(self.running)
+        running = self.running[self._advance_steady():]
         waiting = _Open(self.waiting)
         admitted: list[Job] = []
-        left = len(self.running)  # running jobs not yet heard of
-        for job, wish in self._wishes(waiting, now):
+        left = len(running)  # running jobs not yet heard of
+        for job, wish in self._wishes(waiting, running, now):
             if self._budget == 0:
                 break
             if job.state is State.RUNNING:
@@ -158,15 +162,37 @@ class Scheduler:
 
     def _begin(self) -> None:
         self.steps += 1
-        self._assignment = Assignment()
+        self._assignment = Assignment(self.steps, self._steady.epoch)
         self._budget = self.limits.max_num_batched_tokens
         live = len(self.running) + len(self.waiting)
         self._cap = self.limits.long_prefill_token_threshold if live > 1 else 0
         if self._cap and self.limits.long_prefill_token_threshold_adaptive:
             self._cap = max(self._cap, self._budget // live)
 
-    def _wishes(self, waiting: _Open, now: float) -> Iterable[Wish]:
-        running = tuple(self.running)
+    def _advance_steady(self) -> int:
+        """Give each steady job its token, if all can have one; return how many running jobs that settles."""
+        steady = self._steady
+        steady.retire(self.steps)
+        fits = len(steady.members) <= self._budget
+        if not (fits and all(self._renew(job) for job in steady.cache_events(self.steps))):
+            steady.dissolve(self.running, self.steps - 1)
+            return 0
+        self._budget -= len(steady.members)
+        self._assignment.epoch = steady.epoch
+        self._assignment.steady, self._assignment.offsets = steady.members, steady.offsets
+        return steady.length
+
+    def _renew(self, job: Job) -> bool:
+        """Take the block that *job* needs and enter the one that it fills; return whether there was one."""
+        steady = self._steady
+        end = steady.computed(job, self.steps) + 1
+        if not self.cache.grow(job.holding, end):
+            return False
+        self.cache.enter(job.holding, end - steady.ahead)
+        steady.plan(job, self.steps + 1)
+        return True
+
+    def _wishes(self, waiting: _Open, running: Sequence[Job], now: float) -> Iterable[Wish]:
         if (propose := getattr(self.policy, "propose", None)) is not None:
             wishes: Iterable[Wish] = propose(waiting, running, now)
             return wishes
@@ -182,10 +208,22 @@ class Scheduler:
         for grant in self._assignment.grants:
             job = grant.job
             job.computed += grant.tokens
-            job.flights += 1
             job.decoding = grant.samples
             job.due += grant.samples and self.limits.async_scheduling
+        if self._foresees:
+            self._settle_down()
         return self._assignment
+
+    def _settle_down(self) -> None:
+        """Call steady those running jobs, next after the others that are, that will decode from now on."""
+        first = last = self._steady.length
+        while last < len(self.running) and self._will_decode(self.running[last]):
+            last += 1
+        if last > first:
+            self._steady.join(self.running[first:last], self.steps + 1)
+
+    def _will_decode(self, job: Job) -> bool:
+        return job.step == self.steps and job.decoding and self._steady.tokens_left(job) > 0
 
     def _tokens(self, job: Job, wish: int, computed: int) -> int:
         """How many tokens *job* may compute on top of *computed* ones."""
@@ -219,6 +257,8 @@ class Scheduler:
 
     def _preempt(self, victim: Job) -> None:
         """Take *victim*'s blocks, and its grant if it has one in this step."""
+        if victim.steady:
+            self._unsettle()
         if victim.step == self.steps:
             grants = self._assignment.grants
             index = next(i for i, grant in enumerate(grants) if grant.job is victim)
@@ -228,6 +268,17 @@ class Scheduler:
         victim.state, victim.computed, victim.step = State.WAITING, 0, self.steps
         victim.preemptions += 1
         self._assignment.preempted.append(victim)
+
+    def _unsettle(self) -> None:
+        """Write out what the steady jobs were given in this step: one of them is to lose it."""
+        steady, assignment = self._steady, self._assignment
+        given, rest = assignment.steady, assignment.grants
+        steady.dissolve(self.running, self.steps - 1)
+        assignment.steady, assignment.offsets, assignment.grants = (), (), []
+        self._budget += len(given)
+        for job in given:
+            self._grant(job, 1, admitted=False)
+        assignment.grants += rest
 
     def _admit(self, job: Job, wish: int) -> bool:
         """Start a waiting job, if there is room; return whether it was started."""
@@ -249,6 +300,8 @@ class Scheduler:
         grown = self.cache.grow(job.holding, computed + tokens)
         assert grown, "blocks that were free are gone"
         job.state, job.computed, job.cached = State.RUNNING, computed, computed
+        job.rank = self._admissions
+        self._admissions += 1
         self.running.append(job)
         self._grant(job, tokens, admitted=True)
         return True
@@ -269,44 +322,42 @@ class Scheduler:
 
     # One return.
 
-    def update(self, assignment: Assignment, index: int) -> Progress:
-        """Take in that *assignment* has been computed, as the engine's step number *index*."""
-        finished: list[Job] = []
-        runs: list[Run] = []
-        for grant in assignment.grants:
-            job = grant.job
-            job.flights -= 1
-            if job.state is State.DONE or not grant.samples:
-                continue
-            job.known += 1
-            self._emit(job, index, runs)
-            if self.limits.async_scheduling:
-                job.due -= 1
-                if job.state is State.RUNNING:
-                    self.cache.enter(job.holding, job.computed - job.due)
-            if job.sampled >= job.output or job.known >= self.limits.max_model_len:
-                self._finish(job)
-                finished.append(job)
-                runs.append(Run(job, job.first, job.last, job.every or 1))
-        if finished:
-            self.running = [job for job in self.running if job.state is State.RUNNING]
-        return Progress(finished, runs)
+    def update(self, assignment: Assignment, index: int) -> list[Job]:
+        """Take in that *assignment* has been computed, as the engine's step number *index*; return the jobs now done."""
+        steady, finished = self._steady, list[Job]()
+        steady.returned, steady.index = assignment.number, index
+        if assignment.epoch == steady.epoch:
+            if ending := steady.ends(assignment.number):
+                steady.leave(ending, self.steps)
+                finished += ending
+        else:
+            finished += [job for job in assignment.steady if self._deliver(job, index)]
+        finished += [grant.job for grant in assignment.grants if grant.samples and self._deliver(grant.job, index)]
+        for job in finished:
+            self._finish(job)
+        return finished
+
+    def _deliver(self, job: Job, index: int) -> bool:
+        """Give *job* the token that it was due; return whether it was its last."""
+        if job.state is State.DONE:
+            return False
+        job.known += 1
+        job.emit(1, index)
+        if self.limits.async_scheduling:
+            job.due -= 1
+        if job.steady:
+            return False
+        done = job.sampled >= job.output or job.known >= self.limits.max_model_len
+        if self.limits.async_scheduling and job.state is State.RUNNING:
+            self.cache.enter(job.holding, job.computed - job.due)
+        return done
 
     def _finish(self, job: Job) -> None:
         if job.state is State.WAITING:  # preempted while its last token was on the way
             self.waiting.remove(job)
         else:
+            if self.limits.async_scheduling:
+                self.cache.enter(job.holding, job.computed - job.due)
+            self.running.remove(job)
             self.cache.close(job.holding)
         job.state = State.DONE
-
-    @staticmethod
-    def _emit(job: Job, index: int, runs: list[Run]) -> None:
-        """Note that *job* emitted a token at step *index*; close its run if that breaks the rhythm."""
-        if job.last < 0 or (job.every and index != job.last + job.every):
-            if job.last >= 0:
-                runs.append(Run(job, job.first, job.last, job.every))
-            job.first = job.last = index
-            job.every = 0
-        else:
-            job.every = job.every or index - job.last
-            job.last = index

@@ -6,7 +6,7 @@ from math import ceil
 from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Contexts
 from ksim.foundation.units import DType
 
 __all__ = ["Attention"]
@@ -101,14 +101,14 @@ class AttentionLayer:
         return Attention(batch.sequences, queries, keys, pairs, tiles, padded, longest,
                          self.heads, self.kv_heads, self.head_dim, self.cache)
 
-    def _decode_keys(self, contexts: Sequence[int]) -> tuple[int, int]:
+    def _decode_keys(self, contexts: Contexts) -> tuple[int, int]:
         """Keys that sequences with one new token each read: of all of them, and of the longest."""
         if not contexts:
             return 0, 0
-        longest = max(contexts) + 1
+        longest = contexts.longest + 1
         if self.window and longest > self.window:
             return sum(min(context + 1, self.window) for context in contexts), self.window
-        return sum(contexts) + len(contexts), longest
+        return contexts.total + len(contexts), longest
 
     def _chunk_pairs(self, new: int, context: int) -> int:
         """Pairs of a causal chunk: its token i (from 1) sees context + i tokens, at most the window."""

@@ -1,0 +1,43 @@
+"""The command line: `ksim run`, `replay`, `step`, `trace` and `list`."""
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from ksim.foundation.errors import KsimError
+
+app = typer.Typer(
+    help="Simulate LLM inference serving, down to the single GPU kernel.", add_completion=False,
+    no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; errors that a user can mend are one line and exit code 1."""
+    sys.path.insert(0, str(Path.cwd()))  # where a user's own plug-ins are, named package.module:Class
+    try:
+        app()
+    except KsimError as error:
+        print(f"ksim: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("ksim: interrupted; nothing was written", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _register() -> None:
+    from ksim.cli import catalogue, run, step, trace
+
+    app.command("run")(run.run)
+    app.command("replay")(run.replay)
+    app.command("step")(step.step)
+    app.command("trace")(trace.trace)
+    app.command("list")(catalogue.list_entries)
+
+
+_register()

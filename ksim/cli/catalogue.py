@@ -1,0 +1,84 @@
+"""`ksim list`: what there is to choose from."""
+
+import ast
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Kind(str, Enum):
+    """What can be listed."""
+
+    GPUS = "gpus"
+    SYSTEMS = "systems"
+    MODELS = "models"
+    POLICIES = "policies"
+    ROUTERS = "routers"
+    ORACLES = "oracles"
+    COLLECTIVES = "collectives"
+    TRACES = "traces"
+
+
+_PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ROUTERS: "cluster.routers", Kind.ORACLES: "cost.oracles",
+            Kind.COLLECTIVES: "cost.collectives", Kind.TRACES: "workload.traces"}
+
+
+def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:
+    """List the GPUs, systems, models, or plug-ins of a kind."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    header, rows = _gpus() if kind is Kind.GPUS else _systems() if kind is Kind.SYSTEMS else (
+        _models() if kind is Kind.MODELS else _plugins(_PLUGINS[kind]))
+    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _gpus() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+    from ksim.studies.assembly import gpu_of
+
+    gpus = {name: gpu_of(name) for name in catalog.entries("gpus")}
+    return ("name", "GPU", "SMs", "memory", "bandwidth", "dense TFLOP/s", "board power", "system"), (
+        (name, gpu.name, str(gpu.sms), f"{gpu.memory / 1e9:.0f} GB", f"{gpu.bandwidth / 1e12:.2f} TB/s",
+         ", ".join(f"{dtype} {flops / 1e12:.0f}" for dtype, flops in gpu.flops.items()),
+         f"{gpu.power.limit:.0f} W", gpu.system) for name, gpu in gpus.items())
+
+
+def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+
+    systems = {name: catalog.load("systems", name) for name in catalog.entries("systems")}
+    return ("name", "system", "GPU", "GPUs a node", "inside a node"), (
+        (name, table["name"], table["gpu"], str(table["gpus_per_node"]), table["interconnect"])
+        for name, table in systems.items())
+
+
+def _models() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+    from ksim.specs.deployment import Shard
+    from ksim.studies.assembly import model_of
+
+    models = {name: model_of(name) for name in catalog.entries("models")}
+    return ("name", "parameters", "active", "layers", "KV cache a token", "context"), (
+        (name, f"{model.parameters() / 1e9:.2f} B", f"{model.active_parameters() / 1e9:.2f} B", str(model.layers),
+         f"{model.cache_per_token(Shard()) / 1024:.0f} KiB", str(model.max_length)) for name, model in models.items())
+
+
+def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+
+    root = Path(catalog.__file__).parent.parent
+    return ("name", "what it is"), (
+        (name, _summary(root / folder.replace(".", "/") / f"{name}.py")) for name in catalog.names(folder))
+
+
+def _summary(path: Path) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

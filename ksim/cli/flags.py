@@ -1,0 +1,43 @@
+"""Flags as `vllm serve` names them, made from the fields of the engine's settings."""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_type_hints
+
+import attrs
+import typer
+
+from ksim.foundation.config import Choice
+from ksim.specs.deployment import EngineSettings
+
+#: Short names that vLLM has, and the field's long one.
+_SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
+          "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
+
+
+def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give *command* a flag for each engine setting; those set reach it as its last argument, `serve`."""
+    own = inspect.signature(command)
+    flags = [_flag(field, get_type_hints(EngineSettings)[field.name]) for field in attrs.fields(EngineSettings)]
+
+    def wrapped(**values: Any) -> None:
+        serve = {flag.name: values.pop(flag.name) for flag in flags}
+        command(**values, serve={name: value for name, value in serve.items() if value is not None})
+
+    parameters = [p for p in own.parameters.values() if p.name != "serve"]
+    wrapped.__signature__ = own.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
+    wrapped.__doc__ = command.__doc__
+    return wrapped
+
+
+def _flag(field: "attrs.Attribute[Any]", hint: Any) -> inspect.Parameter:
+    """A keyword parameter that typer turns into an option; None means not given."""
+    kind = next((arg for arg in get_args(hint) if arg is not type(None)), hint)
+    kind = str if kind is Choice else kind
+    name = "--" + field.name.replace("_", "-")
+    names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(field.name, [])]
+    default = field.default.name if isinstance(field.default, Choice) else field.default
+    option = typer.Option(*names, help="derived as vLLM does" if default is None else f"default: {default}",
+                          show_default=False, rich_help_panel="As vllm serve")
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None,
+                             annotation=Annotated[kind | None, option])

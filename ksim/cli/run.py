@@ -1,0 +1,134 @@
+"""`ksim run` and `ksim replay`: simulate, report, and keep the run."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ksim.cli.flags import with_serve_flags
+
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
+Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.png (with -o)")]
+Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
+                                                    " such as serve.max_num_seqs=64; may be repeated")]
+Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
+
+
+def run(
+    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
+    output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
+    plots: Plots = True, trace: Timeline = True,
+) -> None:
+    """Simulate a scenario and report what users would see, and why."""
+    from ksim.studies.scenario import Scenario
+
+    _simulate(Scenario.read(scenario), settings, seed, output, quiet, plots, trace)
+
+
+@with_serve_flags
+def replay(  # noqa: PLR0913 - one parameter a flag
+    trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
+    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
+    gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
+    system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
+    nodes: Annotated[int | None, typer.Option(help="nodes of the system")] = None,
+    router: Annotated[str, typer.Option(help="router before the replicas")] = "round_robin",
+    oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
+    detail: Annotated[str, typer.Option(help="step or kernel")] = "step",
+    trace_format: Annotated[str, typer.Option("--format", help="format of the trace, where it is not recognised")] = "",
+    num_prompts: Annotated[int | None, typer.Option(help="replay only the first so many requests")] = None,
+    request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
+    time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) the time of arrivals")] = None,
+    spread: Annotated[bool, typer.Option("--spread", help="spread arrivals of equal time stamps over their bin")] = False,
+    max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
+    goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="target for goodput, such as ttft:500")] = None,
+    output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
+    plots: Plots = True, trace: Timeline = True,
+    serve: dict[str, Any] | None = None,
+) -> None:
+    """Replay a request trace against a model on a GPU, without a scenario file."""
+    from ksim.studies.scenario import Scenario
+
+    recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
+                "time_scale": time_scale, "spread": spread}
+    table = {
+        "model": model, "gpu": gpu, "system": system, "nodes": nodes, "router": router, "oracle": oracle,
+        "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
+        "workload": {"replay": _given(recorded), "max_concurrency": max_concurrency},
+    }
+    scenario = Scenario.of(_given(table), "replay", Path.cwd())
+    _simulate(scenario, settings, seed, output, quiet, plots, trace)
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _targets(pairs: list[str]) -> dict[str, str]:
+    """Latency targets as `vllm bench serve --goodput` writes them, in milliseconds."""
+    from ksim.foundation.errors import ConfigError
+
+    targets = {}
+    for pair in (part for text in pairs for part in text.split()):
+        name, _, value = pair.partition(":")
+        if name not in ("ttft", "tpot", "e2el") or not value.replace(".", "", 1).isdecimal():
+            raise ConfigError("--goodput", f"expected ttft:MS, tpot:MS or e2el:MS, not {pair!r}")
+        targets[name] = f"{value} ms"
+    return targets
+
+
+def _simulate(scenario: Any, settings: list[str] | None, seed: int | None, output: Path | None, quiet: bool,
+              plots: bool, trace: bool) -> None:
+    from ksim.results import run_directory
+    from ksim.studies.scenario import setting
+    from ksim.studies.simulation import simulate
+
+    changes = dict(setting(text) for text in settings or [])
+    if seed is not None:
+        changes["seed"] = seed
+    if changes:
+        scenario = scenario.with_values(changes)
+    if output is not None:
+        run_directory.check(output.resolve())  # before the work, not after it
+    with _Progress(quiet) as progress:
+        result = simulate(scenario, progress.advance)
+    for remark in result.remarks:
+        print(f"ksim: {remark}", file=sys.stderr)
+    if output is not None:
+        result.save(output, plots=plots, trace=trace)
+    if not quiet:
+        result.print()
+        if output is not None:
+            print(f"written to {output}")
+
+
+class _Progress:
+    """Counts requests that have ended, on the terminal, once a run takes longer than a moment."""
+
+    def __init__(self, quiet: bool):
+        self.quiet = quiet or not sys.stderr.isatty()
+        self.bar: Any = None
+        self.ended = 0
+
+    def __enter__(self) -> "_Progress":
+        if not self.quiet:
+            from rich.console import Console
+            from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self.bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(),
+                                TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self.task = self.bar.add_task("requests ended", total=None)
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def advance(self) -> None:
+        self.ended += 1
+        if self.bar is not None and self.ended % 100 == 0:
+            self.bar.update(self.task, completed=self.ended)

@@ -1,0 +1,37 @@
+"""`ksim step`: one step, priced kernel by kernel."""
+
+from typing import Annotated, Any
+
+import typer
+
+from ksim.cli.flags import with_serve_flags
+
+
+@with_serve_flags
+def step(
+    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
+    gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
+    system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
+    decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
+    prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
+    oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
+    serve: dict[str, Any] | None = None,
+) -> None:
+    """Price one step of an engine, kernel by kernel: what runs, how long, and what bounds it."""
+    from rich.console import Console
+
+    from ksim.cli.step_table import show
+    from ksim.flow.batch import Batch
+    from ksim.foundation.errors import ConfigError
+    from ksim.studies.assembly import Site
+    from ksim.studies.scenario import Scenario
+
+    try:
+        batch = Batch.parse(decode, prefill)
+    except ValueError as error:
+        raise ConfigError("--decode, --prefill", str(error)) from None
+    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle, "serve": serve or {},
+             "workload": {"synthetic": {"requests": 1}}}
+    site = Site.of(Scenario.of({key: value for key, value in table.items() if value is not None}, "step"))
+    timelines = [timer.timeline(batch) for timer in site.timers()]
+    show(Console(), site, batch, timelines)

@@ -1,0 +1,54 @@
+"""The table that `ksim step` prints."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ksim.flow.batch import Batch
+from ksim.flow.timeline import Span, Timeline
+from ksim.studies.assembly import Site
+
+_COLUMNS = ("kernel", "family", "shape", "runs", "us each", "us all", "share", "bound", "waves", "idle", "launch", "from")
+
+
+def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timeline]) -> None:
+    """Print what one rank of each pipeline stage does for *batch*, and the step's totals."""
+    scenario = site.scenario
+    console.print(f"\n[bold]{scenario.model}[/] on {scenario.serve.gpus} x {site.gpu.name}: {len(batch.contexts)}"
+                  f" decodes, {len(batch.chunks)} prompt chunks, {batch.tokens} tokens")
+    for stage, timeline in enumerate(timelines):
+        if len(timelines) > 1:
+            console.print(f"\nstage {stage} of {len(timelines)}")
+        console.print(_table(timeline))
+        console.print(_totals(site, batch, timeline))
+
+
+def _table(timeline: Timeline) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right" if column in _COLUMNS[3:7] + _COLUMNS[8:10] else "left", no_wrap=True)
+    merged: dict[Span, int] = {}
+    for span, runs in timeline.counted():
+        merged[span] = merged.get(span, 0) + runs
+    for span, runs in merged.items():
+        table.add_row(*_row(span, runs, timeline.seconds))
+    return table
+
+
+def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:
+    share = runs * span.seconds / total
+    waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
+    return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.seconds:.2f}",
+            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch, span.source)
+
+
+def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
+    """GPU and host time, and what share of the peaks the step reaches."""
+    flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations]
+    moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth
+    static = site.gpu.power.idle * timeline.seconds
+    return (f"GPU {1e3 * timeline.seconds:.3f} ms, host {1e3 * site.host.before(batch.sequences):.3f} ms before and"
+            f" {1e3 * site.host.after(batch.samples):.3f} ms after; MFU {flops:.1%}, MBU {moved:.1%};"
+            f" {timeline.joules + static:.2f} J a GPU\n")

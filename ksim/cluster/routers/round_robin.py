@@ -1,0 +1,20 @@
+"""One after the other, whatever they have to do."""
+
+from collections.abc import Sequence
+
+from attrs import define
+
+from ksim.cluster.routers import V
+from ksim.flow.request import Request
+
+__all__ = ["RoundRobin"]
+
+
+@define
+class RoundRobin:
+    _turn: int = 0
+
+    def choose(self, request: Request, engines: Sequence[V], now: float) -> V:
+        engine = engines[self._turn % len(engines)]
+        self._turn += 1
+        return engine

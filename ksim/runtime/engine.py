@@ -1,0 +1,158 @@
+"""An engine: one model replica that batches, computes and emits tokens."""
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import simpy
+from attrs import define, field
+
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Stepped
+from ksim.flow.request import Request
+from ksim.flow.timeline import Timeline
+from ksim.foundation.errors import KsimError
+from ksim.memory.kv_cache import Holding
+from ksim.runtime.stages import Flight, Stages
+from ksim.scheduling.job import Job
+from ksim.scheduling.scheduler import Assignment, Scheduler
+from ksim.specs.host import Host
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@define(eq=False)
+class Turn:
+    """What one turn of the engine's loop put in flight; an empty batch never leaves the host."""
+
+    assignment: Assignment
+    batch: Batch
+    scheduled: float
+    waiting: int
+    running: int
+    blocks: int
+    timelines: tuple[Timeline, ...] = ()
+    flight: Flight | None = None
+
+
+@define(eq=False)
+class Engine:
+    """Runs vLLM's engine-core loop: make a batch, keep up to `depth` of them in flight, take in the oldest.
+
+    Requests that arrive are seen when a turn begins.  The host works beside the
+    GPUs, so with two batches in flight its time hides behind theirs.  `timers`
+    has one entry per pipeline stage.
+    """
+
+    number: int
+    env: simpy.Environment
+    scheduler: Scheduler
+    timers: Sequence[StepTimer]
+    stages: Stages
+    host: Host
+    log: Log
+    steps: int = field(default=0, init=False)
+    outstanding: int = field(default=0, init=False)
+    _inbox: list[Job] = field(factory=list, init=False)
+    _accepted: int = field(default=0, init=False)
+    _done: dict[Job, simpy.Event] = field(factory=dict, init=False)
+    _news: simpy.Event = field(init=False)
+    _turns: deque[Turn] = field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._news = self.env.event()
+        self.env.process(self._run())
+
+    def refusal(self, request: Request) -> str:
+        """Why this engine can never serve *request*; "" if it can."""
+        longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
+        if request.prompt >= longest:
+            return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
+        tokens = min(request.prompt + request.output, longest)
+        if cache.blocks(tokens) > cache.capacity:
+            return (f"its {tokens} tokens need {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
+                    f" and there are {cache.capacity}")
+        return ""
+
+    def submit(self, request: Request) -> simpy.Event:
+        """Queue *request*; the event fires when its last token is out."""
+        job = Job.of(request, self._accepted, self.scheduler.cache.block_tokens)
+        self._accepted += 1
+        self.outstanding += 1
+        self._inbox.append(job)
+        done = self._done[job] = self.env.event()
+        if not self._news.triggered:
+            self._news.succeed()
+        return done
+
+    def prefix_hit(self, request: Request) -> int:
+        """How many tokens of *request*'s prompt are in the prefix cache now."""
+        cache = self.scheduler.cache
+        return len(cache.lookup(Holding(request.content(cache.block_tokens)), request.prompt)) * cache.block_tokens
+
+    def _run(self) -> Process:
+        """Make batches and take them in, for ever; sleep when there is nothing to do."""
+        depth = self.scheduler.limits.depth
+        while True:
+            self._take_in_arrivals()
+            turn = self._make_batch()
+            if turn.assignment:
+                yield self.env.timeout(self.host.before(turn.batch.sequences))
+                self._launch(turn)
+            elif not any(other.flight for other in self._turns):
+                self._turns.clear()
+                yield from self._sleep(turn)
+                continue
+            self._turns.append(turn)
+            if len(self._turns) >= depth:
+                yield from self._finish(self._turns.popleft())
+
+    def _take_in_arrivals(self) -> None:
+        for job in self._inbox:
+            self.scheduler.add(job)
+        self._inbox.clear()
+
+    def _make_batch(self) -> Turn:
+        scheduler, now = self.scheduler, self.env.now
+        assignment = scheduler.schedule(now)
+        for job in assignment.preempted:
+            self.log.add(Preempted(now, job.request.id, self.number))
+        for grant in assignment.grants:
+            if grant.admitted:
+                job = grant.job
+                self.log.add(Admitted(now, job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
+        return Turn(assignment, assignment.batch(), now, len(scheduler.waiting), len(scheduler.running),
+                    scheduler.cache.pool.used)
+
+    def _launch(self, turn: Turn) -> None:
+        turn.timelines = tuple(timer.timeline(turn.batch) for timer in self.timers)
+        turn.flight = self.stages.launch(turn.timelines)
+
+    def _sleep(self, turn: Turn) -> Process:
+        """Wait for an arrival; without one, work that nobody schedules would wait for ever."""
+        if self._inbox:
+            return
+        if turn.waiting or turn.running:
+            policy = type(self.scheduler.policy).__name__
+            raise KsimError(f"policy {policy} schedules nothing at {self.env.now:.6f} s, with nothing in flight,"
+                            f" {turn.waiting} requests waiting and {turn.running} running")
+        self._news = self.env.event()
+        yield self._news
+
+    def _finish(self, turn: Turn) -> Process:
+        """Wait for the oldest batch, and hand out its tokens."""
+        if turn.flight is None:
+            return
+        yield turn.flight.done
+        yield self.env.timeout(self.host.after(turn.batch.samples))
+        finished, now = self.scheduler.update(turn.assignment, self.steps), self.env.now
+        self.log.add(Stepped(now, self.number, self.steps, turn.scheduled, turn.flight.start, turn.flight.end,
+                             turn.batch, turn.waiting, turn.running, turn.blocks, turn.timelines))
+        self.steps += 1
+        for job in finished:
+            for run in job.emitted:
+                self.log.add(Emitted(now, job.request.id, self.number, run.first, run.last, run.every or 1))
+            self.log.add(Finished(now, job.request.id, self.number))
+            self.outstanding -= 1
+            self._done.pop(job).succeed()

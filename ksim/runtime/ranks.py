@@ -1,0 +1,107 @@
+"""Ranks: processes that execute every kernel, and meet and exchange pieces at collectives."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import simpy
+from attrs import define, field
+
+from ksim.cost.network import Network, Route
+from ksim.flow.timeline import Span, Timeline
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@define(eq=False)
+class Meeting:
+    """A barrier for `size` processes, good for any number of meetings."""
+
+    env: simpy.Environment
+    size: int
+    present: int = 0
+    done: simpy.Event = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.done = self.env.event()
+
+    def join(self) -> simpy.Event:
+        """Come to the barrier; the event fires when all have come."""
+        done, self.present = self.done, self.present + 1
+        if self.present == self.size:
+            self.present, self.done = 0, self.env.event()
+            done.succeed()
+        return done
+
+
+@define(eq=False)
+class Exchange:
+    """One collective in progress: each rank's arrivals, round by round."""
+
+    env: simpy.Environment
+    route: Route
+    size: float
+    missing: dict[tuple[int, int], int] = field(init=False)
+    arrived: dict[tuple[int, int], simpy.Event] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.missing, self.arrived = {}, {}
+        for number, hops in enumerate(self.route.rounds):
+            for hop in hops:
+                key = (hop.target, number)
+                self.missing[key] = self.missing.get(key, 0) + 1
+                self.arrived.setdefault(key, self.env.event())
+
+    def take_part(self, rank: int) -> Process:
+        """Send *rank*'s pieces to its peers, each round as soon as the one before has been received."""
+        yield self.env.timeout(self.route.start)
+        for number, hops in enumerate(self.route.rounds):
+            for hop in hops:
+                if hop.source == rank:
+                    self._send(hop.target, number, hop.seconds(self.size))
+            if (rank, number) in self.arrived:
+                yield self.arrived[rank, number]
+
+    def _send(self, target: int, number: int, seconds: float) -> None:
+        key = (target, number)
+
+        def deliver(_: simpy.Event) -> None:
+            self.missing[key] -= 1
+            if not self.missing[key]:
+                self.arrived[key].succeed()
+
+        self.env.timeout(seconds).callbacks.append(deliver)
+
+
+@define(eq=False)
+class Gang:
+    """The GPUs of one pipeline stage; `groups` names those that meet in each kind of collective.
+
+    A collective begins when the last rank has come and ends for all together.
+    """
+
+    env: simpy.Environment
+    network: Network
+    ranks: Sequence[int]
+    groups: Mapping[str, Sequence[int]]
+
+    def play(self, timeline: Timeline) -> simpy.Event:
+        """Have every rank execute *timeline*; the event fires when the last is done."""
+        meeting = Meeting(self.env, len(self.ranks))
+        exchanges: dict[int, Exchange] = {}
+        return self.env.all_of([self.env.process(self._rank(rank, timeline, meeting, exchanges))
+                                for rank in self.ranks])
+
+    def _rank(self, rank: int, timeline: Timeline, meeting: Meeting, exchanges: dict[int, Exchange]) -> Process:
+        for position, span in enumerate(timeline):
+            if not span.group:
+                yield self.env.timeout(span.seconds)
+                continue
+            yield meeting.join()
+            exchange = exchanges.get(position)
+            if exchange is None:
+                exchange = exchanges[position] = self._exchange(span)
+            yield from exchange.take_part(rank)
+            yield meeting.join()
+
+    def _exchange(self, span: Span) -> Exchange:
+        return Exchange(self.env, self.network.route(span.shape, self.groups[span.group]), span.shape.bytes)

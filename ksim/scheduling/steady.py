@@ -1,0 +1,129 @@
+"""The running jobs that decode: each step gives each of them one token, so what will come can be foreseen.
+
+Nothing is counted for them step by step.  A job that joins notes the schedule
+with which it begins; what it has computed and knows follows from the numbers of
+the latest schedule and of the latest return.  The calendar says at which
+schedule a job needs a block, fills one, or gets its last token.
+"""
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from ksim.scheduling.job import Job
+
+
+@define(eq=False)
+class Steady:
+    """The first `length` of the running jobs; of these, `members` get a token at every schedule.
+
+    The others have their last token on its way.  `offsets` plus the number of a
+    schedule are the members' contexts at it.  With `ahead`, a schedule is made
+    before the tokens of the one before it are known; with `enters`, full blocks
+    enter the prefix cache.
+    """
+
+    ahead: bool
+    enters: bool
+    block_tokens: int
+    max_model_len: int
+    length: int = 0
+    members: tuple[Job, ...] = ()
+    offsets: tuple[int, ...] = ()
+    epoch: int = 0  # grows when all leave at once
+    returned: int = 0  # the latest schedule that has come back
+    index: int = -1  # and the engine's number of that step
+    _cache: dict[int, list[Job]] = field(factory=dict)
+    _last: dict[int, list[Job]] = field(factory=dict)
+
+    def join(self, jobs: Sequence[Job], start: int) -> None:
+        """Let *jobs*, which come after the others in order of admission, be steady from schedule *start* on."""
+        for job in jobs:
+            job.steady, job.start = True, start
+            job.end = start - 1 + self.tokens_left(job)
+            self._last.setdefault(job.end, []).append(job)
+            self.plan(job, start)
+        self.length += len(jobs)
+        self.members += tuple(jobs)
+        self.offsets += tuple(job.computed - start for job in jobs)
+
+    def tokens_left(self, job: Job) -> int:
+        """How many tokens *job* has yet to get, beyond one that is on its way."""
+        return min(job.request.prompt + job.output, self.max_model_len) - (job.computed + 1)
+
+    def computed(self, job: Job, schedule: int) -> int:
+        """How many tokens *job* has computed when *schedule* begins."""
+        return job.computed + schedule - job.start
+
+    def plan(self, job: Job, first: int) -> None:
+        """Enter in the calendar when, from schedule *first* on, *job* next needs or fills a block."""
+        tokens = self.computed(job, first)
+        event = len(job.holding.blocks) * self.block_tokens - tokens
+        if self.enters:  # a block is entered when its last token is known: with `ahead`, a schedule later
+            fills = (job.holding.entered + 1) * self.block_tokens - tokens - 1 + self.ahead
+            event = min(event, max(fills, 0))
+        if first + event <= self._final(job):
+            self._cache.setdefault(first + event, []).append(job)
+
+    def cache_events(self, schedule: int) -> Sequence[Job]:
+        """The jobs that need or fill a block at *schedule*, in order of admission; asked once."""
+        return self._due(self._cache, schedule)
+
+    def ends(self, schedule: int) -> Sequence[Job]:
+        """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
+        return self._due(self._last, schedule)
+
+    @staticmethod
+    def _due(calendar: dict[int, list[Job]], schedule: int) -> Sequence[Job]:
+        jobs = calendar.pop(schedule, ())
+        return sorted((job for job in jobs if job.steady), key=_rank)
+
+    def retire(self, schedule: int) -> None:
+        """Before *schedule*: drop the members whose last token is known to be on its way."""
+        spent = {job for job in self._last.get(schedule - 1, ()) if job.steady and self._final(job) < schedule}
+        if self.ahead and spent:
+            self._keep(spent)
+
+    def leave(self, jobs: Sequence[Job], schedule: int) -> None:
+        """Let *jobs* go, counted up to and with *schedule*."""
+        for job in jobs:
+            self.settle(job, schedule)
+        self.length -= len(jobs)
+        self._keep(set(jobs))
+
+    def dissolve(self, running: Sequence[Job], schedule: int) -> None:
+        """Let all go, counted up to and with *schedule*."""
+        for job in running[: self.length]:
+            self.settle(job, schedule)
+        self.length, self.members, self.offsets = 0, (), ()
+        self._cache.clear()
+        self._last.clear()
+        self.epoch += 1
+
+    def settle(self, job: Job, schedule: int) -> None:
+        """Write down what *job* has come to after *schedule*, so that it can be counted by hand again."""
+        scheduled = min(schedule, self._final(job)) - job.start + 1
+        back = max(0, min(self.returned, self._final(job)) - job.start + 1)
+        job.steady = False
+        job.computed += scheduled
+        job.known += back
+        if scheduled:
+            job.step, job.decoding = job.start - 1 + scheduled, True
+        if self.ahead:
+            job.due += scheduled - back
+        if back:
+            job.emit(back, self.index)
+
+    def _keep(self, gone: set[Job]) -> None:
+        kept = [(job, offset) for job, offset in zip(self.members, self.offsets, strict=True) if job not in gone]
+        self.members = tuple(job for job, _ in kept)
+        self.offsets = tuple(offset for _, offset in kept)
+
+    def _final(self, job: Job) -> int:
+        """The last schedule that has *job* in it: one too many where a stop token ends it unforeseen."""
+        foreseen = job.limit <= job.output or job.request.prompt + job.output >= self.max_model_len
+        return job.end if foreseen or not self.ahead else job.end + 1
+
+
+def _rank(job: Job) -> int:
+    return job.rank

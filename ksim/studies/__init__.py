@@ -1,0 +1,1 @@
+"""What should be tried?  Scenarios, and everything they name made real."""

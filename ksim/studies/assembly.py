@@ -1,0 +1,162 @@
+"""Names to objects: everything that a scenario names, built and wired."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import simpy
+from attrs import evolve, frozen
+
+from ksim.cluster.cluster import Cluster
+from ksim.compute.model import Config, Model
+from ksim.cost.network import Network, fabric
+from ksim.cost.step import StepTimer
+from ksim.flow.events import EngineBuilt, Log
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, structure
+from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.foundation.units import DType
+from ksim.memory.kv_cache import KVCache
+from ksim.runtime.engine import Engine
+from ksim.runtime.ranks import Gang
+from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
+from ksim.scheduling.scheduler import Scheduler
+from ksim.specs.deployment import Shard
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.host import Host
+from ksim.studies.scenario import Scenario
+from ksim.studies.sizing import derived, kv_blocks, limits
+
+
+def plugin(folder: str, choice: Choice) -> Any:
+    """Build the plug-in that *choice* names, its options set as the fields of its class."""
+    made = catalog.find(folder, choice.name)
+    if isinstance(made, type):
+        return structure(made, choice.options, choice.name) if hasattr(made, "__attrs_attrs__") else _call(made, choice)
+    if choice.options:
+        raise ConfigError(choice.name, f"takes no options, and was given {', '.join(choice.options)}")
+    return made
+
+
+def _call(made: type, choice: Choice) -> Any:
+    """Build a plug-in whose class is a plain one."""
+    try:
+        return made(**choice.options)
+    except TypeError as error:
+        raise ConfigError(choice.name, str(error)) from None
+
+
+def model_of(name: str) -> Model:
+    """Read a model: the path of a config.json, or a catalogue name; raises UnknownName, DataError, ConfigError."""
+    table = catalog.load("models", name)
+    config = Config(name, table)
+    architecture = config.get("model_type", "")
+    if architecture not in catalog.names("compute.architectures"):
+        raise UnknownName("architecture", architecture, catalog.names("compute.architectures"))
+    return Model(name, catalog.find("compute.architectures", architecture)(config))
+
+
+def gpu_of(name: str) -> Gpu:
+    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+
+
+def system_of(scenario: Scenario) -> System:
+    """The system that *scenario* names, or its GPU's usual one."""
+    name = scenario.system or gpu_of(cast("str", scenario.gpu)).system
+    table = catalog.load("systems", name)
+    if scenario.nodes is not None:
+        table["nodes"] = scenario.nodes
+    if scenario.gpu is not None and scenario.gpu != table.get("gpu"):
+        raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+    return structure(System, table, f"system {name}")
+
+
+def host_of(name: str) -> Host:
+    return structure(Host, catalog.load("hosts", name), f"host {name}")
+
+
+@frozen
+class Site:
+    """What a scenario's engines have in common."""
+
+    scenario: Scenario
+    model: Model
+    gpu: Gpu
+    system: System
+    network: Network
+    oracle: Any
+    host: Host
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Site":
+        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
+        model, system = model_of(scenario.model), system_of(scenario)
+        gpu = gpu_of(system.gpu)
+        serve = derived(scenario.serve, model, gpu)
+        if (wanted := serve.gpus * serve.data_parallel_size) > system.gpus:
+            raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted}, and {system.name}"
+                             f" has {system.gpus}; set nodes to {-(-wanted // system.gpus_per_node)} or more")
+        algorithms = {name: plugin("cost.collectives", Choice(name)) for name in scenario.collectives}
+        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve)
+        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms),
+                   plugin("cost.oracles", scenario.oracle), host_of(scenario.host))
+
+    @property
+    def shards(self) -> list[Shard]:
+        """One rank's share in each pipeline stage."""
+        serve = self.scenario.serve
+        return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision)
+                for stage in range(serve.pipeline_parallel_size)]
+
+    def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
+        """The GPUs that meet in each kind of collective, for a stage of an engine whose first GPU is *first*."""
+        width = self.scenario.serve.tensor_parallel_size
+        start = first + stage * width
+        return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width)}
+
+    def timers(self, first: int = 0) -> list[StepTimer]:
+        """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
+        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first))
+                for stage, shard in enumerate(self.shards)]
+
+
+def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
+    """Build *site*'s engines and the cluster around them."""
+    scenario = site.scenario
+    engines = [_engine(site, number, env, log) for number in range(scenario.serve.data_parallel_size)]
+    router = plugin("cluster.routers", scenario.router)
+    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
+
+
+def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine:
+    serve, shards = site.scenario.serve, site.shards
+    first = number * serve.gpus
+    timers = site.timers(first)
+    cache = KVCache(kv_blocks(site.model, shards, site.gpu, serve, site.system), serve.block_size,
+                    serve.enable_prefix_caching)
+    scheduler = Scheduler(limits(serve), plugin("scheduling.policies", serve.scheduling_policy), cache)
+    log.engines.append(_record(site, number, cache))
+    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
+
+
+def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
+    if site.scenario.detail == "step":
+        return WholeSteps(env, len(site.shards))
+    groups = [site.groups(stage, first) for stage in range(len(site.shards))]
+    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups])
+
+
+def _record(site: Site, number: int, cache: KVCache) -> EngineBuilt:
+    gpu, serve = site.gpu, site.scenario.serve
+    return EngineBuilt(
+        engine=number, name=f"engine{number}", gpu=gpu.name, ranks=serve.tensor_parallel_size,
+        stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
+        peak_flops=gpu.flops[serve.precision.activations], peak_bandwidth=gpu.bandwidth,
+        static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
+    )
+
+
+def labels(scenario: Scenario) -> Mapping[str, Any]:
+    """What a report says of a scenario, in a few words."""
+    return {"model": scenario.model, "gpu": scenario.gpu, "system": scenario.system, "seed": scenario.seed,
+            "ttft": scenario.slo.ttft, "tpot": scenario.slo.tpot, "e2el": scenario.slo.e2el,
+            "dtype": str(DType.BF16)}

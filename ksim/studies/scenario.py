@@ -1,0 +1,115 @@
+"""A scenario: everything that decides a run, as one TOML file says it."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import tomli_w
+from attrs import field, frozen
+from attrs.validators import ge, gt, in_, optional
+
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, plain, structure
+from ksim.foundation.errors import ConfigError
+from ksim.specs.deployment import EngineSettings, Slo
+from ksim.workload.workload import Workload
+
+#: Keys that name files, which a scenario gives relative to its own place.
+_PATHS = (("model",), ("workload", "replay", "path"), ("oracle", "path"))
+
+
+@frozen
+class Scenario:
+    """What is simulated, on what, under which load, and how finely.
+
+    `model` is a catalogue name or the path of a Hugging Face config.json; `gpu`
+    stands for the GPU's usual system where no `system` is named.  Plug-ins are
+    names, tables with a name and options, or ``package.module:Class``.
+    """
+
+    model: str
+    workload: Workload
+    gpu: str | None = None
+    system: str | None = None
+    nodes: int | None = field(default=None, validator=optional(gt(0)))
+    serve: EngineSettings = EngineSettings()
+    router: Choice = Choice("round_robin")
+    oracle: Choice = Choice("waves")
+    collectives: tuple[str, ...] = ("ring", "pairwise", "direct", "two_shot")
+    host: str = "default"
+    slo: Slo = Slo()
+    detail: str = field(default="step", validator=in_(("step", "kernel")))
+    seed: int = field(default=0, validator=ge(0))
+
+    def __attrs_post_init__(self) -> None:
+        if self.gpu is None and self.system is None:
+            raise ValueError("name a gpu or a system (see `ksim list gpus`, `ksim list systems`)")
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Scenario":
+        """Read a scenario file; raises ConfigError or DataError that name the file and the key."""
+        path = Path(path)
+        return cls.of(catalog.read(path), str(path), path.parent)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
+        """Make a scenario of a table; relative paths in it are relative to *folder*."""
+        return structure(cls, _rooted(table, folder or Path()), where)
+
+    def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
+        """Return the scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
+        table = plain(self)
+        for key, value in changes.items():
+            _put(table, key, value)
+        return Scenario.of(table, "settings")
+
+    def to_toml(self) -> str:
+        """The scenario as a file that reads back as the same."""
+        return tomli_w.dumps(plain(self))
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Parse ``key=value`` as of ``--set``: the value as TOML has it, or else as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError("--set", f"expected key=value, not {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = table.setdefault(parent, {})
+        if isinstance(inner, str):  # a plug-in by its bare name, which now gets options
+            inner = table[parent] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(key, f"{parent} is a value, not a table")
+        table = inner
+    table[last] = value
+
+
+def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """*table* with its relative paths made absolute."""
+    rooted = dict(table)
+    for keys in _PATHS:
+        holder: Any = rooted
+        for key in keys[:-1]:
+            if not isinstance(holder.get(key), Mapping):
+                break
+            holder[key] = dict(holder[key])
+            holder = holder[key]
+        else:
+            value = holder.get(keys[-1])
+            if isinstance(value, str) and (keys != ("model",) or value.endswith(".json")):
+                holder[keys[-1]] = str((folder / value).resolve())
+    return rooted
+
+
+def evolve(scenario: Scenario, **changes: Any) -> Scenario:
+    """Return *scenario* with other fields."""
+    return attrs.evolve(scenario, **changes)

@@ -1,0 +1,140 @@
+"""What vLLM derives when it starts: the KV cache from memory, and the settings that are not given."""
+
+from attrs import evolve, frozen
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.model import Model
+from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.scheduling.limits import Limits
+from ksim.foundation.units import DType
+from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.hardware import Gpu, System
+
+GIB = 2.0**30
+
+#: CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: what is left of the memory that two H200 runs
+#: of vLLM 0.22 used, after weights, KV cache and the activations below (llama-3.1-8b, qwen3-30b-a3b).
+RESERVED = 0.8 * GIB
+
+
+@frozen
+class Memory:
+    """One rank's memory, in bytes."""
+
+    usable: float
+    weights: float
+    activations: float
+    cache_per_token: float
+
+    def blocks(self, block_tokens: int) -> int:
+        """How many KV blocks fit."""
+        return int((self.usable - self.weights - self.activations - RESERVED) // (self.cache_per_token * block_tokens))
+
+
+def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
+    """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch."""
+    assert settings.max_num_batched_tokens and settings.max_num_seqs, "derive the settings first"
+    return Memory(
+        usable=gpu.memory * settings.gpu_memory_utilization,
+        weights=model.weights(shard),
+        activations=activations(model, settings.max_num_batched_tokens, settings.max_num_seqs, shard),
+        cache_per_token=model.cache_per_token(shard),
+    )
+
+
+def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
+    """Bytes that a step of *tokens* tokens needs beside weights and cache: the residual stream, hidden states,
+    and what the hungriest kernel reads and writes."""
+    streams = 2 * tokens * model.decoder.sizes["m"] * DType.BF16.bytes
+    kernels = (op.kernel for block in model.graph(tokens, min(samples, tokens), shard).blocks for op in block.ops)
+    return streams + max(_working_set(kernel) for kernel in kernels)
+
+
+def _working_set(kernel: Kernel | AttentionLayer | Collective) -> float:
+    """Bytes of activations that *kernel* reads and writes; of attention they are small."""
+    if isinstance(kernel, Gemm):
+        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
+    if isinstance(kernel, GroupedGemm):
+        return kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
+    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
+
+
+def derived(settings: EngineSettings, model: Model, gpu: Gpu) -> EngineSettings:
+    """Fill in what is not given, as `vllm serve` 0.33 does (vllm/engine/arg_utils.py).
+
+    Tokens and sequences per step: 16,384 and 1,024 from 160 GiB of GPU memory, 8,192 and 1,024 from 70 GiB unless
+    it is an A100, else 2,048 and 256.
+    """
+    large = gpu.memory >= 70 * GIB and "a100" not in gpu.name.lower()
+    tokens = 16384 if gpu.memory >= 160 * GIB else 8192 if large else 2048
+    sequences = 1024 if large else 256
+    length = settings.max_model_len or model.max_length
+    if length > model.max_length:
+        raise ConfigError("serve.max_model_len", f"{length} is more than the {model.max_length} tokens of {model.name}")
+    budget = settings.max_num_batched_tokens or (tokens if settings.enable_chunked_prefill else max(tokens, length))
+    return evolve(settings, max_model_len=length, max_num_batched_tokens=budget,
+                  max_num_seqs=settings.max_num_seqs or min(sequences, budget))
+
+
+def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
+    """How many KV blocks each rank has; raises DoesNotFit that says what is missing and what would help."""
+    parts = [memory(model, shard, gpu, settings) for shard in shards]
+    tightest = min(parts, key=lambda part: part.blocks(settings.block_size))
+    blocks = tightest.blocks(settings.block_size)
+    if settings.num_gpu_blocks_override is not None:
+        return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
+    if blocks < 2:
+        raise DoesNotFit(_shortage(model, gpu, settings, system, tightest))
+    longest = settings.max_model_len or model.max_length
+    if (blocks - 1) * settings.block_size < longest:
+        room = (blocks - 1) * settings.block_size
+        raise DoesNotFit(
+            f"one sequence of max_model_len = {longest} tokens needs {longest * tightest.cache_per_token / GIB:.2f} GiB"
+            f" of KV cache a GPU, and {room * tightest.cache_per_token / GIB:.2f} GiB are left: set max_model_len to"
+            f" at most {room}, or raise gpu_memory_utilization or tensor_parallel_size")
+    return blocks - 1
+
+
+def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, part: Memory) -> str:
+    missing = part.weights + part.activations + RESERVED - part.usable
+    fitting = [ways for ways in (2**i for i in range(11)) if ways > settings.tensor_parallel_size
+               and ways <= system.gpus and _fits(model, gpu, settings, ways)]
+    advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
+              else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
+    return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights, {part.activations / GIB:.1f} of"
+            f" activations and {RESERVED / GIB:.1f} reserved exceed the {part.usable / GIB:.1f} GiB that"
+            f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
+            f" {max(missing, 0.0) / GIB:.1f} GiB; {advice}")
+
+
+def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
+    """Whether one sequence of the full length fits at this tensor-parallel size."""
+    shard = Shard(tensor=ways, precision=settings.precision)
+    try:
+        part = memory(model, shard, gpu, settings)
+    except ConfigError:  # a size that does not divide the heads
+        return False
+    return part.blocks(settings.block_size) * settings.block_size > (settings.max_model_len or 1)
+
+
+def limits(settings: EngineSettings) -> Limits:
+    """The scheduler's part of *settings*, which must be derived; raises ConfigError for what vLLM refuses."""
+    assert settings.max_num_batched_tokens and settings.max_num_seqs and settings.max_model_len
+    limits = Limits(
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        scheduler_reserve_full_isl=settings.scheduler_reserve_full_isl,
+        watermark=settings.watermark,
+        async_scheduling=settings.async_scheduling,
+        pipeline_parallel_size=settings.pipeline_parallel_size,
+    )
+    limits.check()
+    return limits
