@@ -11,6 +11,11 @@ Data flows one way, and each package answers one question about it:
 `foundation` and `flow` (the values that travel) lie under all of them.
 """
 
+from importlib import import_module
+from typing import Any
+
+__all__ = ["FENCES", "LAYERS", "KsimError", "Result", "Scenario", "simulate"]
+
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
     "foundation": set(),
@@ -21,12 +26,12 @@ LAYERS: dict[str, set[str]] = {
     "cost": {"foundation", "specs", "flow", "compute"},
     "memory": {"foundation", "flow"},
     "scheduling": {"foundation", "specs.deployment", "flow", "memory"},
-    "runtime": {"foundation", "specs", "flow", "compute", "cost", "scheduling"},
+    "runtime": {"foundation", "specs", "flow", "compute", "cost", "memory", "scheduling"},
     "cluster": {"foundation", "specs", "flow", "cost", "runtime"},
     "results": {"foundation", "flow"},
     "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
                 "cluster", "results"},
-    "cli": {"foundation", "flow", "workload", "results", "studies"},
+    "cli": {"foundation", "specs", "flow", "workload", "results", "studies"},
 }
 
 #: The only packages that may import each third-party library.
@@ -40,3 +45,12 @@ FENCES: dict[str, set[str]] = {
     "typer": {"cli"},
     "rich": {"cli", "results"},
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names when they are asked for, so that ``import ksim`` stays cheap."""
+    home = {"Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
+            "KsimError": "ksim.foundation.errors"}.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ksim' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -28,26 +28,27 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ROUTERS: "cluster.routers
 
 def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:
     """List the GPUs, systems, models, or plug-ins of a kind."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from ksim.cli.screen import console, table
 
     header, rows = _gpus() if kind is Kind.GPUS else _systems() if kind is Kind.SYSTEMS else (
         _models() if kind is Kind.MODELS else _plugins(_PLUGINS[kind]))
-    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    listed = table(*header)
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        listed.add_row(*row)
+    console().print(listed)
 
 
 def _gpus() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
+    from ksim.foundation.units import DType
     from ksim.studies.assembly import gpu_of
 
     gpus = {name: gpu_of(name) for name in catalog.entries("gpus")}
-    return ("name", "GPU", "SMs", "memory", "bandwidth", "dense TFLOP/s", "board power", "system"), (
-        (name, gpu.name, str(gpu.sms), f"{gpu.memory / 1e9:.0f} GB", f"{gpu.bandwidth / 1e12:.2f} TB/s",
-         ", ".join(f"{dtype} {flops / 1e12:.0f}" for dtype, flops in gpu.flops.items()),
+    formats = (DType.BF16, DType.FP8, DType.FP4)
+    return ("name", "GPU", ">SMs", ">memory", ">bandwidth", *(f">{dtype} TFLOP/s" for dtype in formats), ">board power",
+            "system"), (
+        (name, gpu.name, str(gpu.sms), f"{gpu.memory / 2**30:.0f} GiB", f"{gpu.bandwidth / 1e12:.2f} TB/s",
+         *(f"{gpu.flops[dtype] / 1e12:.0f}" if dtype in gpu.flops else "-" for dtype in formats),
          f"{gpu.power.limit:.0f} W", gpu.system) for name, gpu in gpus.items())
 
 
@@ -55,7 +56,7 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
 
     systems = {name: catalog.load("systems", name) for name in catalog.entries("systems")}
-    return ("name", "system", "GPU", "GPUs a node", "inside a node"), (
+    return ("name", "system", "GPU", ">GPUs a node", "inside a node"), (
         (name, table["name"], table["gpu"], str(table["gpus_per_node"]), table["interconnect"])
         for name, table in systems.items())
 
@@ -66,7 +67,7 @@ def _models() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.studies.assembly import model_of
 
     models = {name: model_of(name) for name in catalog.entries("models")}
-    return ("name", "parameters", "active", "layers", "KV cache a token", "context"), (
+    return ("name", ">parameters", ">active", ">layers", ">KV cache a token", ">context"), (
         (name, f"{model.parameters() / 1e9:.2f} B", f"{model.active_parameters() / 1e9:.2f} B", str(model.layers),
          f"{model.cache_per_token(Shard()) / 1024:.0f} KiB", str(model.max_length)) for name, model in models.items())
 

@@ -6,6 +6,9 @@ import typer
 
 from ksim.cli.flags import with_serve_flags
 
+#: A scenario has a workload; a step is priced without looking at it.
+_ANY = {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1}, "output": {"kind": "fixed", "value": 1}}
+
 
 @with_serve_flags
 def step(
@@ -18,8 +21,7 @@ def step(
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long, and what bounds it."""
-    from rich.console import Console
-
+    from ksim.cli.screen import console
     from ksim.cli.step_table import show
     from ksim.flow.batch import Batch
     from ksim.foundation.errors import ConfigError
@@ -31,7 +33,7 @@ def step(
     except ValueError as error:
         raise ConfigError("--decode, --prefill", str(error)) from None
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle, "serve": serve or {},
-             "workload": {"synthetic": {"requests": 1}}}
+             "workload": {"synthetic": _ANY}}
     site = Site.of(Scenario.of({key: value for key, value in table.items() if value is not None}, "step"))
     timelines = [timer.timeline(batch) for timer in site.timers()]
-    show(Console(), site, batch, timelines)
+    show(console(), site, batch, timelines)

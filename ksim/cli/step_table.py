@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ksim.cli.screen import table
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
 from ksim.studies.assembly import Site
 
-_COLUMNS = ("kernel", "family", "shape", "runs", "us each", "us all", "share", "bound", "waves", "idle", "launch", "from")
+_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
+            "from")
 
 
 def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timeline]) -> None:
@@ -26,15 +27,13 @@ def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timelin
 
 
 def _table(timeline: Timeline) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column in _COLUMNS[3:7] + _COLUMNS[8:10] else "left", no_wrap=True)
+    rows = table(*_COLUMNS)
     merged: dict[Span, int] = {}
     for span, runs in timeline.counted():
         merged[span] = merged.get(span, 0) + runs
     for span, runs in merged.items():
-        table.add_row(*_row(span, runs, timeline.seconds))
-    return table
+        rows.add_row(*_row(span, runs, timeline.seconds))
+    return rows
 
 
 def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:

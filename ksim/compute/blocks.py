@@ -1,25 +1,87 @@
-"""Parts that many architectures share: attention, gated MLPs, mixtures of experts, and the two ends."""
+"""Parts that many architectures share, from a layer's attention to the whole decoder."""
+
+from collections.abc import Sequence
 
 from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
-from ksim.compute.model import Config
+from ksim.compute.model import Config, Decoder
+from ksim.foundation.errors import ConfigError
 
 Operations = tuple[Operation, ...]
+
+#: What `hidden_act` calls the gate's activation, and the kernel that multiplies gate and up by it.
+ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
+#: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as vLLM reads them.
+STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
+#: What `layer_types` calls attention with a window and without.
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def decoder(
+    config: Config, layers: Sequence[Operations], *, tied: bool = False, top_k: int = 0, **more: int
+) -> Decoder:
+    """Put the whole together; `tied` is the default of `tie_word_embeddings`, `more` sizes of further indices.
+
+    Raises ConfigError for weights that are quantized already.
+    """
+    if config.table.get("quantization_config"):
+        raise ConfigError(f"{config.name}: quantization_config",
+                          "is not read; leave it out and set the engine's quantization instead")
+    one_of_each = {layer: layer for layer in layers}  # what is one object need not be compared part by part
+    return Decoder(
+        sizes={**sizes(config), **more},
+        embedding=embedding(),
+        layers=tuple(one_of_each[layer] for layer in layers),
+        head=head(),
+        max_length=max_length(config),
+        tied=config.get("tie_word_embeddings", tied),
+        top_k=top_k,
+    )
 
 
 def sizes(config: Config) -> dict[str, int]:
     """The indices of a transformer with grouped-query attention, by their usual names in config.json."""
     heads = config.need("num_attention_heads")
-    kv_heads = config.get("num_key_value_heads", heads)
-    group = heads // kv_heads
+    kv_heads = config.need("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ConfigError(f"{config.name}: num_key_value_heads", f"{kv_heads} does not divide {heads} attention heads")
+    group, hidden = heads // kv_heads, config.need("hidden_size")
     return {
-        "m": config.need("hidden_size"), "V": config.need("vocab_size"),
-        "K": kv_heads, "r": group, "i": group + 2, "h": head_dim(config),
-        "F": config.need("intermediate_size"), "g": 2,
+        "m": hidden, "V": config.need("vocab_size"), "F": config.need("intermediate_size"), "g": 2,
+        "K": kv_heads, "r": group, "i": group + 2, "h": config.need("head_dim", hidden // heads),
     }
 
 
-def head_dim(config: Config) -> int:
-    return config.get("head_dim", config.need("hidden_size") // config.need("num_attention_heads"))
+def max_length(config: Config) -> int:
+    """The most tokens of a sequence, stretched as vLLM does where the rotary embedding is scaled."""
+    length = config.need("max_position_embeddings")
+    scaling = config.get("rope_scaling", config.get("rope_parameters", {}))
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind in STRETCHED:
+        return length
+    if kind == "yarn":
+        length = scaling.get("original_max_position_embeddings", length)
+    return int(length * scaling.get("factor", 1))
+
+
+def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
+    """For each layer, how many tokens its queries see back, 0 for all of them.
+
+    Which layers have the config's `sliding_window` is said by its `layer_types`,
+    or else by *sliding*; all of them if that is empty.
+    """
+    layers = config.need("num_hidden_layers")
+    window = config.need("sliding_window") if config.table.get("sliding_window") else 0
+    kinds = config.get("layer_types", [SLIDING if slides else FULL for slides in sliding or [True] * layers])
+    if len(kinds) != layers or not {*kinds} <= {SLIDING, FULL}:
+        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {SLIDING} or {FULL}")
+    return [window if kind == SLIDING else 0 for kind in kinds]
+
+
+def late_windows(config: Config) -> list[bool]:
+    """Which layers slide where a config has Qwen's switches: the last, and only with `use_sliding_window`."""
+    layers = range(config.need("num_hidden_layers"))
+    return [config.get("use_sliding_window", False) and layer >= config.get("max_window_layers", 28)
+            for layer in layers]
 
 
 def norm(label: str) -> Map:
@@ -27,41 +89,53 @@ def norm(label: str) -> Map:
     return Map("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
 
 
-def attention(qk_norm: bool = False, window: int = 0, bias: bool = False) -> Operations:
+def inner_norm(label: str) -> Map:
+    """RMSNorm of what a block returns, before it is added to the residual."""
+    return Map("rms_norm", "tm->tm", label, scale="m")
+
+
+def attention(config: Config, window: int = 0, *, qk_norm: bool = False) -> Operations:
     """Grouped-query attention from the normed hidden state back to it."""
-    norms = (
-        Map("rms_norm", "tKrh->tKrh", "q_norm", parallel="K", scale="h"),
-        Map("rms_norm", "tKh->tKh", "k_norm", parallel="K", scale="h"),
-    ) if qk_norm else ()
+    bias = config.get("attention_bias", False)
+    norms = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),) if qk_norm else ()
     return (
         op("tm,miKh->tiKh", "qkv", parallel="K", bias=bias),
         *norms,
         Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
         Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
         Attend(window=window),
-        op("tKrh,Krhm->tm", "o_proj", parallel="K"),
+        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias),
     )
 
 
-def gated_mlp(activation: str = "silu_mul") -> Operations:
+def gated_mlp(config: Config) -> Operations:
+    bias = config.get("mlp_bias", False)
     return (
-        op("tm,mgF->tgF", "gate_up", parallel="F"),
-        Map(activation, "tgF->tF", "act", parallel="F"),
-        op("tF,Fm->tm", "down", parallel="F"),
+        op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias),
+        Map(_activation(config), "tgF->tF", "act", parallel="F"),
+        op("tF,Fm->tm", "down", parallel="F", bias=bias),
     )
 
 
-def experts() -> Operations:
-    """A mixture of experts: route, send rows to their experts, compute, and add up each token's results."""
+def experts(config: Config) -> Operations:
+    """A mixture of experts: route, send tokens to their experts, compute, and add up each token's results."""
     return (
         op("tm,mE->tE", "router", quantized=False),
         Map("topk", "tE->x", "topk", reads="fp32", writes="fp32"),
-        op("xm,EmgF->xgF", "experts_gate_up", parallel="F", routed="E"),
-        Map("silu_mul", "xgF->xF", "experts_act", parallel="F"),
-        op("xF,EFm->xm", "experts_down", parallel="F", routed="E"),
+        op("tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E"),
+        Map(_activation(config), "xgf->xf", "experts_act", parallel="f"),
+        op("xf,Efm->xm", "experts_down", parallel="f", routed="E"),
         Map("moe_combine", "xm->tm", "combine"),
         Communicate("all_reduce", "tm", "experts_all_reduce"),
     )
+
+
+def _activation(config: Config) -> str:
+    key = "hidden_activation" if config.get("hidden_activation", "") else "hidden_act"
+    name = config.get(key, "silu")
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"{config.name}: {key}", f"{name!r} is none of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 def embedding() -> Operations:
@@ -69,12 +143,13 @@ def embedding() -> Operations:
 
 
 def head(cap: bool = False) -> Operations:
-    """The last norm, the logits of the sampled tokens, and greedy sampling."""
-    softcap = (Map("softcap", "sV->sV", "logits_softcap", reads="fp32", writes="fp32"),) if cap else ()
+    """The last norm, the logits of the sampled tokens, capped or not, and greedy sampling."""
+    softcap = (Map("softcap", "sV->sV", "logits_softcap"),) if cap else ()
     return (
         norm("final_norm"),
         op("sm,mV->sV", "lm_head", parallel="V", quantized=False),
         Communicate("all_gather", "sV", "logits_gather"),
         *softcap,
+        Map("cast", "sV->sV", "logits_cast", writes="fp32"),
         Map("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )

@@ -1,22 +1,13 @@
-"""Models as einsums: labelled equations over named indices, and what each rank launches for them.
+"""Models as einsums: labelled equations over the indices of `sizes`, and what each rank launches for them.
 
-The indices have one meaning throughout:
-
-    t  tokens of the step           m  hidden (model) size         V  vocabulary
-    s  tokens that are sampled      K  key/value heads             E  experts
-    x  token-expert pairs (t x k)   r  query heads per KV head     F  size of the MLP or of one expert
-    z  context attended to          i  r + 2: queries, key, value  g  2: gate and up
-                                    h  head dimension
-
-An einsum is a GEMM: indices in both inputs and the output are its batch, those
-in the left input alone its M, in the right input alone its N, and those that
-the output lacks its K, which is contracted.  `parallel` names the index that
-tensor parallelism splits; where it is contracted, the ranks hold partial sums,
-and an all-reduce follows by itself.
+An einsum is a GEMM of activations, on the left, with weights: the indices that
+the output has from the weights are its N, its others are its M, and those that
+it lacks are its K, which is contracted.  `parallel` names the index that tensor
+parallelism splits; where it is contracted, the ranks hold partial sums, and an
+all-reduce follows by itself.
 """
 
-from collections.abc import Iterator, Mapping
-from math import ceil, prod
+from collections.abc import Iterator
 from typing import Protocol
 
 from attrs import field, frozen
@@ -27,50 +18,9 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.foundation.errors import ConfigError
+from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
-
-#: Indices whose size is the step's, not the model's.
-STEP = frozenset("tsxz")
-
-
-@frozen
-class Sizes:
-    """How far each index runs over the whole model and step."""
-
-    of: Mapping[str, int]
-
-    def volume(self, indices: str) -> int:
-        """How many numbers a tensor over *indices* holds."""
-        return prod(self.of[index] for index in indices)
-
-    def split(self, index: str, ways: int) -> "Sizes":
-        """The sizes on one of *ways* ranks that share *index* out among them; "" is shared by none.
-
-        With fewer KV heads than ranks, each rank keeps one of them and shares its
-        query heads, as in vLLM.  Vocabularies are padded.  Raises ConfigError for
-        *ways* that do not divide what must be divided.
-        """
-        if not index or ways == 1:
-            return self
-        size = self.of[index]
-        if index == "V":
-            return Sizes({**self.of, "V": ceil(size / ways)})
-        if index == "K":
-            return self._split_heads(ways)
-        if size % ways:
-            raise ConfigError("tensor_parallel_size", f"{ways} does not divide an MLP of {size}")
-        return Sizes({**self.of, index: size // ways})
-
-    def _split_heads(self, ways: int) -> "Sizes":
-        kv_heads, heads = self.of["K"], self.of["K"] * self.of["r"]
-        if heads % ways or (kv_heads % ways and ways % kv_heads):
-            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {heads} attention heads"
-                                                      f" with {kv_heads} key/value heads")
-        kv_heads = max(1, kv_heads // ways)
-        group = heads // ways // kv_heads
-        return Sizes({**self.of, "K": kv_heads, "r": group, "i": group + 2})
+from ksim.specs.deployment import Precision, Shard
 
 
 class Operation(Protocol):
@@ -93,9 +43,10 @@ class Operation(Protocol):
 class Einsum:
     """A product of activations with weights, such as ``op("tm,miKh->tiKh", "qkv", parallel="K")``.
 
-    `routed` names the index of the expert that each row of the left input is
-    sent to: a grouped GEMM.  `quantized` weights are stored, and their
-    activations computed, in the formats of the deployment; the others in BF16.
+    `routed` names the index of the expert that each row is sent to: a grouped
+    GEMM.  Rows come as pairs x, or as tokens t that are gathered on the way.
+    `quantized` weights are stored, and their activations computed, in the
+    formats of the deployment; the others in BF16.
     """
 
     equation: str = field(validator=matches_re(r"[A-Za-z]+,[A-Za-z]+->[A-Za-z]+"))
@@ -106,11 +57,14 @@ class Einsum:
     quantized: bool = True
 
     def __attrs_post_init__(self) -> None:
-        left, right, out = self._operands
-        if lost := set(out) - set(left) - set(right):
+        left, right, out = map(set, self._operands)
+        routing = {*self.routed, "t", "x"} if self.routed else set()
+        if lost := out - left - right - routing:
             raise ValueError(f"{self.equation!r}: index {min(lost)!r} of the result is in no input")
-        if unsummed := (set(left) ^ set(right)) - set(out) - set(self.routed):
+        if unsummed := (left ^ right) - out - routing:
             raise ValueError(f"{self.equation!r}: index {min(unsummed)!r} is in one input only and not in the result")
+        if batch := left & right & out:
+            raise ValueError(f"{self.equation!r}: index {min(batch)!r} is in both inputs and in the result")
         if self.parallel and self.parallel not in right:
             raise ValueError(f"{self.equation!r}: parallel index {self.parallel!r} is not one of the weights")
 
@@ -120,34 +74,39 @@ class Einsum:
         left, _, right = inputs.partition(",")
         return left, right, out
 
+    def _formats(self, shard: Shard) -> tuple[DType, DType]:
+        """Of the weights, and of the activations."""
+        precision = shard.precision if self.quantized else Precision()
+        return precision.weights, precision.activations
+
     def parameters(self, sizes: Sizes) -> int:
         _, right, out = self._operands
-        return sizes.volume(right) + self.bias * sizes.volume("".join(i for i in out if i not in STEP))
+        return sizes.volume(right) + self.bias * sizes.volume({*right} & {*out, *self.routed})
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        dtype = shard.precision.weights if self.quantized else DType.BF16
-        return self.parameters(sizes.split(self.parallel, shard.tensor)) * dtype.bytes
+        return self.parameters(sizes.split(self.parallel, shard.tensor)) * self._formats(shard)[0].bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         left, right, out = self._operands
         local = sizes.split(self.parallel, shard.tensor)
-        rows = local.volume("".join(i for i in left if i in out))
-        columns = local.volume("".join(i for i in right if i in out and i not in left))
-        depth = local.volume("".join(i for i in left if i not in out))
+        rows, columns = local.volume({*out} - {*right}), local.volume({*out} & {*right})
+        depth = local.volume({*right} - {*out, *self.routed})
         if not rows:
             return
-        formats = (shard.precision.weights, shard.precision.activations) if self.quantized else (DType.BF16,) * 2
-        if formats[1] is not DType.BF16:
+        weights, activations = self._formats(shard)
+        if activations is not DType.BF16:
+            values = float(local.volume(left))
             yield Op(f"{self.label}_quantize", Pointwise(
-                "quantize", rows * depth * DType.BF16.bytes, rows * depth * formats[1].bytes, rows * depth))
+                "quantize", values * DType.BF16.bytes, values * activations.bytes, values))
         if self.routed:
             loads = even_loads(sizes.of["t"], sizes.of["x"] // sizes.of["t"], sizes.of[self.routed])
-            yield Op(self.label, GroupedGemm(loads, columns, depth, *formats))
-        else:
-            yield Op(self.label, Gemm(rows, columns, depth, *formats))
-        if self.parallel and self.parallel not in out and not self.routed and shard.tensor > 1:
-            size = rows * columns * DType.BF16.bytes
-            yield Op(f"{self.label}_all_reduce", Collective("all_reduce", size, "tensor"))
+            inputs = local.volume(left) // depth
+            yield Op(self.label, GroupedGemm(loads, columns, depth, weights, activations, inputs))
+            return
+        yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
+        if self.parallel and self.parallel not in out and shard.tensor > 1:
+            yield Op(f"{self.label}_all_reduce",
+                     Collective("all_reduce", rows * columns * DType.BF16.bytes, "tensor"))
 
 
 @frozen

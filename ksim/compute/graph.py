@@ -28,6 +28,9 @@ class Collective:
     bytes: float
     group: str
 
+    def __str__(self) -> str:
+        return f"{self.bytes / 1e6:.3g} MB"
+
     @property
     def family(self) -> str:
         return self.kind

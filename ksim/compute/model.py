@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.einsum import Operation, Sizes
+from ksim.compute.einsum import Operation
 from ksim.compute.graph import Block, KernelGraph, Op, fold
+from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
@@ -29,7 +30,7 @@ class Config:
         Raises ConfigError for another value, or if there is neither value nor default.
         """
         value = self.get(key, default)
-        if value < 0 or not (value or default):
+        if value < 1:
             problem = "is missing" if self.table.get(key) is None else f"expected a positive whole number, not {value}"
             raise ConfigError(f"{self.name}: {key}", problem)
         return value

@@ -48,5 +48,6 @@ class Request:
         ]
 
     def _covered(self) -> int:
-        """How many tokens the chunks name; the last chunk may be a partial one."""
-        return min(len(self.chunks) * self.chunk_tokens, self.prompt + self.output)
+        """How many tokens the chunks name; a last chunk that the prompt ends in names no output."""
+        prompt_ends_it = (len(self.chunks) - 1) * self.chunk_tokens < self.prompt
+        return min(len(self.chunks) * self.chunk_tokens, self.prompt + (0 if prompt_ends_it else self.output))

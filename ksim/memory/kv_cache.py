@@ -99,7 +99,8 @@ class KVCache:
 
     def close(self, holding: Holding) -> None:
         """Give back all that *holding* holds, last block first."""
-        plain, findable = [], []
+        plain: list[int] = []
+        findable: list[int] = []
         for block in reversed(holding.blocks):
             if self.pool.leave(block):
                 (findable if self.tree.holds(block) else plain).append(block)

@@ -47,7 +47,7 @@ def vllm_block(summary: Summary, labels: Mapping[str, Any] | None = None) -> str
 
 
 def _shown(value: Any) -> bool:
-    return value is not None and value != float("inf")
+    return value is not None and value not in ("inf", float("inf"))
 
 
 def _latency(summary: Summary, name: str) -> Iterator[str]:

@@ -12,10 +12,10 @@ from ksim.results.metrics import Summary
 from ksim.results.occurrences import Occurrences
 from ksim.results.wording import number, percent
 
-_REMEDY = {
-    "memory": "more sequences per step would share each read of the weights",
-    "compute": "the GPUs' arithmetic is what there is to buy",
-    "launch": "kernels end before they fill the GPU: larger batches cost next to nothing",
+_MEANING = {
+    "memory": "they wait for weights and KV cache, not for arithmetic",
+    "compute": "arithmetic, not memory, sets the pace",
+    "launch": "kernels too small to fill the GPU, so larger batches cost next to nothing",
     "communication": "fewer ranks per model, or faster links, would help",
 }
 
@@ -69,7 +69,7 @@ def _bound_of(title: str, names: list[str], seconds: Floats, which: Bools) -> It
         return
     share, name = max((float(s / seconds.sum()), n) for s, n in zip(seconds, names, strict=True))
     if share >= 0.5 and name in BOUNDS:
-        yield Insight(f"{title} are {name}-bound for {percent(share, 0)} of their GPU time: {_REMEDY[name]}.")
+        yield Insight(f"{title} are {name}-bound for {percent(share, 0)} of their GPU time: {_MEANING[name]}.")
 
 
 def _waiting(summary: Summary) -> Iterator[Insight]:
@@ -77,16 +77,18 @@ def _waiting(summary: Summary) -> Iterator[Insight]:
     if host >= 0.1:
         yield Insight(f"The GPUs wait for the CPU {percent(host, 0)} of the run.")
     if summary["steps"] and 1 - busy - host >= 0.25:
-        yield Insight(f"The GPUs have nothing to do {percent(1 - busy - host, 0)} of the run: there is room for more load.")
+        idle = percent(1 - busy - host, 0)
+        yield Insight(f"The GPUs have nothing to do {idle} of the run: there is room for more load.")
 
 
 def _cache(summary: Summary) -> Iterator[Insight]:
     peak = summary["kv_cache_usage_peak"]
+    share = percent(peak, 0)
     if summary["preemptions"]:
         yield Insight(
             f"The KV cache ran full: {number(summary['preemptions'])} preemptions cost "
             f"{number(summary['recomputed_tokens'])} tokens computed again.")
     elif peak is not None and peak < 0.5:
-        yield Insight(f"The KV cache is never above {percent(peak, 0)} full.")
+        yield Insight(f"The KV cache is never above {share} full.")
     elif peak is not None and peak >= 0.95:
-        yield Insight(f"The KV cache is up to {percent(peak, 0)} full: requests wait for blocks before they wait for GPUs.")
+        yield Insight(f"The KV cache is up to {share} full: requests wait for blocks before they wait for GPUs.")

@@ -92,6 +92,7 @@ class _Tally:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
         everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
         columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes", "joules")}
+        columns["gpu_seconds"] = self.total(everywhere * column("seconds"))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
@@ -118,7 +119,7 @@ def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tu
     lanes = occurrences.by_lane(groups, occurrences.column("seconds"), len(names))
     steps, width = history.steps, len(names)
     cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
-    return names, sums(cells, lanes.ravel(), len(steps) * width).reshape(-1, width)
+    return names, sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
 
 
 def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
@@ -131,6 +132,7 @@ def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
 
 _SCHEMA = pa.schema([
     ("label", pa.string()), ("family", pa.string()), ("launches", pa.int64()), ("seconds", pa.float64()),
+    ("gpu_seconds", pa.float64()),
     ("run_share", pa.float64()), ("busy_share", pa.float64()),
     *((f"{bound}_share", pa.float64()) for bound in BOUNDS),
     ("mean_waves", pa.float64()), ("mean_idle_sms", pa.float64()),

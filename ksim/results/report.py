@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich import box
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -18,8 +17,8 @@ from ksim.results.kernels import BOUNDS, HOST, IDLE
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 from ksim.results.wording import number, percent
 
-WIDTH = 100
-_BAR = 28
+WIDTH = 80
+_BAR = 10
 _TITLES = {
     "ttft": "Time to first token",
     "tpot": "Time per output token",
@@ -35,8 +34,8 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
     return Group(
         _headline(summary, labels),
         _latency_table(summary),
-        Columns([_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
-                 _pairs("Energy and cache", _energy(summary))], padding=(0, 3)),
+        _beside(_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
+                _pairs("Energy and cache", _energy(summary))),
         _time_table(kernels),
         _notes(notes),
     )
@@ -61,16 +60,16 @@ def _headline(summary: Summary, labels: Mapping[str, Any]) -> RenderableType:
 
 
 def _table(**options: Any) -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", **options)
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", **options)
 
 
 def _latency_table(summary: Summary) -> Table:
     table = _table()
-    table.add_column("Latency (ms)", min_width=22)
-    table.add_column("", style="dim", min_width=5)
+    table.add_column("Latency (ms)", min_width=21, no_wrap=True)
+    table.add_column("", style="dim", min_width=4)
     statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
     for statistic in statistics:
-        table.add_column(statistic, justify="right", min_width=10)
+        table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
     for name in LATENCIES:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
         table.add_row(_TITLES[name], "" if name == "queue" else name.upper(), *values)
@@ -79,11 +78,17 @@ def _latency_table(summary: Summary) -> Table:
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
     table = _table()
-    table.add_column(title, min_width=16)
-    table.add_column("", justify="right", min_width=8)
+    table.add_column(title, min_width=15, no_wrap=True)
+    table.add_column("", justify="right", min_width=7, no_wrap=True)
     for label, value in pairs:
         table.add_row(label, value)
     return table
+
+
+def _beside(*tables: Table) -> Table:
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_row(*tables)
+    return row
 
 
 def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -93,34 +98,36 @@ def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
         yield "  share of them", percent(summary["slo_attainment"])
     yield "output tokens/s", number(summary["output_throughput"])
     yield "all tokens/s", number(summary["total_token_throughput"])
-    yield "requests at once", number(summary["mean_concurrent_requests"])
+    yield "in flight", number(summary["mean_concurrent_requests"])
     yield "  at most", number(summary["max_concurrent_requests"])
 
 
 def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "busy", percent(summary["gpu_busy_share"])
-    yield "waiting for the CPU", percent(summary["host_share"])
+    yield "waiting for CPU", percent(summary["host_share"])
     yield "of peak FLOP/s", percent(summary["mfu"])
-    yield "of peak bandwidth", percent(summary["mbu"])
+    yield "of peak bytes/s", percent(summary["mbu"])
     yield "steps", number(summary["steps"])
     yield "tokens per step", number(summary["mean_batch_tokens"])
 
 
 def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "watts", number(summary["average_watts"])
-    yield "J per output token", number(summary["joules_per_output_token"])
+    yield "average watts", number(summary["average_watts"])
+    yield "J/output token", number(summary["joules_per_output_token"])
     yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
     yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
-    yield "prefix cache hits", percent(summary["prefix_cache_hit_rate"])
+    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
     yield "preemptions", number(summary["preemptions"])
 
 
 def _time_table(kernels: pa.Table) -> Table:
     """Kernel families by time, beside waiting and idling."""
     table = _table()
-    for title, justify in (("Where the GPU time went", "left"), ("share", "right"), ("", "left"), ("bound by", "left"),
-                           ("most of it in", "left")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    table.add_column("GPU time", min_width=19, no_wrap=True)
+    table.add_column("share", justify="right", min_width=7, no_wrap=True)
+    table.add_column("", min_width=_BAR, no_wrap=True)
+    table.add_column("bound by", min_width=19, no_wrap=True)
+    table.add_column("mostly")
     families = kernels.group_by("family").aggregate([("run_share", "sum")])
     for family in families.sort_by([("run_share_sum", "descending"), ("family", "ascending")]).to_pylist():
         members = kernels.filter(pc.equal(kernels["family"], family["family"])).to_pylist()
@@ -135,8 +142,8 @@ def _time_row(family: str, share: float, members: Sequence[Mapping[str, Any]]) -
     seconds = sum(member["seconds"] for member in members)
     bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
     bound = max(BOUNDS, key=lambda name: bounds[name])
-    labels = ", ".join(str(member["label"]) for member in members[:3])
-    limit = f"{bound} {percent(bounds[bound] / seconds)}" if seconds else ""
+    labels = ", ".join(str(member["label"]) for member in members[:2])
+    limit = f"{bound} {percent(bounds[bound] / seconds, 0)}" if seconds else ""
     return family, percent(share), bar(share, _COLOURS[bound]), limit, Text(labels, style="dim")
 
 

@@ -5,7 +5,7 @@ def number(value: float | None) -> str:
     """About three significant digits, thousands apart; a dash for what is unknown."""
     if value is None:
         return "-"
-    if isinstance(value, int) or abs(value) >= 100:
+    if isinstance(value, int) or value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4}f}"
 

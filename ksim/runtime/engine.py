@@ -15,8 +15,9 @@ from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
 from ksim.memory.kv_cache import Holding
 from ksim.runtime.stages import Flight, Stages
+from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
-from ksim.scheduling.scheduler import Assignment, Scheduler
+from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 
 Process = Generator[simpy.Event, Any, None]

@@ -1,17 +1,11 @@
 """Prefill cadence: let prompts into a batch only every so many steps, so that decodes go fast between."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from attrs import define
 
+from ksim.scheduling.assignment import Grant
 from ksim.scheduling.job import Job
-
-
-class _Grant(Protocol):
-    job: Job
-    tokens: int
-    admitted: bool
 
 
 @define
@@ -36,7 +30,7 @@ class Cadence:
         soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
         self.held = soon and not self.backlog and any(job.decoding for job in running)
 
-    def end(self, grants: Sequence[_Grant], waiting: int, asked: bool) -> None:
+    def end(self, grants: Sequence[Grant], waiting: int, asked: bool) -> None:
         """Take note of the step that was made; *asked* says whether it came to admission."""
         if self.interval == 1:
             return

@@ -8,62 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from ksim.flow.batch import Batch, Contexts
+from ksim.foundation.errors import ConfigError
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.radix import Node
+from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.cadence import Cadence
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL, Wish
 from ksim.scheduling.queue import ArrivalQueue, SortedQueue, WaitingQueue
 from ksim.scheduling.steady import Steady
-
-
-@frozen
-class Grant:
-    """So many tokens of a job, on top of `start` computed before; if it `samples`, a token comes out."""
-
-    job: Job
-    tokens: int
-    start: int
-    samples: bool
-    admitted: bool
-
-
-@define(eq=False)
-class Assignment:
-    """What schedule `number` decided: a token for each of `steady`, and `grants` for the others, in this order."""
-
-    number: int = 0
-    epoch: int = 0
-    steady: tuple[Job, ...] = ()
-    offsets: tuple[int, ...] = ()
-    grants: list[Grant] = field(factory=list)
-    preempted: list[Job] = field(factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.steady or self.grants)
-
-    def batch(self) -> Batch:
-        """What it amounts to, whosever the tokens are."""
-        offsets, chunks = self.offsets, []
-        samples = tokens = len(offsets)
-        for grant in self.grants:
-            if grant.tokens == 1:
-                offsets += (grant.start - self.number,)
-            else:
-                chunks.append((grant.tokens, grant.start))
-            samples += grant.samples
-            tokens += grant.tokens
-        return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
-
-    def all_grants(self) -> list[Grant]:
-        """The steady jobs' grants written out, and the others."""
-        steady = [Grant(job, 1, offset + self.number, samples=True, admitted=False)
-                  for job, offset in zip(self.steady, self.offsets, strict=True)]
-        return steady + self.grants
 
 
 class _Open:
@@ -147,11 +103,11 @@ class Scheduler:
         for job, wish in self._wishes(waiting, running, now):
             if self._budget == 0:
                 break
-            if job.state is State.RUNNING:
+            if job.step == self.steps or wish < 1:
+                left -= self._heard(job, wish)
+            elif job.state is State.RUNNING:
                 left -= 1
                 self._extend(job, wish)
-            elif job.step == self.steps:  # preempted in this very step
-                left -= 1
             elif waiting.admitting and job.due == 0:  # what is due must come back before it starts over
                 waiting.admitting = self._admit(job, wish)
                 if waiting.admitting:
@@ -159,6 +115,14 @@ class Scheduler:
             if not waiting.admitting and left == 0:
                 break
         return self._conclude(admitted)
+
+    def _heard(self, job: Job, wish: int) -> bool:
+        """Whether *job*, which needs no tokens now, was preempted before its turn came; anything else is a mistake."""
+        if wish >= 1 and job in self._assignment.preempted:
+            return True
+        mistake = f"wishes {wish} tokens for" if wish < 1 else "proposes twice"
+        raise ConfigError(f"policy {type(self.policy).__name__}", f"{mistake} request {job.request.id}"
+                                                                  f" in step {self.steps}")
 
     def _begin(self) -> None:
         self.steps += 1
@@ -225,12 +189,9 @@ class Scheduler:
     def _will_decode(self, job: Job) -> bool:
         return job.step == self.steps and job.decoding and self._steady.tokens_left(job) > 0
 
-    def _tokens(self, job: Job, wish: int, computed: int) -> int:
-        """How many tokens *job* may compute on top of *computed* ones."""
-        tokens = min(job.known + job.due - computed, wish)
-        if 0 < self._cap < tokens:
-            tokens = self._cap
-        return min(tokens, self._budget)
+    def _capped(self, tokens: int) -> int:
+        """No more than one job's share of a step."""
+        return self._cap if 0 < self._cap < tokens else tokens
 
     def _extend(self, job: Job, wish: int) -> None:
         """Grant a running job its tokens, preempting until they fit or it must itself give way."""
@@ -240,7 +201,7 @@ class Scheduler:
         if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is already on the way
                     or self.steps < job.step + self.limits.pipeline_parallel_size):  # the one due is not even sampled
             return
-        tokens = min(self._tokens(job, wish, computed), self.limits.max_model_len - 1 - computed)
+        tokens = min(self._capped(min(job.backlog, wish)), self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
             return
         while not self.cache.grow(job.holding, computed + tokens):
@@ -286,9 +247,7 @@ class Scheduler:
             return False
         hits = self.cache.lookup(job.holding, job.known) if job.reads_cache else []
         computed = len(hits) * self.cache.block_tokens
-        wanted = min(job.known - computed, wish)
-        if 0 < self._cap < wanted:
-            wanted = self._cap
+        wanted = self._capped(min(job.known - computed, wish))
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
             return False
         tokens = min(wanted, self._budget)

@@ -3,6 +3,7 @@
 from attrs import field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
+from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, optional_quantity
 
 
@@ -59,6 +60,7 @@ CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 class EngineSettings:
     """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
 
+    Each of `data_parallel_size` replicas is an engine of its own.
     `max_num_batched_tokens` and `max_num_seqs`, where not given, follow from the
     GPU's memory as vLLM derives them; `max_model_len` from the model;
     `num_gpu_blocks_override` replaces the KV cache's size that follows from
@@ -67,6 +69,8 @@ class EngineSettings:
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
     pipeline_parallel_size: int = field(default=1, validator=gt(0))
+    data_parallel_size: int = field(default=1, validator=gt(0))
+    scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
     max_num_batched_tokens: int | None = field(default=None, validator=optional(gt(0)))
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
@@ -89,6 +93,7 @@ class EngineSettings:
 
     @property
     def gpus(self) -> int:
+        """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 

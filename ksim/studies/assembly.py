@@ -1,6 +1,6 @@
 """Names to objects: everything that a scenario names, built and wired."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import simpy
@@ -14,7 +14,6 @@ from ksim.flow.events import EngineBuilt, Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.foundation.units import DType
 from ksim.memory.kv_cache import KVCache
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
@@ -153,10 +152,3 @@ def _record(site: Site, number: int, cache: KVCache) -> EngineBuilt:
         peak_flops=gpu.flops[serve.precision.activations], peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
     )
-
-
-def labels(scenario: Scenario) -> Mapping[str, Any]:
-    """What a report says of a scenario, in a few words."""
-    return {"model": scenario.model, "gpu": scenario.gpu, "system": scenario.system, "seed": scenario.seed,
-            "ttft": scenario.slo.ttft, "tpot": scenario.slo.tpot, "e2el": scenario.slo.e2el,
-            "dtype": str(DType.BF16)}

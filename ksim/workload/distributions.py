@@ -109,10 +109,10 @@ class FromTrace:
             yield lengths
 
 
-#: A distribution of seconds: a table with a `kind`, and the fields of the class of that kind.
-Times = Fixed | Uniform | Exponential | LogNormal
-#: A distribution of tokens, likewise.
-Lengths = Fixed | Uniform | Exponential | LogNormal | FromTable | FromTrace
+#: A distribution of tokens, turns or seconds: a table with a `kind`, and the fields of the class of that kind.
+Formula = Fixed | Uniform | Exponential | LogNormal
+#: A distribution of tokens, by formula or from data.
+Lengths = Formula | FromTable | FromTrace
 
 
 def tokens(lengths: Lengths, rng: np.random.Generator, side: Side) -> Iterator[int]:
@@ -124,7 +124,7 @@ def tokens(lengths: Lengths, rng: np.random.Generator, side: Side) -> Iterator[i
         yield from np.maximum(1, np.rint(block)).astype(np.int64).tolist()
 
 
-def seconds(times: Times, rng: np.random.Generator) -> Iterator[float]:
+def seconds(times: Formula, rng: np.random.Generator) -> Iterator[float]:
     """Yield draws for ever, in seconds."""
     for block in times.blocks(rng, "output"):
         yield from block.tolist()

@@ -55,10 +55,10 @@ def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines) -> tuple
         return ()
     if not isinstance(ids, list) or not _plain(ids):
         raise lines.error("the block ids are not a list of whole numbers")
-    if len(ids) != -(-prompt // chunk_tokens):
-        raise lines.error(
-            f"{prompt:,} prompt tokens have {-(-prompt // chunk_tokens):,} blocks of {chunk_tokens}, but {len(ids):,} "
-            f"block ids are given; set chunk_tokens to the block size of this trace")
+    expected = -(-prompt // chunk_tokens)
+    if len(ids) != expected:
+        raise lines.error(f"has {len(ids):,} block ids, but {prompt:,} prompt tokens fill {expected:,} blocks of "
+                          f"{chunk_tokens}; set chunk_tokens to the block size of this trace")
     return tuple(ids)
 
 

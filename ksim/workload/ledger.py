@@ -30,16 +30,16 @@ class Ledger:
     def remarks(self) -> list[str]:
         """Say in words what was not taken over as it stood; an empty list where all was."""
         counts = self.counts()
-        return [f"{counts[name]:,} {words}" for name, words in _REMARKS.items() if counts[name]]
+        return [f"{words}: {counts[name]:,}" for name, words in _REMARKS.items() if counts[name]]
 
 
 _REMARKS = {
-    "zero_outputs": "rows without output tokens dropped (failed requests)",
-    "zero_prompts": "rows without prompt tokens dropped",
-    "outside_window": "rows outside the window of time left out",
-    "overlong": "requests over the length limit dropped",
-    "clipped": "requests over the length limit cut to it",
-    "reordered": "rows out of order of arrival put in order",
-    "ties": "requests have the time stamp of the one before them",
-    "duplicates": "requests equal another one of the same time stamp",
+    "zero_outputs": "rows without output tokens (failed requests), dropped",
+    "zero_prompts": "rows without prompt tokens, dropped",
+    "outside_window": "rows outside the window of time, left out",
+    "overlong": "requests over the length limit, dropped",
+    "clipped": "requests over the length limit, cut to it",
+    "reordered": "rows out of the order of arrival, put in order",
+    "ties": "requests with the time stamp of the one before",
+    "duplicates": "requests equal to another of the same time stamp",
 }

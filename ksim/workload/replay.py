@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, in_, lt, optional
+from attrs.validators import and_, ge, gt, in_, lt, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import DataError
@@ -15,7 +15,7 @@ from ksim.foundation.units import optional_quantity, quantity
 from ksim.workload.ledger import Ledger
 from ksim.workload.order import from_zero
 from ksim.workload.reading import read
-from ksim.workload.row import Row
+from ksim.workload.row import Row, follows
 from ksim.workload.shaping import Limits, note_ties, spread_ties
 
 
@@ -31,7 +31,8 @@ class Replay:
     as `overlong` says.  `limit` keeps the first so many.  `spread` places
     requests of equal time stamps at random inside the step of the trace's
     clock.  `time_scale` multiplies all times; `rate`, in requests/s, does so to
-    make (requests - 1) / (last arrival - first) that rate.
+    make (arrivals - 1) / (last arrival - first) that rate, where turns that only
+    follow others of their session do not count.
 
     `rate` and `spread` each read the file once more to know their factor.
     """
@@ -40,7 +41,7 @@ class Replay:
     format: str = ""
     limit: int | None = field(default=None, validator=optional(gt(0)))
     time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
-    rate: float | None = field(default=None, validator=optional((gt(0), lt(inf))))
+    rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
     start: float = field(default=0.0, converter=quantity, validator=ge(0))
     end: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     spread: bool = False
@@ -75,9 +76,10 @@ class Replay:
         """The factor of all times."""
         if self.rate is None:
             return self.time_scale
-        gaps, last = -1, 0.0
+        gaps, previous = -1, None
         for row in self._placed(seed, Ledger()):
-            gaps, last = gaps + 1, row.arrival
+            gaps, previous = gaps + (not follows(row, previous)), row
+        last = previous.arrival if previous else 0.0
         if gaps > 0 and not last:
             raise DataError(str(self.path), "all requests arrive at once, so no factor gives them a rate; "
                                             "leave out rate")

@@ -3,6 +3,8 @@
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from ksim.flow.request import Request
+
 
 class Row(NamedTuple):
     """One request of a trace; the fields mean what they mean in `ksim.flow.request.Request`.
@@ -19,3 +21,9 @@ class Row(NamedTuple):
     priority: int = 0
     session: str = ""
     delay: float = 0.0
+
+
+def follows(turn: Row | Request, previous: Row | Request | None) -> bool:
+    """Say whether *turn* has no arrival of its own but waits for *previous*, a turn of its session."""
+    return (previous is not None and turn.session != "" and turn.session == previous.session
+            and turn.arrival == previous.arrival)

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from ksim.foundation.errors import DataError
 from ksim.workload.ledger import Ledger
-from ksim.workload.row import Row
+from ksim.workload.row import Row, follows
 
 #: Among so many requests of one arrival duplicates are looked for.
 _COMPARED = 10_000
@@ -42,7 +42,7 @@ class Limits:
             elif self.overlong == "drop":
                 ledger.overlong += 1
             else:
-                raise DataError(self.path, f"row {ledger.rows:,} by arrival, of {row.prompt:,} prompt and {row.output:,} "
+                raise DataError(self.path, f"row {ledger.rows:,} by arrival, {row.prompt:,} prompt and {row.output:,} "
                                            f"output tokens, is over the limit; set overlong to 'drop' or 'clip'")
 
     def _clipped(self, row: Row) -> Row:
@@ -63,7 +63,7 @@ def note_ties(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
         if previous is None or row.arrival != previous.arrival:
             seen.clear()
         else:
-            ledger.ties += 1
+            ledger.ties += not follows(row, previous)
         previous = row
         content = row[1:]
         ledger.duplicates += content in seen
@@ -73,11 +73,15 @@ def note_ties(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
 
 
 def spread_ties(rows: Iterable[Row], step: float, rng: np.random.Generator) -> Iterator[Row]:
-    """Yield *rows* with those of equal arrival moved, in their order, to uniform places in the *step* s after it."""
+    """Yield *rows* with those of equal arrival moved, in their order, to uniform places in the *step* s after it.
+
+    Turns that wait for others of their session stay with them.
+    """
     for arrival, group in groupby(rows, key=_arrival):
         together = list(group)
-        if len(together) == 1:
-            yield together[0]
-            continue
-        for row, place in zip(together, np.sort(rng.random(len(together))), strict=True):
-            yield row._replace(arrival=arrival + step * float(place))
+        places = iter(np.sort(rng.random(len(together))).tolist() if len(together) > 1 else [0.0])
+        place, previous = 0.0, None
+        for row in together:
+            place = place if follows(row, previous) else next(places)
+            previous = row
+            yield row._replace(arrival=arrival + step * place) if place else row

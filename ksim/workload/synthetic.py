@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import field, frozen
@@ -12,8 +11,11 @@ from attrs.validators import gt, optional
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import Fixed, Lengths, Times, seconds, tokens
+from ksim.workload.distributions import Fixed, Formula, Lengths, seconds, tokens
 
+#: The owner of a chunk, a session or as a negative number a group of prefixes, and the place of the chunk.
+_Names = tuple[tuple[int, int], ...]
+_T = TypeVar("_T")
 _BLOCK = 4096
 
 
@@ -29,17 +31,17 @@ class Prefixes:
 class Sessions:
     """Conversations of so many `turns`, each `think` seconds after the answer to the one before it."""
 
-    turns: Lengths
-    think: Times = Fixed(0)
+    turns: Formula
+    think: Formula = field(factory=lambda: Fixed(0))
 
 
-class _Conversation(NamedTuple):
+class _Talk(NamedTuple):
     """One session, or a lone request."""
 
     number: int
     arrival: float
     turns: int
-    group: int
+    prefix: _Names
     priority: int
 
 
@@ -86,24 +88,30 @@ class Synthetic:
         """
         draws = _Draws(itertools.count(), tokens(self.prompt, stream(seed, "workload.prompt"), "prompt"),
                        tokens(self.output, stream(seed, "workload.output"), "output"), self._thinks(seed))
-        turns = (self._turns(conversation, draws) for conversation in self._conversations(seed))
+        turns = (self._turns(talk, draws) for talk in self._talks(seed))
         return itertools.islice(itertools.chain.from_iterable(turns), self.count)
 
-    def _conversations(self, seed: int) -> Iterator[_Conversation]:
+    def _talks(self, seed: int) -> Iterator[_Talk]:
         times = self.arrivals.times(stream(seed, "workload.arrivals"), self.count)
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions
                  else itertools.repeat(1))
-        groups = _picks(range(self.prefixes.groups if self.prefixes else 1), stream(seed, "workload.prefix"))
+        prefixes = _picks(self._prefix_names(), stream(seed, "workload.prefix"))
         priorities = _picks(self.priorities or (0,), stream(seed, "workload.priority"))
-        return map(_Conversation, itertools.count(), times, turns, groups, priorities)
+        return map(_Talk, itertools.count(), times, turns, prefixes, priorities)
+
+    def _prefix_names(self) -> list[_Names]:
+        if not self.prefixes:
+            return [()]
+        chunks = range(self.prefixes.tokens // self.chunk_tokens)
+        return [tuple((-1 - group, chunk) for chunk in chunks) for group in range(self.prefixes.groups)]
 
     def _thinks(self, seed: int) -> Iterator[float]:
         return seconds(self.sessions.think if self.sessions else Fixed(0), stream(seed, "workload.think"))
 
-    def _turns(self, conversation: _Conversation, draws: _Draws) -> Iterator[Request]:
-        name = str(conversation.number) if self.sessions else ""
-        context = self.prefixes.tokens if self.prefixes else 0
-        for turn in range(conversation.turns):
+    def _turns(self, talk: _Talk, draws: _Draws) -> Iterator[Request]:
+        session = str(talk.number) if self.sessions else ""
+        context, names = self.prefixes.tokens if self.prefixes else 0, talk.prefix
+        for turn in range(talk.turns):
             prompt, output = context + next(draws.prompts), next(draws.outputs)
             if self.max_tokens and prompt + output > self.max_tokens:
                 if turn:
@@ -111,24 +119,19 @@ class Synthetic:
                 output = min(output, self.max_tokens - 1)
                 prompt = min(prompt, self.max_tokens - output)
             context = prompt + output
-            yield Request(next(draws.ids), conversation.arrival, prompt, output, self._chunks(conversation, prompt, output),
-                          self.chunk_tokens, conversation.priority, name, next(draws.thinks) if turn else 0.0)
+            names = self._extended(names, talk.number, prompt, context)
+            yield Request(next(draws.ids), talk.arrival, prompt, output, names, self.chunk_tokens, talk.priority,
+                          session, next(draws.thinks) if turn else 0.0)
 
-    def _chunks(self, conversation: _Conversation, prompt: int, output: int) -> tuple[tuple[int, int], ...]:
-        """Name the full chunks that another request can share: those of the prefix, and of the whole session."""
-        shared = min(prompt, self.prefixes.tokens) // self.chunk_tokens if self.prefixes else 0
-        names = _names(-1 - conversation.group, 0, shared) if shared else ()
+    def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
+        """*names* of full chunks as far as the prompt reaches; in a session, names of all its context."""
+        names = names[:prompt // self.chunk_tokens]
         if not self.sessions:
             return names
-        return names + _names(conversation.number, shared, (prompt + output) // self.chunk_tokens)
+        return names + tuple((session, chunk) for chunk in range(len(names), context // self.chunk_tokens))
 
 
-@lru_cache(maxsize=1024)
-def _names(owner: int, first: int, last: int) -> tuple[tuple[int, int], ...]:
-    return tuple((owner, chunk) for chunk in range(first, last))
-
-
-def _picks(options: Sequence[int], rng: np.random.Generator) -> Iterator[int]:
+def _picks(options: Sequence[_T], rng: np.random.Generator) -> Iterator[_T]:
     """Yield members of *options* for ever, all as likely."""
     while True:
         for place in rng.integers(len(options), size=_BLOCK).tolist():

@@ -7,17 +7,12 @@ __all__ = ["llama"]
 
 
 def llama(config: Config) -> Decoder:
-    layer = (
-        blocks.norm("attention_norm"),
-        *blocks.attention(bias=config.get("attention_bias", False)),
-        blocks.norm("mlp_norm"),
-        *blocks.gated_mlp(),
-    )
-    return Decoder(
-        sizes=blocks.sizes(config),
-        embedding=blocks.embedding(),
-        layers=(layer,) * config.need("num_hidden_layers"),
-        head=blocks.head(),
-        max_length=config.need("max_position_embeddings"),
-        tied=config.get("tie_word_embeddings", False),
-    )
+    return blocks.decoder(config, [
+        (
+            blocks.norm("attention_norm"),
+            *blocks.attention(config, window),
+            blocks.norm("mlp_norm"),
+            *blocks.gated_mlp(config),
+        )
+        for window in blocks.windows(config)
+    ])

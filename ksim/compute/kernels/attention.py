@@ -1,6 +1,7 @@
 """Attention of a whole ragged batch over its paged KV cache, in one launch."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import ceil
 
 from attrs import frozen
@@ -14,8 +15,8 @@ __all__ = ["Attention"]
 #: Rows of queries in a thread block (FlashAttention-3, head dimension 128); query heads that share a
 #: KV head are packed into them, and 64 is the fewest rows a Hopper matrix instruction takes.
 TILE_ROWS, MIN_ROWS = 128, 64
-#: Into how many parts the context of a sequence may be split when there are too few blocks.
-SPLITS = (1, 2, 4, 8, 16, 32)
+#: Into how many parts the context of a sequence may be split, and the waves of blocks beyond which none is.
+SPLITS, MAX_WAVES = (2, 4, 8, 16, 32), 2
 
 
 @frozen
@@ -41,7 +42,11 @@ class Attention:
 
     family = "attention"
 
-    @property
+    def __str__(self) -> str:
+        return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
+                f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+
+    @cached_property
     def work(self) -> Work:
         activations = self.queries * self.heads * self.head_dim * DType.BF16.bytes
         return Work(
@@ -55,17 +60,11 @@ class Attention:
         blocks = self.tiles * self.kv_heads
         flops = 4.0 * self.head_dim * self.padded_pairs / max(1, self.tiles)
         longest = 4.0 * self.head_dim * self.longest_pairs
-        splits = SPLITS if blocks < 2 * sms else SPLITS[:1]
         partial = 2.0 * self.queries * self.heads * self.head_dim * DType.FP32.bytes
-        return [
-            Launch(
-                name=f"{TILE_ROWS} rows" + (f"/{split}" if split > 1 else ""),
-                blocks=blocks * split,
-                flops=flops / split,
-                extra_bytes=partial * split if split > 1 else 0.0,
-                longest=longest / split,
-            )
-            for split in splits
+        whole = Launch(f"{TILE_ROWS} rows", blocks, flops, longest=longest)
+        return [whole] + [
+            Launch(f"{TILE_ROWS} rows/{split}", blocks * split, flops / split, 0.0, partial * split, longest / split)
+            for split in SPLITS if blocks * split <= MAX_WAVES * sms
         ]
 
 

@@ -11,7 +11,8 @@ from ksim.foundation.units import DType
 __all__ = ["Gemm"]
 
 #: Thread-block tiles (rows, columns) of cuBLAS and CUTLASS kernels that library heuristics choose among.
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64), (16, 64), (32, 64))
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (64, 64), (32, 64), (16, 64))
+FEWEST_ROWS = 16
 #: Into how many parts a library splits the contracted dimension when there are too few tiles.
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 #: No split is worth it that leaves a block fewer than this many elements of the contracted dimension.
@@ -30,6 +31,9 @@ class Gemm:
 
     family = "gemm"
 
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k} {self.weights}"
+
     @property
     def work(self) -> Work:
         return Work(
@@ -45,7 +49,7 @@ class Gemm:
     def _launches(self, sms: int) -> Iterator[Launch]:
         element = max(self.weights.bytes, self.activations.bytes)
         for rows, columns in TILES:
-            if rows >= 2 * self.m and rows > TILES[-2][0]:
+            if rows >= 2 * self.m and rows > FEWEST_ROWS:
                 continue  # a tile more than half empty: a smaller one does the same work
             tiles = ceil(self.m / rows) * ceil(self.n / columns)
             for split in SPLITS:

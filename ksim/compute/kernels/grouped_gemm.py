@@ -19,7 +19,8 @@ class GroupedGemm:
     """``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` for every expert e with rows.
 
     `loads` holds (rows, how many experts have so many); experts without rows
-    are neither read nor computed.
+    are neither read nor computed.  Where a row of x goes to several experts,
+    `inputs` is how many different ones there are: the others are in the L2 cache.
     """
 
     loads: tuple[tuple[int, int], ...]
@@ -27,8 +28,12 @@ class GroupedGemm:
     k: int
     weights: DType = DType.BF16
     activations: DType = DType.BF16
+    inputs: int | None = None
 
     family = "grouped_gemm"
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.active} experts, {self.n}x{self.k} {self.weights}"
 
     @property
     def rows(self) -> int:
@@ -41,9 +46,10 @@ class GroupedGemm:
 
     @property
     def work(self) -> Work:
+        inputs = self.rows if self.inputs is None else self.inputs
         return Work(
             flops=2.0 * self.rows * self.n * self.k,
-            reads=self.active * self.k * self.n * self.weights.bytes + self.rows * self.k * self.activations.bytes,
+            reads=self.active * self.k * self.n * self.weights.bytes + inputs * self.k * self.activations.bytes,
             writes=self.rows * self.n * DType.BF16.bytes,
             dtype=self.activations,
         )

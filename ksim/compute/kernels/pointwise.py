@@ -19,6 +19,9 @@ class Pointwise:
     write_bytes: float
     flops: float
 
+    def __str__(self) -> str:
+        return f"{(self.read_bytes + self.write_bytes) / 1e6:.3g} MB"
+
     @property
     def work(self) -> Work:
         return Work(self.flops, self.read_bytes, self.write_bytes, DType.FP32)

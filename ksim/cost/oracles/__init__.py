@@ -13,6 +13,7 @@ from attrs import frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
 
@@ -57,12 +58,11 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
 def bounds(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
     """Seconds that *gpu*'s peaks allow for *kernel*'s arithmetic, and for its traffic."""
     work = kernel.work
-    return work.flops / peak(gpu, kernel), work.bytes / gpu.bandwidth
+    return work.flops / peak(gpu, work.dtype), work.bytes / gpu.bandwidth
 
 
-def peak(gpu: Gpu, kernel: Kernel) -> float:
-    """FLOP/s of *gpu* in *kernel*'s number format; raises ConfigError where it has none."""
-    dtype = kernel.work.dtype
+def peak(gpu: Gpu, dtype: DType) -> float:
+    """FLOP/s of *gpu* in a number format; raises ConfigError where it has none."""
     try:
         return gpu.flops[dtype]
     except KeyError:

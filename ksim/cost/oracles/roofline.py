@@ -8,15 +8,12 @@ from ksim.specs.hardware import Gpu
 
 __all__ = ["Roofline"]
 
-_share = (validators.gt(0), validators.le(1))
-
-
 @frozen
 class Roofline:
     """`compute` and `memory` are the fractions of the peaks that kernels reach; 1 is the bound itself."""
 
-    compute: float = field(default=1.0, validator=_share)
-    memory: float = field(default=1.0, validator=_share)
+    compute: float = field(default=1.0, validator=(validators.gt(0), validators.le(1)))
+    memory: float = field(default=1.0, validator=(validators.gt(0), validators.le(1)))
 
     def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
         return self.estimate(kernel, gpu).seconds

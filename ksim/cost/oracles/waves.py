@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen, validators
 
-from ksim.compute.kernels import Kernel, Launch
+from ksim.compute.kernels import Kernel, Launch, Work
 from ksim.cost.oracles import Estimate, peak
 from ksim.foundation.units import quantity
 from ksim.specs.hardware import Gpu
@@ -56,29 +56,28 @@ class Waves:
         reach = self.reach.get(kernel.family) or REACH.get(kernel.family) or REACH["pointwise"]
         work, launches = kernel.work, kernel.launches(gpu.sms)
         if not launches:
-            arithmetic = work.flops / peak(gpu, kernel) / reach.compute
+            arithmetic = work.flops / peak(gpu, work.dtype) / reach.compute
             memory = work.bytes / gpu.bandwidth / reach.memory
             return Estimate(reach.start + max(arithmetic, memory), _bound(arithmetic, memory, reach), source="waves")
-        arithmetic, memory, launch = self._fastest(launches, kernel, gpu, reach)
+        arithmetic, memory, launch = _fastest(launches, work, gpu, reach)
         return Estimate(reach.start + max(arithmetic, memory), _bound(arithmetic, memory, reach),
                         launch.blocks / gpu.sms, launch.idle(gpu.sms), launch.name, "waves")
 
-    @staticmethod
-    def _fastest(launches: Sequence[Launch], kernel: Kernel, gpu: Gpu, reach: Reach) -> tuple[float, float, Launch]:
-        """Seconds that the SMs need, seconds that device memory needs, and the launch that needs least of the larger."""
-        work, sms = kernel.work, gpu.sms
-        per_flop = sms / (peak(gpu, kernel) * reach.compute)
-        per_operand = 1 / (L2_BYTES_PER_CLOCK * gpu.clock * reach.compute)
-        per_byte = 1 / (gpu.bandwidth * reach.memory)
-        best = (float("inf"), float("inf"), launches[0])
-        for launch in launches:
-            rounds = launch.busiest(sms)
-            arithmetic = rounds * max(launch.flops * per_flop, launch.l2_bytes * per_operand)
-            memory = (work.bytes + launch.extra_bytes) * per_byte
-            # Of launches that memory makes equal, the first that computes faster.
-            if (max(arithmetic, memory), arithmetic) < (max(best[0], best[1]), best[0]):
-                best = (arithmetic, memory, launch)
-        return best
+
+def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, reach: Reach) -> tuple[float, float, Launch]:
+    """Seconds that the SMs need, seconds that device memory needs, and the launch that needs least of the larger."""
+    sms, traffic = gpu.sms, work.bytes
+    per_flop = sms / (peak(gpu, work.dtype) * reach.compute)
+    per_operand = 1 / (L2_BYTES_PER_CLOCK * gpu.clock * reach.compute)
+    per_byte = 1 / (gpu.bandwidth * reach.memory)
+    best = (float("inf"), float("inf"), launches[0])
+    for launch in launches:
+        arithmetic = launch.busiest(sms) * max(launch.flops * per_flop, launch.l2_bytes * per_operand)
+        memory = (traffic + launch.extra_bytes) * per_byte
+        # Of launches that memory makes equal, the first that computes faster.
+        if (max(arithmetic, memory), arithmetic) < (max(best[0], best[1]), best[0]):
+            best = (arithmetic, memory, launch)
+    return best
 
 
 def _bound(arithmetic: float, memory: float, reach: Reach) -> str:

@@ -1,0 +1,33 @@
+"""Gemma 2: norms before and after each block, a sliding window in every other layer, capped logits.
+
+The cap on attention scores runs inside the attention kernel; like the softmax's, its few FLOP a score, next
+to 4 x head_dim, are not counted.
+"""
+
+from attrs import evolve
+
+from ksim.compute import blocks
+from ksim.compute.einsum import Map
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["gemma2"]
+
+
+def gemma2(config: Config) -> Decoder:
+    every_other = [layer % 2 == 0 for layer in range(config.need("num_hidden_layers"))]
+    decoder = blocks.decoder(config, [
+        (
+            blocks.norm("attention_norm"),
+            *blocks.attention(config, window),
+            blocks.inner_norm("post_attention_norm"),
+            blocks.norm("mlp_norm"),
+            *blocks.gated_mlp(config),
+            blocks.inner_norm("post_mlp_norm"),
+        )
+        for window in blocks.windows(config, every_other)
+    ], tied=True)
+    return evolve(
+        decoder,
+        embedding=(*decoder.embedding, Map("scale", "tm->tm", "embedding_scale")),
+        head=blocks.head(cap=config.table.get("final_logit_softcapping", 30.0) is not None),
+    )

@@ -1,0 +1,18 @@
+"""Qwen3: Llama's layers with a norm over each query and key head."""
+
+from ksim.compute import blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["qwen3"]
+
+
+def qwen3(config: Config) -> Decoder:
+    return blocks.decoder(config, [
+        (
+            blocks.norm("attention_norm"),
+            *blocks.attention(config, window, qk_norm=True),
+            blocks.norm("mlp_norm"),
+            *blocks.gated_mlp(config),
+        )
+        for window in blocks.windows(config, blocks.late_windows(config))
+    ])

@@ -1,0 +1,31 @@
+"""Qwen3 mixtures of experts: Qwen3's attention, and experts in all layers or in some.
+
+`norm_topk_prob` costs nothing either way: the router's kernel scales what it writes.
+"""
+
+from ksim.compute import blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["qwen3_moe"]
+
+
+def qwen3_moe(config: Config) -> Decoder:
+    return blocks.decoder(
+        config,
+        [
+            (
+                blocks.norm("attention_norm"),
+                *blocks.attention(config, window, qk_norm=True),
+                blocks.norm("mlp_norm"),
+                *(blocks.experts(config) if _sparse(config, layer) else blocks.gated_mlp(config)),
+            )
+            for layer, window in enumerate(blocks.windows(config, blocks.late_windows(config)))
+        ],
+        top_k=config.need("num_experts_per_tok"),
+        E=config.need("num_experts"),
+        f=config.need("moe_intermediate_size"),
+    )
+
+
+def _sparse(config: Config, layer: int) -> bool:
+    return layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.need("decoder_sparse_step", 1) == 0

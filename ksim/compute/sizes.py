@@ -1,0 +1,55 @@
+"""How far the indices of a model's equations run, over the whole model and on one rank.
+
+The indices have one meaning throughout:
+
+    t  tokens of the step           m  hidden (model) size         V  vocabulary
+    s  tokens that are sampled      K  key/value heads             E  experts
+    x  token-expert pairs           r  query heads per KV head     F  size of the MLP
+    z  context attended to          i  r + 2: queries, key, value  f  size of one expert
+                                    h  head dimension              g  2: gate and up
+"""
+
+from collections.abc import Iterable, Mapping
+from math import ceil, prod
+
+from attrs import frozen
+
+from ksim.foundation.errors import ConfigError
+
+
+@frozen
+class Sizes:
+    """How far each index runs over the whole model and step."""
+
+    of: Mapping[str, int]
+
+    def volume(self, indices: Iterable[str]) -> int:
+        """How many numbers a tensor over *indices* holds."""
+        return prod(self.of[index] for index in indices)
+
+    def split(self, index: str, ways: int) -> "Sizes":
+        """The sizes on one of *ways* ranks that share *index* out among them; "" is shared by none.
+
+        With fewer KV heads than ranks, each rank keeps one of them and shares its
+        query heads, as in vLLM.  Vocabularies are padded.  Raises ConfigError for
+        *ways* that do not divide what must be divided.
+        """
+        if not index or ways == 1:
+            return self
+        size = self.of[index]
+        if index == "V":
+            return Sizes({**self.of, "V": ceil(size / ways)})
+        if index == "K":
+            return self._split_heads(ways)
+        if size % ways:
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide an MLP of {size}")
+        return Sizes({**self.of, index: size // ways})
+
+    def _split_heads(self, ways: int) -> "Sizes":
+        kv_heads, heads = self.of["K"], self.of["K"] * self.of["r"]
+        if heads % ways or (kv_heads % ways and ways % kv_heads):
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {heads} attention heads"
+                                                      f" with {kv_heads} key/value heads")
+        kv_heads = max(1, kv_heads // ways)
+        group = heads // ways // kv_heads
+        return Sizes({**self.of, "K": kv_heads, "r": group, "i": group + 2})

@@ -1,0 +1,34 @@
+"""Figures of a run, and of a trace before it runs; loading this package loads matplotlib.
+
+Identical input gives identical PNG files.
+"""
+
+from pathlib import Path
+
+from ksim.results.history import History
+from ksim.results.metrics import Limits
+from ksim.results.occurrences import Occurrences
+from ksim.results.plots.composition import composition_figure
+from ksim.results.plots.latency import latency_figure
+from ksim.results.plots.roofline import roofline_figure
+from ksim.results.plots.style import looks, write
+from ksim.results.plots.timeline import timeline_figure
+from ksim.results.plots.trace import plot_trace, trace_figure
+
+__all__ = ["composition_figure", "latency_figure", "plot_trace", "roofline_figure", "save_plots", "timeline_figure",
+           "trace_figure"]
+
+
+def save_plots(history: History, occurrences: Occurrences, directory: Path, limits: Limits) -> list[Path]:
+    """Write every figure that the run has data for into *directory*; return the files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = []
+    with looks():
+        if history.requests.completed.any():
+            files.append(write(latency_figure(history, limits), directory / "latency.png"))
+        if len(history.steps):
+            files.append(write(timeline_figure(history), directory / "timeline.png"))
+        if history.busy_gpu_seconds > 0:
+            files.append(write(composition_figure(history, occurrences), directory / "composition.png"))
+            files.append(write(roofline_figure(history, occurrences), directory / "roofline.png"))
+    return files

@@ -1,0 +1,131 @@
+"""What a run has to say for itself: numbers, tables, a report and files."""
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+from attrs import define, field
+from pyarrow import csv, parquet
+from rich.console import Console, RenderableType
+
+from ksim.flow.events import Log
+from ksim.results import run_directory
+from ksim.results.console import vllm_block
+from ksim.results.history import History
+from ksim.results.insights import Insight, insights
+from ksim.results.kernels import kernel_table
+from ksim.results.metrics import Limits, Summary, summarise
+from ksim.results.occurrences import Occurrences
+from ksim.results.perfetto import write_trace
+from ksim.results.report import WIDTH, as_text, report
+from ksim.results.tables import request_table, step_table
+
+Label = str | int | float | bool | None
+
+
+@define(eq=False, slots=False)
+class Result:
+    """A finished run, judged on demand and only once.
+
+    *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
+    `max_concurrency` or anything else of the caller's) and stand first in the
+    summary; *limits* are the latency targets that goodput asks for.
+    """
+
+    log: Log
+    labels: Mapping[str, Label] = field(factory=dict)
+    limits: Limits = field(factory=Limits)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Every number of the run by name; docs/glossary.md says what each means."""
+        targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit for name, limit in self._targets()}
+        measured = summarise(self.history, self.limits)
+        assert not self.labels.keys() & (targets.keys() | measured.keys()), "a label must not hide a measurement"
+        # JSON has no infinity; vLLM writes an unlimited request rate as this word.
+        labels = {name: "inf" if label == math.inf else label for name, label in self.labels.items()}
+        return {**labels, **targets, **measured}
+
+    @cached_property
+    def requests(self) -> pa.Table:
+        """One row per request."""
+        return request_table(self.history)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """One row per step of each engine."""
+        return step_table(self.history)
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        """Where the time went: one row per kernel, and one each for waiting and idling."""
+        return kernel_table(self.history, self.occurrences)
+
+    @cached_property
+    def insights(self) -> list[Insight]:
+        """What stands out, in sentences."""
+        return insights(self.history, self.occurrences, self.summary)
+
+    @cached_property
+    def history(self) -> History:
+        """The log as arrays."""
+        return History(self.log)
+
+    @cached_property
+    def occurrences(self) -> Occurrences:
+        """Which kernels ran how often."""
+        return Occurrences.of(self.history.steps)
+
+    def _targets(self) -> list[tuple[str, float | None]]:
+        return [(name, getattr(self.limits, name)) for name in ("ttft", "tpot", "e2el")]
+
+    def __rich__(self) -> RenderableType:
+        return report(self.summary, self.kernels, self.insights, self.labels)
+
+    def report(self, width: int = WIDTH) -> str:
+        """The report as plain text; `rich.print(result)` prints it in colour."""
+        return as_text(self, width)
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the report in colour, where the console has any."""
+        (console or Console()).print(self)
+
+    def vllm_block(self) -> str:
+        """The numbers as `vllm bench serve` prints them."""
+        return vllm_block(self.summary)
+
+    def trace(self, path: Path | str, window: tuple[float, float] | None = None) -> None:
+        """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
+        write_trace(self.history, Path(path), window)
+
+    def plots(self, directory: Path | str) -> list[Path]:
+        """Draw all figures into *directory*; return the files."""
+        from ksim.results.plots import save_plots  # matplotlib takes longer to load than most runs to judge
+
+        return save_plots(self.history, self.occurrences, Path(directory), self.limits)
+
+    def save(self, directory: Path | str, scenario: str, plots: bool = True, trace: bool = True) -> Path:
+        """Write the run to *directory*, whole or not at all, and the same bytes for the same run.
+
+        An earlier run there is replaced; anything else there, or a place that
+        cannot be written, raises ConfigError.
+        """
+        target = Path(directory).resolve()
+        with run_directory.replacing(target) as new:
+            self._write(new, scenario)
+            if trace:
+                self.trace(new / "trace.json.gz")
+            if plots:
+                self.plots(new / "plots")
+        return target
+
+    def _write(self, directory: Path, scenario: str) -> None:
+        (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
+        summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
+        parquet.write_table(self.requests, directory / "requests.parquet")
+        parquet.write_table(self.steps, directory / "steps.parquet")
+        csv.write_csv(self.kernels, directory / "kernels.csv")

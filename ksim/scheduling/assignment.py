@@ -1,0 +1,51 @@
+"""What one call of the scheduler decides."""
+
+from attrs import define, field, frozen
+
+from ksim.flow.batch import Batch, Contexts
+from ksim.scheduling.job import Job
+
+
+@frozen
+class Grant:
+    """So many tokens of a job, on top of `start` computed before; if it `samples`, a token comes out."""
+
+    job: Job
+    tokens: int
+    start: int
+    samples: bool
+    admitted: bool
+
+
+@define(eq=False)
+class Assignment:
+    """What schedule `number` decided: a token for each of `steady`, and `grants` for the others, in this order."""
+
+    number: int = 0
+    epoch: int = 0
+    steady: tuple[Job, ...] = ()
+    offsets: tuple[int, ...] = ()
+    grants: list[Grant] = field(factory=list)
+    preempted: list[Job] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.steady or self.grants)
+
+    def batch(self) -> Batch:
+        """What it amounts to, whosever the tokens are."""
+        offsets, chunks = self.offsets, []
+        samples = tokens = len(offsets)
+        for grant in self.grants:
+            if grant.tokens == 1:
+                offsets += (grant.start - self.number,)
+            else:
+                chunks.append((grant.tokens, grant.start))
+            samples += grant.samples
+            tokens += grant.tokens
+        return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
+
+    def all_grants(self) -> list[Grant]:
+        """The steady jobs' grants written out, and the others."""
+        steady = [Grant(job, 1, offset + self.number, samples=True, admitted=False)
+                  for job, offset in zip(self.steady, self.offsets, strict=True)]
+        return steady + self.grants

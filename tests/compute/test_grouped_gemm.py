@@ -1,0 +1,45 @@
+"""A mixture's grouped product: FLOP, bytes and loads, counted by hand."""
+
+import pytest
+
+from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
+
+
+def test_work_counts_rows_and_the_experts_that_have_some():
+    """3 experts of 8 have 5, 5 and 2 rows of 2048; each expert has 2048 x 1536 weights."""
+    kernel = GroupedGemm(loads=((5, 2), (2, 1), (0, 5)), n=1536, k=2048)
+    assert kernel.rows == 12
+    assert kernel.active == 3
+    assert kernel.work.flops == 75_497_472  # 2 x 12 x 1536 x 2048
+    assert kernel.work.reads == 18_923_520  # 3 x 2048 x 1536 weights and 12 x 2048 activations, 2 bytes each
+    assert kernel.work.writes == 36_864  # 12 x 1536 x 2
+
+
+def test_tokens_that_go_to_several_experts_are_read_once():
+    every_row = GroupedGemm(((8, 4),), n=1536, k=2048).work
+    shared = GroupedGemm(((8, 4),), n=1536, k=2048, inputs=16).work
+    assert every_row.reads - shared.reads == 16 * 2048 * 2
+    assert every_row.flops == shared.flops
+
+
+def test_each_expert_fills_tiles_of_its_own():
+    """Loads of 65 and 1 in tiles of 64 rows: 2 + 1 rows of tiles, each 24 wide."""
+    launch = next(x for x in GroupedGemm(((65, 1), (1, 1)), n=1536, k=2048).launches(132) if x.name == "64x128")
+    assert launch.blocks == (2 + 1) * 12
+    assert launch.flops == 2 * 64 * 128 * 2048
+
+
+@pytest.mark.parametrize("tokens, top_k, experts, loads", [
+    (1, 8, 128, ((1, 8),)),
+    (2, 2, 8, ((1, 4),)),  # 8 x (1 - (3/4)^2) = 3.5 experts
+    (7, 8, 8, ((7, 8),)),
+    (4096, 2, 8, ((1024, 8),)),
+    (4097, 2, 8, ((1025, 2), (1024, 6))),
+])
+def test_loads_of_uniform_routing(tokens, top_k, experts, loads):
+    assert even_loads(tokens, top_k, experts) == loads
+
+
+def test_few_tokens_leave_experts_without_rows():
+    """16 tokens with 8 of 128 experts each reach 128 x (1 - (15/16)^16) = 82.4 of them: 128 rows, one or two each."""
+    assert even_loads(16, 8, 128) == ((2, 46), (1, 36))

@@ -1,0 +1,178 @@
+"""Whole models against what is published of them, and their shards against the whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels.attention import Attention
+from ksim.flow.batch import Batch
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.deployment import Precision, Shard
+
+MEASURED = Path(__file__).parents[3] / "shared" / "data" / "h200"
+
+#: Parameters as the safetensors files of the Hugging Face Hub count them, tied heads once, and bytes of KV cache
+#: that a token takes in BF16: 2 x 2 bytes x layers x KV heads x head dimension.
+PUBLISHED = {
+    "llama-3.2-1b": (1_235_814_400, 32_768),
+    "llama-3.2-3b": (3_212_749_824, 114_688),
+    "llama-3.1-8b": (8_030_261_248, 131_072),
+    "llama-3.1-70b": (70_553_706_496, 327_680),
+    "mistral-7b": (7_248_023_552, 131_072),
+    "qwen3-0.6b": (596_049_920, 114_688),
+    "qwen3-1.7b": (1_720_574_976, 114_688),
+    "qwen3-4b": (4_022_468_096, 147_456),
+    "qwen3-8b": (8_190_735_360, 147_456),
+    "qwen3-14b": (14_768_307_200, 163_840),
+    "qwen3-32b": (32_762_123_264, 262_144),
+    "phi-4": (14_659_507_200, 204_800),
+    "gemma-2-2b": (2_614_341_888, 106_496),
+    "gemma-2-9b": (9_241_705_984, 344_064),
+    "gemma-2-27b": (27_227_128_320, 376_832),
+    "mixtral-8x7b": (46_702_792_704, 131_072),
+    "qwen3-30b-a3b": (30_532_122_624, 98_304),
+}
+
+
+@pytest.mark.parametrize("name", catalog.entries("models"))
+def test_published_size(model, name):
+    parameters, cache = PUBLISHED[name]
+    assert model(name).parameters() == parameters
+    assert model(name).weights(Shard()) == 2 * parameters
+    assert model(name).cache_per_token(Shard()) == cache
+
+
+@pytest.mark.parametrize("name, file", [("qwen3-0.6b", 751_632_384), ("qwen3-1.7b", 2_031_739_904)])
+def test_a_file_that_stores_the_tied_head_again(model, name, file):
+    sizes = model(name).decoder.sizes
+    assert model(name).parameters() + sizes["m"] * sizes["V"] == file
+
+
+@pytest.mark.parametrize("name, active", [
+    ("mixtral-8x7b", 12_879_925_248),  # "12.9 B active" (arXiv 2401.04088): 6 of 8 experts in 32 layers rest
+    ("qwen3-30b-a3b", 3_353_032_704),  # "3.3 B activated" (its model card): 120 of 128 in 48 layers
+    ("llama-3.1-8b", 8_030_261_248),
+])
+def test_active_parameters(model, name, active):
+    assert model(name).active_parameters() == active
+
+
+@pytest.mark.parametrize("name, length", [
+    ("llama-3.1-8b", 131_072), ("qwen3-8b", 40_960), ("phi-4", 16_384), ("gemma-2-9b", 8_192)])
+def test_max_length(model, name, length):
+    assert model(name).max_length == length
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_configs_agree_with_those_that_were_measured(name):
+    path = MEASURED / f"engine_{name}.json"
+    if not path.exists():
+        pytest.skip("the measurements are not here")
+    measured, ours = json.loads(path.read_text())["config"], catalog.load("models", name)
+    differing = {key for key in measured if measured[key] != ours[key]}
+    assert differing <= {"bos_token_id", "eos_token_id"}  # placeholders there: dummy weights need no tokenizer
+
+
+def test_tensor_shards_hold_norms_each_and_share_the_rest(model):
+    """8 x 1/8 of Llama 3.1 8B is the whole, and 7 times the 65 norms of 4,096 numbers in BF16."""
+    llama = model("llama-3.1-8b")
+    assert 8 * llama.weights(Shard(tensor=8)) - llama.weights(Shard()) == 7 * 65 * 4096 * 2
+    assert 8 * llama.cache_per_token(Shard(tensor=8)) == llama.cache_per_token(Shard())
+
+
+def test_more_ranks_than_kv_heads_hold_them_twice(model):
+    """On 16 ranks, each of 8 KV heads is on 2: as many again of 32 layers x 2 x 8 x 128 x 4096 weights."""
+    llama = model("llama-3.1-8b")
+    norms, kv_heads = 15 * 65 * 4096 * 2, 32 * 2 * 8 * 128 * 4096 * 2
+    assert 16 * llama.weights(Shard(tensor=16)) - llama.weights(Shard()) == norms + kv_heads
+    assert 16 * llama.cache_per_token(Shard(tensor=16)) == 2 * llama.cache_per_token(Shard())
+
+
+def test_experts_are_shared_out_and_routers_are_not(model):
+    """What 4 ranks have more than once: 32 routers of 4,096 x 8, and 65 norms."""
+    mixtral = model("mixtral-8x7b")
+    assert 4 * mixtral.weights(Shard(tensor=4)) - mixtral.weights(Shard()) == 3 * 2 * (32 * 4096 * 8 + 65 * 4096)
+
+
+@pytest.mark.parametrize("name, tensor", [("llama-3.1-8b", 8), ("mixtral-8x7b", 4), ("gemma-2-9b", 2)])
+def test_tensor_shards_share_the_arithmetic_of_products(model, name, tensor):
+    batch = Batch.of((1, 500), (32, 100))
+
+    def flops(shard: Shard, routers: bool) -> float:
+        launches = model(name).graph(batch.tokens, batch.samples, shard).over(batch)
+        return sum(kernel.work.flops for label, kernel in launches
+                   if kernel.family in ("gemm", "grouped_gemm", "attention") and (label == "router") == routers)
+
+    assert tensor * flops(Shard(tensor=tensor), routers=False) == flops(Shard(), routers=False)
+    assert flops(Shard(tensor=tensor), routers=True) == flops(Shard(), routers=True)  # each rank routes all tokens
+
+
+def test_tensor_parallel_messages(model):
+    """33 tokens of 4,096 numbers, twice a layer and after the embedding; 2 rows of 128,256 logits."""
+    graph = model("llama-3.1-8b").graph(33, 2, Shard(tensor=4))
+    messages = [(label, kernel) for label, kernel in graph.over(Batch.of((1, 500), (32, 100)))
+                if isinstance(kernel, Collective)]
+    assert [label for label, _ in messages] == [
+        "embedding_all_reduce", *["o_proj_all_reduce", "down_all_reduce"] * 32, "logits_gather"]
+    assert {kernel.bytes for label, kernel in messages if kernel.kind == "all_reduce"} == {270_336}
+    assert messages[-1][1] == Collective("all_gather", 513_024, "tensor")
+
+
+def test_experts_send_one_message_a_layer(model):
+    graph = model("qwen3-30b-a3b").graph(100, 1, Shard(tensor=2))
+    labels = [op.label for op in graph.blocks[1].ops if isinstance(op.kernel, Collective)]
+    assert labels == ["o_proj_all_reduce", "experts_all_reduce"]
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_stages_partition_the_model(model, stages):
+    llama, batch = model("llama-3.1-8b"), Batch.of((1, 500), (32, 100))
+    shards = [Shard(stage=stage, stages=stages) for stage in range(stages)]
+    assert [i for shard in shards for i in shard.share(32)] == list(range(32))
+    assert sum(llama.weights(shard) for shard in shards) == llama.weights(Shard())
+    assert sum(llama.cache_per_token(shard) for shard in shards) == llama.cache_per_token(Shard())
+    launches = [launch for shard in shards for launch in llama.graph(33, 2, shard).over(batch)]
+    assert launches == list(llama.graph(33, 2, Shard()).over(batch))
+
+
+def test_a_tied_head_on_a_stage_of_its_own_is_a_copy(model):
+    llama = model("llama-3.2-1b")
+    apart = sum(llama.weights(Shard(stage=stage, stages=2)) for stage in range(2))
+    assert apart - llama.weights(Shard()) == 2048 * 128_256 * 2
+
+
+def test_quantized_weights(model):
+    """In FP8 all but embedding, head and norms takes half."""
+    llama = model("llama-3.1-8b")
+    kept = 2 * 128_256 * 4096 + 65 * 4096
+    fp8 = Shard(precision=Precision(DType.FP8, DType.FP8))
+    assert llama.weights(fp8) == llama.parameters() + kept
+
+
+def test_a_chunk_of_which_nothing_is_sampled_needs_no_logits(model):
+    graph = model("llama-3.1-8b").graph(512, 0, Shard(tensor=2))
+    assert [op.label for op in graph.blocks[-1].ops] == ["final_norm"]
+
+
+def test_a_step_in_full(small):
+    """The small model's FLOP for a prompt of 10 tokens, product by product."""
+    batch = Batch.of((10, 0))
+    layer = 2 * 10 * 128 * (256 + 128 + 3 * 256)  # qkv of 16 heads of 16; o; gate, up and down
+    attention = 4 * 55 * 8 * 16  # 1 + 2 + ... + 10 pairs
+    launches = list(small().graph(10, 1, Shard()).over(batch))
+    products = sum(kernel.work.flops for _, kernel in launches if kernel.family == "gemm")
+    assert products == 2 * layer + 2 * 128 * 1000
+    assert sum(kernel.work.flops for _, kernel in launches if isinstance(kernel, Attention)) == 2 * attention
+    assert [label for label, _ in launches[:11]] == [
+        "embedding", "attention_norm", "qkv", "rope", "kv_write", "attention", "o_proj", "mlp_norm", "gate_up", "act",
+        "down"]
+    assert [label for label, _ in launches[-4:]] == ["final_norm", "lm_head", "logits_cast", "sample"]
+
+
+def test_ways_that_do_not_divide_the_model(small):
+    with pytest.raises(ConfigError, match="3 does not divide 8 attention heads with 4 key/value heads"):
+        small().graph(10, 1, Shard(tensor=3))

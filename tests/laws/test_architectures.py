@@ -1,0 +1,125 @@
+"""Whatever the architecture: arithmetic, weights, cache and shards of every catalogue model agree with each other."""
+
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from ksim.compute.einsum import Gather, Map
+from ksim.compute.graph import Collective
+from ksim.compute.model import Config, Model
+from ksim.compute.sizes import Sizes
+from ksim.flow.batch import Batch
+from ksim.foundation import catalog
+from ksim.specs.deployment import Shard
+
+NAMES = catalog.entries("models")
+WHOLE = Shard()
+#: Two decodes and a chunk of a prompt, all of which sample.
+BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
+
+
+@cache
+def model(name: str) -> Model:
+    table = catalog.load("models", name)
+    return Model(name, catalog.find("compute.architectures", table["model_type"])(Config(name, table)))
+
+
+def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
+    return list(model(name).graph(batch.tokens, batch.samples, shard).over(batch))
+
+
+def flops(name: str, *families: str, shard: Shard = WHOLE, batch: Batch = BATCH) -> float:
+    return sum(kernel.work.flops for _, kernel in launches(name, shard, batch) if kernel.family in families)
+
+
+def operations(name: str):
+    decoder = model(name).decoder
+    return [*decoder.embedding, *(op for layer in decoder.layers for op in layer), *decoder.head]
+
+
+def of_products(name: str) -> int:
+    """Active parameters that meet a token in a matrix product: not norms, nor an embedding that is not the head too."""
+    sizes = Sizes(model(name).decoder.sizes)
+    looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Gather))
+    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map))
+    return model(name).active_parameters() - norms - (0 if model(name).decoder.tied else looked_up)
+
+
+def test_every_architecture_has_a_model_to_try_it_with():
+    assert {catalog.load("models", name)["model_type"] for name in NAMES} >= {*catalog.names("compute.architectures")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_take_two_flop_for_each_active_weight_and_token(name):
+    """A batch that samples all of its tokens: 40 decodes."""
+    batch = Batch.of(*[(1, 100 * i) for i in range(40)])
+    assert flops(name, "gemm", "grouped_gemm", batch=batch) == 2 * of_products(name) * batch.tokens
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_flop_are_those_of_products_and_attention_but_for_a_few_per_cent(name):
+    whole = sum(kernel.work.flops for _, kernel in launches(name))
+    assert whole == pytest.approx(flops(name, "gemm", "grouped_gemm", "attention"), rel=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_read_every_active_weight(name):
+    """Of mixtures one token sees its own experts' alone."""
+    batch = Batch.of((1, 100))
+    reads = sum(kernel.work.reads for _, kernel in launches(name, batch=batch)
+                if kernel.family in ("gemm", "grouped_gemm"))
+    assert reads == pytest.approx(2 * of_products(name), rel=0.01)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cache_written_is_the_cache_held(name):
+    written = sum(kernel.work.writes for _, kernel in launches(name) if kernel.family == "kv_write")
+    assert written == BATCH.tokens * model(name).cache_per_token(WHOLE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensor_shards_sum_to_the_whole(name):
+    """Up to what every rank holds: norms and routers."""
+    half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
+    shared = sum(op.weights(sizes, WHOLE) for op in operations(name) if not getattr(op, "parallel", ""))
+    heads_norms = sum(op.weights(sizes, WHOLE) for op in operations(name)
+                      if isinstance(op, Map) and op.scale and op.parallel)
+    assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
+    assert 2 * model(name).cache_per_token(half) == model(name).cache_per_token(WHOLE)
+    assert 2 * flops(name, "attention", shard=half) == flops(name, "attention")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rank_sends_nothing_and_two_sum_what_they_contract(name):
+    assert not [kernel for _, kernel in launches(name) if isinstance(kernel, Collective)]
+    messages = [kernel for _, kernel in launches(name, Shard(tensor=2)) if isinstance(kernel, Collective)]
+    hidden = BATCH.tokens * model(name).decoder.sizes["m"] * 2
+    assert [message.bytes for message in messages if message.kind == "all_reduce"] == (
+        [hidden] * (1 + 2 * model(name).layers))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_one_after_another_are_the_whole(name, stages):
+    shards = [Shard(stage=stage, stages=stages) for stage in range(stages)]
+    assert [launch for shard in shards for launch in launches(name, shard)] == launches(name)
+    copied_head = model(name).decoder.tied * 2 * Sizes(model(name).decoder.sizes).volume("mV")
+    assert sum(model(name).weights(shard) for shard in shards) == model(name).weights(WHOLE) + copied_head
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_tokens_are_never_less_work(name):
+    def work(tokens: int) -> tuple[float, float]:
+        kernels = [kernel.work for _, kernel in launches(name, batch=Batch.of((tokens, 300)))]
+        return sum(each.flops for each in kernels), sum(each.bytes for each in kernels)
+
+    steps = [work(tokens) for tokens in (2, 3, 64, 65, 500)]
+    assert all(less[0] < more[0] and less[1] < more[1] for less, more in pairwise(steps))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_launches_of_a_layer_can_be_told_apart(name):
+    for layer in {*model(name).decoder.layers}:
+        labels = [op.label for op in layer]
+        assert len(labels) == len(set(labels))

@@ -1,0 +1,119 @@
+"""Whatever a kernel's shape: nothing negative, no less work for more of it, and blocks that cover the work."""
+
+from typing import Any, get_type_hints
+
+import pytest
+from attrs import evolve, fields
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.grouped_gemm import even_loads
+from ksim.flow.batch import Batch
+from ksim.foundation import catalog
+from ksim.foundation.units import DType
+
+NAMES = catalog.names("compute.kernels")
+Loads = tuple[tuple[int, int], ...]
+
+#: Values of a field by its type: all that a new family of independent fields needs.
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(1, 20_000),
+    float: st.floats(0, 1e12),
+    str: st.just("any"),
+    DType: st.sampled_from([DType.FP8, DType.BF16]),
+    int | None: st.none() | st.integers(1, 20_000),
+    Loads: st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 64)), min_size=1, max_size=4).map(tuple),
+}
+sequences = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 9000)), min_size=1, max_size=8)
+heads = st.tuples(st.integers(1, 16), st.integers(1, 16), st.sampled_from([64, 128, 256]))
+windows = st.sampled_from([0, 1, 17, 512, 4096])
+#: Families whose fields depend on each other.
+DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
+    "attention": st.builds(
+        lambda pairs, of, window, cache: AttentionLayer(of[0] * of[1], of[0], of[2], window, cache).over(
+            Batch.of(*pairs)),
+        sequences, heads, windows, VALUES[DType]),
+}
+
+
+def shapes(name: str) -> st.SearchStrategy[Kernel]:
+    if name in DEPENDENT:
+        return DEPENDENT[name]
+    family = catalog.find("compute.kernels", name)
+    hints = get_type_hints(family)
+    return st.builds(family, **{field.name: VALUES[hints[field.name]] for field in fields(family)})
+
+
+def more(value: Any, amount: int) -> Any:
+    """A larger value of a field, or the same where there is no more of it."""
+    if isinstance(value, DType):
+        return DType.BF16
+    if isinstance(value, tuple):
+        (rows, experts), *rest = value
+        return ((rows + amount, experts), *rest)
+    return value + amount if isinstance(value, int | float) else value
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_negative(name, data):
+    work = data.draw(shapes(name)).work
+    assert min(work.flops, work.reads, work.writes) >= 0
+    assert work.bytes == work.reads + work.writes
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), amount=st.integers(1, 500))
+@settings(max_examples=40, deadline=None)
+def test_work_grows_with_every_field(name, data, amount):
+    kernel = data.draw(shapes(name))
+    for field in fields(type(kernel)):
+        work = kernel.work
+        larger = evolve(kernel, **{field.name: more(getattr(kernel, field.name), amount)}).work
+        assert larger.flops >= work.flops, field.name
+        assert larger.reads >= work.reads, field.name
+        assert larger.writes >= work.writes, field.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), sms=st.sampled_from([58, 108, 132, 148, 188]))
+@settings(max_examples=60, deadline=None)
+def test_blocks_cover_the_work(name, data, sms):
+    """Tiles are filled up, so what all blocks compute is at least the kernel's FLOP."""
+    kernel = data.draw(shapes(name))
+    for launch in kernel.launches(sms):
+        assert launch.blocks * launch.flops >= kernel.work.flops * (1 - 1e-9), launch
+        assert min(launch.l2_bytes, launch.extra_bytes, launch.longest) >= 0, launch
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data(), sms=st.sampled_from([58, 108, 132, 148, 188]))
+@settings(max_examples=60, deadline=None)
+def test_waves_hold_all_blocks_and_no_sm_idles_through_one(name, data, sms):
+    for launch in data.draw(shapes(name)).launches(sms):
+        waves = launch.waves(sms)
+        assert (waves - 1) * sms < launch.blocks <= waves * sms
+        assert 0 <= launch.idle(sms) < 1
+        assert launch.busiest(sms) >= launch.blocks / sms * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_a_kernel_is_a_shape_and_nothing_else(name, data):
+    kernel = data.draw(shapes(name))
+    assert hash(evolve(kernel)) == hash(kernel)
+    assert evolve(kernel) == kernel
+    assert kernel.family
+
+
+@given(tokens=st.integers(1, 9000), experts=st.integers(1, 256), data=st.data())
+def test_even_loads_lose_no_row(tokens, experts, data):
+    top_k = data.draw(st.integers(1, experts))
+    loads = even_loads(tokens, top_k, experts)
+    assert sum(rows * count for rows, count in loads) == tokens * top_k
+    assert top_k <= sum(count for _, count in loads) <= experts
+    assert max(rows for rows, _ in loads) - min(rows for rows, _ in loads) <= 1

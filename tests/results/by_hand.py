@@ -1,0 +1,55 @@
+"""A log of three steps and three requests, small enough to know every number of."""
+
+from ksim.flow.batch import Batch
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    EngineBuilt,
+    Event,
+    Finished,
+    Log,
+    Rejected,
+    Routed,
+    Stepped,
+)
+from ksim.flow.request import Request
+from ksim.flow.timeline import Lap, Span, Timeline
+
+#: Two GPUs of 100 W static power, 1,000 FLOP/s and 100 bytes/s.
+ENGINE = EngineBuilt(4, "tiny", "toy", ranks=2, stages=1, kv_blocks=100, block_tokens=16, peak_flops=1000.0,
+                     peak_bandwidth=100.0, static_watts=100.0, memory=1e9, weights=1e6)
+
+GEMM = Span("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5, shape="8x8",
+            source="sweep")
+ATTENTION = Span("attention", "attention", 0.15, joules=10.0, flops=4.0, bytes=6.0, bound="memory", waves=0.5,
+                 idle=0.25, source="roofline")
+LAPS = (Lap((GEMM, 0), repeat=2),)
+
+
+def _timeline(laps: tuple[Lap, ...]) -> Timeline:
+    """Half a second: two GEMMs and two attentions; 30 J, 108 FLOP and 16 bytes on each rank."""
+    whole = Timeline.of(laps, [ATTENTION])
+    return Timeline(laps, (ATTENTION,), whole.seconds, whole.joules, whole.flops, whole.bytes)
+
+
+def small() -> Log:
+    """Request 7 gets three tokens, 8 gets one, 9 is rejected.
+
+    The GPUs work from 1.5, 2.5 and 3.5 for half a second each; nothing is there to do before 1.0 and after 4.0.
+    """
+    first, second = Request(7, 1.0, 10, 3, session="chat"), Request(8, 2.125, 20, 1, priority=2)
+    refused = Request(9, 2.5, 99, 5)
+    events: list[Event] = [
+        Arrived(1.0, first), Routed(1.0, 7, 4), Admitted(1.0, 7, 4, cached=4, known=10),
+        Arrived(2.125, second), Routed(2.125, 8, 4),
+        Stepped(2.25, 4, 0, 1.0, 1.5, 2.0, Batch.of((6, 4)), 0, 1, 1, (_timeline(LAPS),)),
+        Admitted(2.25, 8, 4, cached=0, known=20),
+        Arrived(2.5, refused), Rejected(2.5, 9, "too long"),
+        # Equal laps that are another object, as a second shape would have.
+        Stepped(3.25, 4, 1, 2.25, 2.5, 3.0, Batch.of((1, 10), (20, 0)), 1, 2, 3, (_timeline((Lap((GEMM, 0), 2),)),)),
+        Emitted(3.25, 8, 4, 1, 1), Finished(3.25, 8, 4),
+        Stepped(4.5, 4, 2, 3.25, 3.5, 4.0, Batch.of((1, 11)), 0, 1, 2, (_timeline(LAPS),)),
+        Emitted(4.5, 7, 4, 0, 2), Finished(4.5, 7, 4),
+    ]
+    return Log([ENGINE], events)

@@ -1,0 +1,23 @@
+"""Any log: fabricated runs of many shapes, whole or cut short."""
+
+from hypothesis import strategies as st
+
+from ksim.flow.events import Log
+
+from . import fabricate
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    whole = fabricate.log(
+        count=draw(st.integers(1, 25)),
+        rate=draw(st.sampled_from([2.0, 30.0, 5000.0])),
+        output=draw(st.sampled_from([2, 12])),
+        engines=draw(st.integers(1, 3)),
+        ranks=draw(st.sampled_from([1, 2])),
+        stages=draw(st.sampled_from([1, 2])),
+        preempt_every=draw(st.sampled_from([0, 5])),
+        seats=draw(st.sampled_from([2, 64])),
+    )
+    share = draw(st.sampled_from([1.0, 1.0, 0.5]))
+    return fabricate.cut(whole, share * whole.events[-1].time)

@@ -1,0 +1,85 @@
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+
+from ksim.flow.events import Log, Stepped
+from ksim.results.history import History
+from ksim.results.kernels import BOUNDS, kernel_table, seconds_by
+from ksim.results.occurrences import Occurrences
+
+from . import by_hand, fabricate
+from .strategies import logs
+
+
+def table_of(history: History):
+    return kernel_table(history, Occurrences.of(history.steps))
+
+
+def test_kernels_of_the_small_log():
+    rows = {row["label"]: row for row in table_of(History(by_hand.small())).to_pylist()}
+    assert rows["qkv"] == pytest.approx({
+        "label": "qkv", "family": "gemm", "launches": 6, "seconds": 0.6, "gpu_seconds": 1.2, "run_share": 0.6 / 4.5,
+        "busy_share": 0.4, "compute_share": 1.0, "memory_share": 0.0, "launch_share": 0.0, "communication_share": 0.0,
+        "mean_waves": 1.5, "mean_idle_sms": 0.5, "flops": 600.0, "bytes": 24.0, "joules": 60.0,
+        "flops_share": 0.5, "bandwidth_share": 0.2, "source": "sweep",
+    })
+    assert rows["attention"]["launches"] == 6
+    assert rows["attention"]["seconds"] == pytest.approx(0.9)
+    assert rows["attention"]["joules"] == pytest.approx(120.0)
+    assert rows["host"]["seconds"] == pytest.approx(1.5)
+    assert rows["idle"]["seconds"] == pytest.approx(1.5)
+    assert rows["host"]["busy_share"] is None
+
+
+def test_most_time_comes_first():
+    seconds = table_of(History(fabricate.log()))["seconds"].to_pylist()
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize("log", [fabricate.log(), fabricate.log(count=30, rate=90, engines=2, ranks=2, stages=2),
+                                 fabricate.pipelined()])
+def test_counting_equals_unfolding_every_step(log):
+    ranks = {built.engine: built.ranks for built in log.engines}
+    expected: dict[str, np.ndarray] = {}
+    for step in log.of(Stepped):
+        for lane in step.timelines:
+            for span in lane:
+                all_ranks = ranks[step.engine] * np.array([span.seconds, span.flops, span.bytes, span.joules])
+                row = np.array([1, span.seconds, *all_ranks])
+                expected[span.label] = expected.get(span.label, 0) + row
+    names = ("launches", "seconds", "gpu_seconds", "flops", "bytes", "joules")
+    found = {row["label"]: [row[name] for name in names] for row in table_of(History(log)).to_pylist()}
+    assert found.keys() - expected.keys() == {"host", "idle"}
+    for label, row in expected.items():
+        assert found[label] == pytest.approx(row.tolist())
+
+
+@settings(max_examples=20, deadline=None)
+@given(logs())
+def test_all_time_is_accounted_for(log):
+    history = History(log)
+    table = table_of(history)
+    stages = sum(built.stages for built in history.engines)
+    assert pc.sum(table["seconds"]).as_py() == pytest.approx(stages * history.duration)
+    if history.duration:
+        assert pc.sum(table["run_share"]).as_py() == pytest.approx(1.0)
+    if len(history.steps):
+        assert pc.sum(table["busy_share"]).as_py() == pytest.approx(1.0)
+    for row in table.to_pylist():
+        if row["busy_share"] is not None:
+            assert sum(row[f"{bound}_share"] for bound in BOUNDS) == pytest.approx(1.0)
+            assert 0 <= row["flops_share"] <= 1.0 and 0 <= row["bandwidth_share"] <= 1.0
+
+
+def test_steps_split_by_family_add_up_to_the_steps():
+    history = History(fabricate.log(count=30, ranks=2, stages=2))
+    names, seconds = seconds_by(history, Occurrences.of(history.steps), "family")
+    assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
+    expected = [sum(lane.seconds for lane in step.timelines) for step in history.steps.events]
+    assert seconds.sum(axis=1) == pytest.approx(expected)
+
+
+def test_a_run_without_steps_was_idle():
+    rows = table_of(History(Log([by_hand.ENGINE]))).to_pylist()
+    assert [(row["label"], row["seconds"]) for row in rows] == [("host", 0.0), ("idle", 0.0)]

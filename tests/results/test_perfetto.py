@@ -1,0 +1,129 @@
+import gzip
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from ksim.flow.events import Log
+from ksim.results import perfetto
+from ksim.results.history import History
+from ksim.results.perfetto import trace, write_trace
+from ksim.results.perfetto.requests import phases
+
+from . import by_hand, fabricate
+
+
+def load(log: Log, window=None) -> dict:
+    return json.loads("".join(trace(History(log), window)))
+
+
+def slices(events: list[dict]) -> dict[tuple[int, int], list[dict]]:
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
+    return tracks
+
+
+LOGS = [by_hand.small(), fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2), fabricate.pipelined(),
+        fabricate.cut(fabricate.log(count=20), 1.0), Log(), Log([by_hand.ENGINE])]
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_slices_on_a_track_follow_one_another(log):
+    for track in slices(load(log)["traceEvents"]).values():
+        # Perfetto reads nanoseconds; compare in them.
+        spans = [(round(1e3 * event["ts"]), round(1e3 * event["dur"])) for event in track]
+        assert all(duration >= 0 for _, duration in spans)
+        for (begin, duration), (following, _) in pairwise(spans):
+            assert begin + duration <= following
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_request_spans_nest_and_close(log):
+    open_spans: dict[int, list[str]] = defaultdict(list)
+    last: dict[int, float] = defaultdict(float)
+    for event in load(log)["traceEvents"]:
+        if event["ph"] not in ("b", "e"):
+            continue
+        assert event["ts"] >= last[event["id"]]
+        last[event["id"]] = event["ts"]
+        if event["ph"] == "b":
+            open_spans[event["id"]].append(event["name"])
+        else:
+            assert open_spans[event["id"]].pop() == event["name"]
+    assert not any(open_spans.values())
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_counters_go_forward(log):
+    tracks = defaultdict(list)
+    for event in load(log)["traceEvents"]:
+        if event["ph"] == "C":
+            tracks[event["pid"], event["name"]].append(event["ts"])
+    assert all(times == sorted(times) for times in tracks.values())
+
+
+def test_kernels_of_the_small_log():
+    events = load(by_hand.small())["traceEvents"]
+    tracks, names = slices(events), {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    ranks = [tracks[track] for track in sorted(tracks) if names[track[1]].startswith("rank")]
+    assert len(ranks) == 2
+    assert [{**event, "tid": 0} for event in ranks[0]] == [{**event, "tid": 0} for event in ranks[1]]
+    kernels = [(event["name"], event["ts"], event["dur"]) for event in ranks[0][:4]]
+    assert kernels == [("qkv", 1.5e6, 0.1e6), ("attention", 1.6e6, 0.15e6), ("qkv", 1.75e6, 0.1e6),
+                       ("attention", 1.85e6, 0.15e6)]
+    assert ranks[0][0]["args"] == {"shape": "8x8", "bound": "compute", "waves": 1.5, "idle_sms": 0.5, "flops": 50,
+                                   "bytes": 2}
+
+
+def test_steps_carry_their_batch():
+    step = next(event for event in load(by_hand.small())["traceEvents"] if event["name"] == "mixed")
+    assert (step["ts"], step["dur"]) == (2.5e6, 0.5e6)
+    assert step["args"] == {"step": 1, "tokens": 21, "decodes": 1, "prefills": 1, "samples": 2, "waiting": 1,
+                            "running": 2, "kv_blocks": 3}
+
+
+def test_stages_of_a_pipeline_work_side_by_side():
+    log = fabricate.pipelined()
+    tracks = slices(load(log)["traceEvents"])
+    first, second = tracks[2, 1], tracks[2, 2]
+    assert len(first) == len(second) == 6
+    for early, late in zip(first, second, strict=True):
+        assert late["ts"] >= early["ts"] + early["dur"] - 1e-3
+    # The second step is on the first stage while the first is on the second.
+    assert first[1]["ts"] < second[0]["ts"] + second[0]["dur"]
+
+
+def test_phases_of_a_request():
+    moves = [(1.0, True), (4.0, False), (6.0, True)]
+    assert list(phases(0.0, moves, [2.0, 3.0, 7.0, 8.0], 8.0)) == [
+        ("queued", 0.0, 1.0), ("prefill", 1.0, 2.0), ("decode", 2.0, 4.0), ("preempted", 4.0, 6.0),
+        ("prefill", 6.0, 7.0), ("decode", 7.0, 8.0)]
+    assert list(phases(0.0, [], [], 5.0)) == [("queued", 0.0, 5.0)]
+    assert list(phases(0.0, [(1.0, True)], [], 5.0)) == [("queued", 0.0, 1.0), ("prefill", 1.0, 5.0)]
+
+
+def test_a_window_shows_the_kernels_of_its_steps_only():
+    document = load(by_hand.small(), window=(2.6, 2.7))
+    kernels = [event for event in document["traceEvents"] if event.get("cat") in ("gemm", "attention")]
+    assert {event["ts"] for event in kernels} == {2.5e6, 2.6e6, 2.75e6, 2.85e6}
+    assert document["otherData"] == {"kernel_slices": 8, "kernel_slices_left_out": 16}
+
+
+def test_what_exceeds_the_budgets_is_left_out_and_said(monkeypatch):
+    monkeypatch.setattr(perfetto, "KERNEL_BUDGET", 20)
+    monkeypatch.setattr(perfetto, "EVENT_BUDGET", 20)
+    document = load(by_hand.small())
+    assert document["otherData"]["kernel_slices"] == 16
+    assert "one in 3" in document["otherData"]["note"]
+    assert len([event for event in document["traceEvents"] if event.get("tid") == 1 and event["ph"] == "X"]) == 1
+
+
+def test_the_file_is_the_same_each_time(tmp_path):
+    files = [tmp_path / "a.json.gz", tmp_path / "b.json.gz"]
+    for file in files:
+        write_trace(History(fabricate.log(count=10)), file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert json.loads(gzip.decompress(files[0].read_bytes()))["displayTimeUnit"] == "ms"

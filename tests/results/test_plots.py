@@ -1,0 +1,46 @@
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+
+from ksim.results.history import History
+from ksim.results.occurrences import Occurrences
+from ksim.results.plots import plot_trace
+from ksim.results.plots.composition import composition
+from ksim.results.plots.style import PALETTE, looks
+
+from . import fabricate
+
+
+def test_composition_adds_up_to_the_steps():
+    history = History(fabricate.log(count=30, ranks=2))
+    data = composition(history, Occurrences.of(history.steps))
+    assert (data.parts[0], data.parts[-1]) == ("gemm", "waiting for the CPU")
+    assert set(data.parts[1:-1]) == {"all-reduce", "elementwise", "attention"}
+    assert data.steps.sum() == len(history.steps)
+    total = (data.seconds.sum(axis=1) * data.steps).sum()
+    assert total == pytest.approx((history.steps.end - history.steps.start + history.host_gaps).sum())
+
+
+@pytest.mark.parametrize("arrivals", [np.cumsum(np.random.default_rng(0).exponential(1, 200)), np.zeros(200)])
+def test_a_trace_is_plotted_the_same_each_time(arrivals, tmp_path):
+    lengths = np.random.default_rng(1).integers(1, 4000, 200)
+    files = [plot_trace(tmp_path / name, arrivals, lengths, lengths, "A trace") for name in ("a.png", "b.png")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert Image.open(files[0]).info.keys() <= {"dpi"}
+
+
+def test_an_empty_trace_is_plotted(tmp_path):
+    assert plot_trace(tmp_path / "empty.png", [], [], []).stat().st_size > 0
+
+
+def test_the_users_settings_neither_matter_nor_change():
+    mpl.rcParams["lines.linewidth"] = 9
+    with looks():
+        assert mpl.rcParams["lines.linewidth"] < 3
+    assert mpl.rcParams["lines.linewidth"] == 9
+    mpl.rcdefaults()
+
+
+def test_colours_differ():
+    assert len(set(PALETTE)) == len(PALETTE)

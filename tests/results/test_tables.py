@@ -1,0 +1,63 @@
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from ksim.flow.events import Arrived, Stepped
+from ksim.results.history import History
+from ksim.results.metrics import summarise
+from ksim.results.tables import request_table, step_table
+
+from . import by_hand, fabricate
+
+
+def test_requests_of_the_small_log():
+    first, second, refused = request_table(History(by_hand.small())).to_pylist()
+    assert first == pytest.approx({
+        "id": 7, "engine": 4, "arrival_s": 1.0, "prompt_tokens": 10, "output_tokens": 3, "cached_tokens": 4,
+        "queue_s": 0.0, "ttft_s": 1.25, "tpot_s": 1.125, "itl_p50_s": 1.125, "itl_max_s": 1.25, "e2e_s": 3.5,
+        "preemptions": 0, "status": "completed", "reason": None, "session": "chat", "priority": 0,
+    })
+    assert (second["queue_s"], second["tpot_s"], second["itl_max_s"], second["priority"]) == (0.125, None, None, 2)
+    assert (refused["status"], refused["reason"], refused["engine"]) == ("rejected", "too long", None)
+    assert refused["ttft_s"] is refused["queue_s"] is refused["cached_tokens"] is None
+
+
+def test_steps_of_the_small_log():
+    rows = step_table(History(by_hand.small())).to_pylist()
+    assert rows[1] == pytest.approx({
+        "engine": 4, "step": 1, "scheduled_s": 2.25, "start_s": 2.5, "end_s": 3.0, "time_s": 3.25, "decodes": 1,
+        "decode_context_tokens": 10, "prefills": 1, "prefill_tokens": 20, "samples": 2, "waiting": 1, "running": 2,
+        "kv_blocks": 3, "flops": 216.0, "bytes": 32.0, "joules": 60.0, "watts": 100 + 60 / 2 / 0.5, "host_gap_s": 0.5,
+    })
+
+
+def test_host_gaps_begin_with_the_work_not_with_the_last_step():
+    # Nothing is there to do before 1.0; from then on the first request always has work left.
+    assert step_table(History(by_hand.small()))["host_gap_s"].to_pylist() == pytest.approx([0.5, 0.5, 0.5])
+
+
+def test_a_cut_run_has_unfinished_requests():
+    table = request_table(History(fabricate.cut(by_hand.small(), 3.25)))
+    assert table["status"].to_pylist() == ["unfinished", "completed", "rejected"]
+    assert table["e2e_s"].to_pylist() == pytest.approx([None, 1.125, None])
+
+
+def test_median_and_largest_gap_are_each_requests_own():
+    history = History(fabricate.log())
+    requests = history.requests
+    for row, values in enumerate(request_table(history).to_pylist()):
+        gaps = sorted(np.diff(requests.tokens[requests.first[row]: requests.first[row + 1]]).tolist())
+        if gaps:
+            middle = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
+            assert (values["itl_p50_s"], values["itl_max_s"]) == pytest.approx((middle, gaps[-1]))
+
+
+def test_tables_and_summary_agree():
+    history = History(fabricate.log(count=80, engines=2, ranks=2, rate=100, preempt_every=7))
+    requests, steps, summary = request_table(history), step_table(history), summarise(history)
+    assert requests.num_rows == len(history.events[Arrived])
+    assert steps.num_rows == len(history.events[Stepped]) == summary["steps"]
+    assert pc.sum(requests["output_tokens"]).as_py() == summary["generated_tokens"] == pc.sum(steps["samples"]).as_py()
+    assert pc.sum(requests["preemptions"]).as_py() == summary["preemptions"] > 0
+    assert pc.sum(steps["joules"]).as_py() == pytest.approx(summary["dynamic_energy_joules"])
+    assert pc.mean(requests["ttft_s"]).as_py() * 1e3 == pytest.approx(summary["mean_ttft_ms"])

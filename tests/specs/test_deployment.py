@@ -1,0 +1,53 @@
+"""How a model is cut over GPUs, and what an engine's settings mean."""
+
+import pytest
+
+from ksim.foundation.config import structure
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.deployment import EngineSettings, Precision, Shard, Slo
+
+
+@pytest.mark.parametrize("layers, stages, sizes", [
+    (32, 1, [32]), (32, 4, [8, 8, 8, 8]),
+    (80, 3, [27, 27, 26]), (61, 4, [15, 15, 16, 15]), (5, 4, [1, 1, 2, 1]),  # vLLM: not to the last, which has the head
+])
+def test_stages_hold_consecutive_layers(layers, stages, sizes):
+    shares = [Shard(stage=stage, stages=stages).share(layers) for stage in range(stages)]
+    assert [len(share) for share in shares] == sizes
+    assert [i for share in shares for i in share] == list(range(layers))
+
+
+def test_ends_of_a_pipeline():
+    assert [(Shard(stage=i, stages=3).first, Shard(stage=i, stages=3).last) for i in range(3)] == [
+        (True, False), (False, False), (False, True)]
+
+
+@pytest.mark.parametrize("settings, precision", [
+    ({}, Precision(DType.BF16, DType.BF16, DType.BF16)),
+    ({"quantization": "fp8"}, Precision(DType.FP8, DType.FP8, DType.BF16)),
+    ({"quantization": "fp8_w8a16", "kv_cache_dtype": "fp8"}, Precision(DType.FP8, DType.BF16, DType.FP8)),
+])
+def test_precision_follows_from_vllms_settings(settings, precision):
+    assert EngineSettings(**settings).precision == precision
+
+
+def test_gpus_of_an_engine():
+    assert EngineSettings(tensor_parallel_size=4, pipeline_parallel_size=2).gpus == 8
+
+
+@pytest.mark.parametrize("table, problem", [
+    ({"tensor_parallel_size": 0}, "'tensor_parallel_size' must be > 0: 0"),
+    ({"gpu_memory_utilization": 1.5}, "'gpu_memory_utilization' must be <= 1: 1.5"),
+    ({"quantization": "fp6"}, "'quantization' must be in"),
+    ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
+])
+def test_settings_that_cannot_be(table, problem):
+    with pytest.raises(ConfigError) as error:
+        structure(EngineSettings, table, "serve")
+    assert problem in str(error.value)
+
+
+def test_latency_targets_are_read_with_their_units():
+    slo = structure(Slo, {"ttft": "200 ms", "tpot": 0.05})
+    assert (slo.ttft, slo.tpot, slo.e2el) == (0.2, 0.05, None)

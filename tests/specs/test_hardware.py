@@ -1,0 +1,134 @@
+"""GPUs and systems: what a data file may say, and what the catalogue's files do say."""
+
+import json
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from ksim.foundation import catalog
+from ksim.foundation.config import structure
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.hardware import Gpu, Link, System
+
+GPUS = {name: structure(Gpu, catalog.load("gpus", name), name) for name in catalog.entries("gpus")}
+SYSTEMS = {name: structure(System, catalog.load("systems", name), name) for name in catalog.entries("systems")}
+
+REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "kernels" / "gpus.json"
+REFERENCE_NAMES = {
+    "a100-80g": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "gb200": "gb200",
+    "l40s": "l40s", "l4": "l4", "rtx-pro-6000": "rtx_pro_6000_server",
+}
+#: Where we differ from the reference, and why.
+EXCEPTIONS = {
+    ("l4", "mem_capacity_gib"): "24 GB are sold; ECC leaves 23,034 MiB",
+    ("b200", "pcie_bw_gbs_unidir"): "HGX B200 hosts have PCIe Gen5; the reference takes the chip's Gen6",
+    ("rtx-pro-6000", "mem_bw_gbs"): "1,792 GB/s is the Workstation Edition's; none of its kernels exceeds 1,540",
+}
+
+
+def test_quantities_are_read_with_their_units():
+    gpu = GPUS["h200"]
+    assert gpu.bandwidth == 4.8e12
+    assert gpu.memory == 139.8 * 2**30
+    assert gpu.flops[DType.BF16] == 989.5e12
+    assert gpu.power.flop[DType.BF16] == pytest.approx(0.755e-12)
+
+
+@pytest.mark.parametrize("changes, problem", [
+    ({"bandwidth": "4.8 terabytes"}, "'4.8 terabytes' is not a quantity such as '4.8 TB/s'"),
+    ({"bandwidth": 0}, "'bandwidth' must be > 0: 0.0"),
+    ({"sms": "many"}, "sms: expected a whole number, not 'many'"),
+    ({"flops": {}}, "Length of 'flops' must be >= 1: 0"),
+    ({"flops": {"bf16": 0}}, "'flops' must be > 0: 0.0"),
+    ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32)"),
+    ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
+                 " nvlink, pcie, power, system, source"),
+])
+def test_what_a_gpu_file_may_not_say(changes, problem):
+    with pytest.raises(ConfigError) as error:
+        structure(Gpu, {**catalog.load("gpus", "h200"), **changes}, "h200.toml")
+    assert str(error.value).startswith("h200.toml: ")
+    assert str(error.value).endswith(problem)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_gpus_agree_with_the_reference(name):
+    if not REFERENCE.exists():
+        pytest.skip("the reference is not here")
+    gpu, reference = GPUS[name], json.loads(REFERENCE.read_text())["gpus"][REFERENCE_NAMES[name]]
+    facts = reference["not_from_yaml"]
+    pairs = {
+        "mem_bw_gbs": (gpu.bandwidth / 1e9, reference["mem_bw_gbs"]),
+        "mem_capacity_gib": (gpu.memory / 2**30, reference["mem_capacity_gib"]),
+        "power_w": (gpu.power.limit, reference["power_w"]),
+        "pcie_bw_gbs_unidir": (gpu.pcie / 1e9, reference["pcie_bw_gbs_unidir"]),
+        "intra_node_bw_gbs_unidir": ((gpu.nvlink or gpu.pcie) / 1e9, reference["intra_node_bw_gbs_unidir"]),
+        "sm_count": (gpu.sms, facts["sm_count"]),
+        "l2_mib": (gpu.l2 / 2**20, facts["l2_mib"]),
+        "boost_mhz": (gpu.clock / 1e6, facts.get("boost_mhz", gpu.clock / 1e6)),
+        **{dtype: (gpu.flops[DType.named(dtype)] / 1e12, peak) for dtype, peak in reference["peak_tflops"].items()},
+    }
+    differing = {(name, key) for key, (ours, theirs) in pairs.items() if ours != pytest.approx(theirs, rel=0.02)}
+    assert differing == {exception for exception in EXCEPTIONS if exception[0] == name}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_says_where_its_figures_come_from(name):
+    assert GPUS[name].source.startswith("https://")
+    assert GPUS[name].power.source.startswith(("Measured", "Estimate"))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_format_has_its_power(name):
+    gpu = GPUS[name]
+    assert gpu.power.flop.keys() == gpu.flops.keys()
+    assert {DType.FP32, DType.BF16} <= gpu.flops.keys()
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_power_at_work_is_near_the_limit_and_streaming_is_below_it(name):
+    """A GEMM of 8192 x 28672 x 4096 at 75 % of peak, with its traffic; and memory at 92 % of its bandwidth."""
+    gpu, power = GPUS[name], GPUS[name].power
+    rate = 0.75 * gpu.flops[DType.BF16]
+    traffic = rate * 2 * (8192 * 4096 + 28672 * 4096 + 8192 * 28672) / (2 * 8192 * 28672 * 4096)
+    assert power.idle + rate * power.flop[DType.BF16] + traffic * power.hbm == pytest.approx(power.limit, rel=0.1)
+    assert power.idle + 0.92 * gpu.bandwidth * power.hbm < power.limit
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_has_a_system(name):
+    system = SYSTEMS[GPUS[name].system]
+    assert system.gpu == name
+    assert system.inside.bandwidth == (GPUS[name].nvlink or GPUS[name].pcie)
+    assert system.interconnect == ("nvlink" if GPUS[name].nvlink else "pcie")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_link_says_where_its_figures_come_from(name):
+    system = SYSTEMS[name]
+    assert system.source.startswith("https://")
+    assert all(link.source for link in (system.inside, system.network, system.between_sockets) if link)
+    assert evolve(system, nodes=2).gpus == 2 * system.gpus_per_node
+
+
+@pytest.mark.parametrize("name, links, each", [
+    ("hgx-a100", 12, 20e9), ("hgx-h100", 18, 20.6e9), ("hgx-h200", 18, 20.6e9), ("hgx-b200", 18, 40.1e9),
+    ("gb200-nvl72", 18, 40.1e9)])
+def test_nvlink_reaches_what_nccl_counts(name, links, each):
+    inside = SYSTEMS[name].inside
+    assert inside.bandwidth * inside.efficiency == pytest.approx(links * each, rel=1e-3)
+
+
+@pytest.mark.parametrize("changes, problem", [
+    ({"nodes": 2, "network": None}, "system 'pair' has 2 nodes but no [network] between them"),
+    ({"sockets": 2}, "system 'pair' has 2 sockets but no [between_sockets] link"),
+    ({"sockets": 3, "between_sockets": Link(1e9)}, "2 GPUs do not divide over 3 sockets"),
+    ({"interconnect": "wire"}, "'interconnect' must be in ('nvlink', 'pcie') (got 'wire')"),
+])
+def test_systems_that_cannot_be(changes, problem):
+    pair = {"name": "pair", "gpu": "l4", "gpus_per_node": 2, "interconnect": "pcie", "inside": Link("32 GB/s")}
+    with pytest.raises(ValueError) as error:
+        System(**{**pair, **changes})
+    assert error.value.args[0] == problem

@@ -1,0 +1,87 @@
+"""What a reader says of a file it cannot use: where, what is wrong, what to do."""
+
+import gzip
+import sys
+
+import pytest
+
+from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.workload.ledger import Ledger
+from ksim.workload.order import WINDOW
+from ksim.workload.reading import read
+from ksim.workload.replay import Replay
+
+HEADER = "arrival,prompt,output\n"
+ROW = '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("", "trace: is empty"),
+    ("\n\r\n", "trace: is empty"),
+    (HEADER, "trace: has no request to replay"),
+    (HEADER + "0,5,0\n", "trace: has no request to replay; rows without output tokens .failed requests., dropped: 1"),
+    (b"PAR1\x00\x15\x04" * 9, "trace:1: is not text"),
+    (HEADER.encode() + b"0,\xff,1\n", "trace:2: is not text"),
+    (HEADER.encode("utf-16"), "trace:1: is not text"),
+    (gzip.compress(HEADER.encode() * 99)[:-12], r"trace.*: cannot be read: Compressed file ended"),
+    (ROW + '{"timestamp": 5, "input_le', "trace:2: is not a JSON object; is the file cut short"),
+    (ROW + "[1]\n", "trace:2: is not a JSON object"),
+    (ROW + '{"timestamp": 5, "output_length": 1}\n', "trace:2: has no input_length or input_tokens, only timestamp"),
+    (ROW + '{"timestamp": 5, "input_length": true, "output_length": 1}\n', "trace:2: input_length is True; expected"),
+    (ROW + '{"timestamp": NaN, "input_length": 5, "output_length": 1}\n', "trace:2: timestamp is nan; expected"),
+    (HEADER + "0,NaN,1\n", "trace:2: prompt is 'NaN'; expected a whole number of tokens"),
+    (HEADER + "0,5,-1\n", "trace:2: output is '-1'; expected a whole number of tokens"),
+    (HEADER + "0,5.5,1\n", "trace:2: prompt is '5.5'; expected a whole number of tokens"),
+    (HEADER + "0,1e99,1\n", "trace:2: prompt is '1e99'"),
+    (HEADER + "0,,1\n", "trace:2: prompt is ''"),
+    (HEADER + "inf,5,1\n", "trace:2: arrival is 'inf'; expected a number"),
+    (HEADER + "0,5,1\n\n0,5\n", "trace:4: has 2 fields, but the header has 3; is the file cut short"),
+    (HEADER + '0,"5"x,1\n', "trace:2: is not valid CSV"),
+    ("arrival,prompt,output,delay\n0,5,1,-2\n", "trace:2: delay is '-2'; expected no negative time"),
+    ("arrival,prompt,output,priority\n0,5,1,high\n", "trace:2: priority is 'high'; expected a whole number"),
+])
+def test_says_where_and_what(trace, content, message):
+    with pytest.raises(DataError, match=message):
+        list(Replay(trace(content)).requests(0))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.csv: cannot be read: No such file"):
+        list(Replay(tmp_path / "gone.csv").requests(0))
+
+
+def test_missing_column_of_a_named_format(trace):
+    with pytest.raises(DataError, match="trace:1: has no column 'prompt', only arrival, output; is it of another"):
+        list(read(trace("arrival,output\n0,1\n"), "plain"))
+
+
+def test_unknown_format(trace):
+    with pytest.raises(UnknownName, match="no trace format named 'azur'; did you mean 'azure'"):
+        list(read(trace(HEADER), "azur"))
+
+
+def test_reader_from_outside(trace, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from ksim.workload.row import Row\nclass Words:\n"
+                                      "    def rows(self, lines, chunk_tokens):\n"
+                                      "        for line in lines:\n            yield Row(0, len(line), 1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [row.prompt for row in read(trace("one\nthree"), "mine:Words")] == [3, 5]
+    with pytest.raises(ConfigError, match="mine:Verse"):
+        list(read(trace("one"), "mine:Verse"))
+    sys.modules.pop("mine")
+
+
+def test_a_little_disorder_is_put_in_order_and_counted(trace):
+    ledger = Ledger()
+    rows = read(trace(HEADER + "5,1,1\n3,2,1\n5,3,1\n4,4,1\n"), ledger=ledger)
+    assert [(row.arrival, row.prompt) for row in rows] == [(0, 2), (1, 4), (2, 1), (2, 3)]
+    assert ledger.reordered == 2
+
+
+def test_much_disorder_needs_sort(trace):
+    path = trace(HEADER + "".join(f"{second},1,1\n" for second in range(WINDOW + 9)) + "2,7,1\n")
+    with pytest.raises(DataError, match=f"trace:{WINDOW + 11}: arrives more than 1,024 rows after .*sort = true"):
+        list(read(path))
+    ledger = Ledger()
+    assert list(read(path, sorting=True, ledger=ledger))[3].prompt == 7
+    assert ledger.reordered == 1

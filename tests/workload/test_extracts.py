@@ -1,0 +1,90 @@
+"""The public traces themselves, against what others measured in them."""
+
+import pytest
+
+from ksim.foundation.config import plain
+from ksim.foundation.rng import stream
+from ksim.workload.distributions import FromTable, tokens
+from ksim.workload.fit import fit
+from ksim.workload.ledger import Ledger
+from ksim.workload.lengths import LengthTable
+from ksim.workload.reading import recognise
+from ksim.workload.replay import Replay
+from ksim.workload.statistics import measure
+
+MEASURED = [
+    ("azure_llm_2023/AzureLLMInferenceTrace_code.csv", "azure_llm_2023/code|shared", "azure"),
+    ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/conv|shared", "azure"),
+    ("mooncake_fast25/conversation_trace.jsonl", "mooncake_fast25/conversation|shared", "mooncake"),
+    ("mooncake_fast25/synthetic_trace.jsonl", "mooncake_fast25/synthetic|shared", "mooncake"),
+    ("vidur/splitwise_code.csv", "vidur/splitwise_code|shared", "vidur"),
+    ("vidur/splitwise_conv.csv", "vidur/splitwise_conv|shared", "vidur"),
+]
+SAMPLES = [
+    ("azure_llm_2024/AzureLLMInferenceTrace_code_1week.sample10.csv", "azure", 10),
+    ("azure_llm_2024/AzureLLMInferenceTrace_conv_1week.sample10.csv", "azure", 10),
+    ("azure_lmm_2025/AzureLMMInferenceTrace_multimodal.sample10.csv", "azure", 10),
+    ("frontier/prefix_cache_shared_session_trace.csv", "vidur", 2),
+]
+TABLES = {"azure-conv-2023": "azure_llm_2023/AzureLLMInferenceTrace_conv.csv",
+          "azure-code-2023": "azure_llm_2023/AzureLLMInferenceTrace_code.csv",
+          "mooncake-conversation": "mooncake_fast25/conversation_trace.jsonl"}
+
+
+@pytest.mark.parametrize(("file", "key", "format"), MEASURED)
+def test_statistics_are_those_that_others_measured(extracts, known, file, key, format):
+    assert recognise(extracts / file) == format
+    statistics = measure(Replay(extracts / file).requests(0))
+    theirs, arrivals = known[key], statistics.arrivals
+    assert statistics.requests == theirs["arrivals"]["n"]
+    assert arrivals.duration == pytest.approx(theirs["arrivals"]["duration_s"], abs=6e-4)
+    assert arrivals.rate == pytest.approx(theirs["arrivals"]["rate_rps"], abs=6e-5)
+    assert arrivals.variation == pytest.approx(theirs["arrivals"]["ia_cv"], abs=6e-4)
+    assert arrivals.longest_gap == pytest.approx(theirs["arrivals"]["ia_max_s"], abs=6e-4)
+    assert (arrivals.ties, arrivals.peak_1s, arrivals.peak_10s * 10) == (
+        theirs["arrivals"]["zero_gaps"], theirs["arrivals"]["peak_1s"], pytest.approx(theirs["arrivals"]["peak_10s"]))
+    for ours, name in ((statistics.prompt, "prompt"), (statistics.output, "output")):
+        assert ours.mean == pytest.approx(theirs[name]["mean"], abs=0.06)
+        for probability, percentile in ((0.05, "p5"), (0.25, "p25"), (0.5, "p50"), (0.75, "p75"), (0.9, "p90"),
+                                        (0.95, "p95"), (0.99, "p99"), (1.0, "max")):
+            assert ours.at(probability) == pytest.approx(theirs[name][percentile], abs=0.06)
+
+
+@pytest.mark.parametrize(("file", "key", "format"), [case for case in MEASURED if case[2] == "mooncake"])
+def test_sharing_is_what_others_measured(extracts, known, file, key, format):
+    statistics = measure(Replay(extracts / file).requests(0))
+    theirs, sharing = known[key]["prefix"], statistics.sharing
+    assert (sharing.chunks, sharing.requests_all_hit) == (theirs["blocks"], theirs["fully_cached_requests"])
+    assert sharing.hit_chunks / sharing.chunks == pytest.approx(theirs["prefix_hit_blocks"], abs=6e-5)
+    assert statistics.hit_share == pytest.approx(theirs["prefix_hit_tokens"], abs=6e-5)
+    assert sharing.requests_with_hit / statistics.requests == pytest.approx(theirs["requests_with_hit"], abs=6e-5)
+
+
+def test_burstgpt_failures_are_no_requests(extracts, known):
+    theirs, ledger = known["burstgpt/head42|shared"], Ledger()
+    statistics = measure(Replay(extracts / "burstgpt/BurstGPT_1.head42.csv").requests(0, ledger), ledger)
+    assert (ledger.rows, ledger.zero_outputs) == (theirs["arrivals"]["n"], theirs["output"]["zeros"])
+    assert statistics.requests == 38
+    assert statistics.prompt.total == pytest.approx(42 * theirs["prompt"]["mean"], abs=3)
+    assert statistics.output.total == pytest.approx(42 * theirs["output"]["mean"], abs=3)
+
+
+@pytest.mark.parametrize(("file", "format", "requests"), SAMPLES)
+def test_samples_are_read_whole(extracts, file, format, requests):
+    assert recognise(extracts / file) == format
+    assert len(list(Replay(extracts / file).requests(0))) == requests
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_lengths_are_fitted_to_the_traces(extracts, name):
+    table = LengthTable.named(name)
+    replay = Replay(extracts / TABLES[name], spread="mooncake" in name)
+    assert plain(fit(measure(replay.requests(0)), table.source, table.licence, table.note)) == plain(table)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("side", ["prompt", "output"])
+def test_draws_from_a_table_have_the_mean_of_its_trace(extracts, name, side):
+    draws = tokens(FromTable(name), stream(0, "test"), side)
+    real = getattr(measure(Replay(extracts / TABLES[name]).requests(0)), side)
+    assert sum(next(draws) for _ in range(20_000)) / 20_000 == pytest.approx(real.mean, rel=0.04)
