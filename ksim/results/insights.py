@@ -85,9 +85,9 @@ def _cache(summary: Summary) -> Iterator[Insight]:
     peak = summary["kv_cache_usage_peak"]
     share = percent(peak, 0)
     if summary["preemptions"]:
-        yield Insight(
-            f"The KV cache ran full: {number(summary['preemptions'])} preemptions cost "
-            f"{number(summary['recomputed_tokens'])} tokens computed again.")
+        often = "1 preemption" if summary["preemptions"] == 1 else f"{number(summary['preemptions'])} preemptions"
+        again = number(summary["recomputed_tokens"])
+        yield Insight(f"The KV cache ran full: {often} cost {again} tokens computed again.")
     elif peak is not None and peak < 0.5:
         yield Insight(f"The KV cache is never above {share} full.")
     elif peak is not None and peak >= 0.95:

@@ -26,6 +26,9 @@ _TITLES = {
     "e2el": "Arrival to last token",
     "queue": "In the queue",
 }
+#: Families with a smaller share of the run are shown together.
+_SMALL = 0.005
+_WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 _COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
 
 
@@ -129,22 +132,28 @@ def _time_table(kernels: pa.Table) -> Table:
     table.add_column("bound by", min_width=19, no_wrap=True)
     table.add_column("mostly")
     families = kernels.group_by("family").aggregate([("run_share", "sum")])
-    for family in families.sort_by([("run_share_sum", "descending"), ("family", "ascending")]).to_pylist():
-        members = kernels.filter(pc.equal(kernels["family"], family["family"])).to_pylist()
-        table.add_row(*_time_row(family["family"], family["run_share_sum"] or 0.0, members))
+    families = families.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
+    shares = [(row["family"], row["run_share_sum"] or 0.0) for row in families.to_pylist()]
+    small = [share for family, share in shares if share < _SMALL and family not in _WAITING]
+    for family, share in shares:
+        if family in _WAITING:
+            table.add_row(Text(_WAITING[family], style="dim"), percent(share), bar(share, "grey37"), "", "")
+        elif share >= _SMALL or len(small) == 1:
+            members = kernels.filter(pc.equal(kernels["family"], family)).to_pylist()
+            table.add_row(family, percent(share), *_limits(share, members))
+    if len(small) > 1:
+        table.add_row(f"{len(small)} others", percent(sum(small)), bar(sum(small), "grey58"), "", "")
     return table
 
 
-def _time_row(family: str, share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
-    if family in (HOST, IDLE):
-        name = Text("waiting for the CPU" if family == HOST else "nothing to do", style="dim")
-        return name, percent(share), bar(share, "grey37"), "", ""
+def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
+    """A family's bar, what bounds it, and the kernels it spends most of its time in."""
     seconds = sum(member["seconds"] for member in members)
     bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
     bound = max(BOUNDS, key=lambda name: bounds[name])
     labels = ", ".join(str(member["label"]) for member in members[:2])
     limit = f"{bound} {percent(bounds[bound] / seconds, 0)}" if seconds else ""
-    return family, percent(share), bar(share, _COLOURS[bound]), limit, Text(labels, style="dim")
+    return bar(share, _COLOURS[bound]), limit, Text(labels, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def bar(share: float, colour: str) -> Text:

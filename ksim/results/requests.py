@@ -45,12 +45,11 @@ class Requests:
         """How many tokens each request got, and when: stretches of step times, put in the order of the rows."""
         runs: list[Emitted] = self.events[Emitted]
         begin = self.steps.first[:-1][self.steps.places(runs)]
-        rows, first, last = self.rows(runs), begin + ints(runs, "first"), begin + ints(runs, "last") + 1
-        order = np.argsort(rows, kind="stable")
-        time = self.steps.time
-        pieces = [time[a:b] for a, b in zip(first[order].tolist(), last[order].tolist(), strict=True)]
-        counts = np.bincount(rows, weights=last - first, minlength=len(self)).astype(np.int64)
-        return counts, np.concatenate([*pieces, np.zeros(0)])
+        rows, every = self.rows(runs), ints(runs, "every")
+        first, last = begin + ints(runs, "first"), begin + ints(runs, "last")
+        counts = np.bincount(rows, weights=(last - first) // every + 1, minlength=len(self)).astype(np.int64)
+        stretches = np.stack([first, last + 1, every], axis=1)[np.argsort(rows, kind="stable")]
+        return counts, np.concatenate([*(self.steps.time[slice(*each)] for each in stretches.tolist()), np.zeros(0)])
 
     def _once(self, events: Sequence[Any], values: Floats) -> Floats:
         """The value of each request's first event, nan where it has none."""

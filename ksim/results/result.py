@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -32,12 +32,16 @@ class Result:
 
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
     `max_concurrency` or anything else of the caller's) and stand first in the
-    summary; *limits* are the latency targets that goodput asks for.
+    summary; *limits* are the latency targets that goodput asks for; *scenario*
+    is the text that `save` keeps beside the results, *remarks* what the user
+    should hear of how the workload was read.
     """
 
     log: Log
     labels: Mapping[str, Label] = field(factory=dict)
     limits: Limits = field(factory=Limits)
+    scenario: str = ""
+    remarks: Sequence[str] = ()
 
     @cached_property
     def summary(self) -> Summary:
@@ -107,7 +111,7 @@ class Result:
 
         return save_plots(self.history, self.occurrences, Path(directory), self.limits)
 
-    def save(self, directory: Path | str, scenario: str, plots: bool = True, trace: bool = True) -> Path:
+    def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True) -> Path:
         """Write the run to *directory*, whole or not at all, and the same bytes for the same run.
 
         An earlier run there is replaced; anything else there, or a place that
@@ -115,7 +119,7 @@ class Result:
         """
         target = Path(directory).resolve()
         with run_directory.replacing(target) as new:
-            self._write(new, scenario)
+            self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz")
             if plots:
@@ -126,6 +130,7 @@ class Result:
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
         summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
-        parquet.write_table(self.requests, directory / "requests.parquet")
-        parquet.write_table(self.steps, directory / "steps.parquet")
+        for name, table in (("requests", self.requests), ("steps", self.steps)):
+            # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
+            parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
         csv.write_csv(self.kernels, directory / "kernels.csv")

@@ -6,7 +6,7 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
-from ksim.results.arrays import Floats, each, ints
+from ksim.results.arrays import Floats, ints
 from ksim.results.history import History
 
 
@@ -48,7 +48,7 @@ def step_table(history: History) -> pa.Table:
         "end_s": steps.end,
         "time_s": steps.time,
         "decodes": steps.decodes,
-        "decode_context_tokens": each(steps.events, lambda step: sum(step.batch.contexts)),
+        "decode_context_tokens": ints(steps.events, "batch.contexts.total"),
         "prefills": steps.prefills,
         "prefill_tokens": steps.tokens - steps.decodes,
         "samples": ints(steps.events, "batch.samples"),

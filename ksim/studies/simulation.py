@@ -23,16 +23,12 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> R
     cluster = build(site, env, log, on_end)
     env.process(cluster.serve(scenario.workload.requests(scenario.seed, ledger)))
     env.run()
-    return Result(log, _labels(site.scenario), _limits(site.scenario))
-
-
-def resolved(scenario: Scenario) -> Scenario:
-    """*scenario* with everything in it that follows from the rest, so that a later ksim reads the same."""
-    return Site.of(scenario).scenario
+    return Result(log, _labels(site.scenario), _limits(site.scenario), site.scenario.to_toml(), ledger.remarks())
 
 
 def _labels(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
-    return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed}
+    return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed,
+            "max_concurrency": scenario.workload.max_concurrency}
 
 
 def _limits(scenario: Scenario) -> Limits:

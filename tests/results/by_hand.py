@@ -21,7 +21,7 @@ ENGINE = EngineBuilt(4, "tiny", "toy", ranks=2, stages=1, kv_blocks=100, block_t
                      peak_bandwidth=100.0, static_watts=100.0, memory=1e9, weights=1e6)
 
 GEMM = Span("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5, shape="8x8",
-            source="sweep")
+            launch="128x128", source="sweep")
 ATTENTION = Span("attention", "attention", 0.15, joules=10.0, flops=4.0, bytes=6.0, bound="memory", waves=0.5,
                  idle=0.25, source="roofline")
 LAPS = (Lap((GEMM, 0), repeat=2),)

@@ -50,8 +50,8 @@ def _pointwise(label: str, tokens: int) -> Span:
 
 
 def _attention(batch: Batch, ranks: int) -> Span:
-    cached = sum(batch.contexts) + sum(new + context for new, context in batch.chunks)
-    pairs = sum(batch.contexts) + sum(new * (context + new / 2) for new, context in batch.chunks)
+    cached = batch.contexts.total + sum(new + context for new, context in batch.chunks)
+    pairs = batch.contexts.total + sum(new * (context + new / 2) for new, context in batch.chunks)
     flops, moved = 4.0 * HIDDEN * pairs / ranks, 4096.0 * cached / ranks
     compute, memory = flops / (0.5 * PEAK_FLOPS), moved / (0.7 * PEAK_BANDWIDTH)
     return Span("attention", "attention", max(compute, memory, 4e-6), joules=flops * 3e-13 + moved * 4e-11, flops=flops,

@@ -74,8 +74,8 @@ def test_kernels_of_the_small_log():
     kernels = [(event["name"], event["ts"], event["dur"]) for event in ranks[0][:4]]
     assert kernels == [("qkv", 1.5e6, 0.1e6), ("attention", 1.6e6, 0.15e6), ("qkv", 1.75e6, 0.1e6),
                        ("attention", 1.85e6, 0.15e6)]
-    assert ranks[0][0]["args"] == {"shape": "8x8", "bound": "compute", "waves": 1.5, "idle_sms": 0.5, "flops": 50,
-                                   "bytes": 2}
+    assert ranks[0][0]["args"] == {"shape": "8x8", "launch": "128x128", "bound": "compute", "waves": 1.5,
+                                   "idle_sms": 0.5, "flops": 50, "bytes": 2}
 
 
 def test_steps_carry_their_batch():

@@ -1,8 +1,9 @@
+import attrs
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from ksim.flow.events import Arrived, Stepped
+from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.results.history import History
 from ksim.results.metrics import summarise
 from ksim.results.tables import request_table, step_table
@@ -40,6 +41,15 @@ def test_a_cut_run_has_unfinished_requests():
     table = request_table(History(fabricate.cut(by_hand.small(), 3.25)))
     assert table["status"].to_pylist() == ["unfinished", "completed", "rejected"]
     assert table["e2e_s"].to_pylist() == pytest.approx([None, 1.125, None])
+
+
+def test_a_run_of_tokens_may_leave_steps_out():
+    """With several batches in flight, a request's tokens come from every other step."""
+    log = by_hand.small()
+    log.events = [attrs.evolve(event, every=2) if isinstance(event, Emitted) else event for event in log.events]
+    first, second, _ = request_table(History(log)).to_pylist()
+    assert (first["output_tokens"], first["ttft_s"], first["tpot_s"]) == (2, 1.25, 2.25)
+    assert (second["output_tokens"], second["ttft_s"]) == (1, 1.125)
 
 
 def test_median_and_largest_gap_are_each_requests_own():

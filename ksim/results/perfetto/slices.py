@@ -44,17 +44,18 @@ def _name(kind: str, process: int, thread: int, name: str) -> str:
 def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
     """Every *stride*-th step, on each of its stages."""
     steps = lanes.history.steps
-    for row in np.flatnonzero(steps.lane_step % stride == 0).tolist():
-        number = steps.lane_step[row]
+    shown = np.flatnonzero(steps.lane_step % stride == 0)
+    numbers = steps.lane_step[shown]
+    columns = (numbers, engine_process(0) + steps.engine[numbers], 1 + lanes.stage[shown], lanes.begin[shown] / 1e3,
+               (lanes.end - lanes.begin)[shown] / 1e3)
+    for number, process, thread, begin, duration in zip(*(column.tolist() for column in columns), strict=True):
         step = steps.events[number]
-        batch, process = step.batch, engine_process(steps.engine[number])
-        kind = "mixed" if batch.contexts and batch.chunks else "prefill" if batch.chunks else "decode"
-        begin, end = int(lanes.begin[row]), int(lanes.end[row])
+        batch, decodes, prefills = step.batch, len(step.batch.contexts), len(step.batch.chunks)
+        kind = "decode" if not prefills else "mixed" if decodes else "prefill"
         yield (
-            f'{{"name":"{kind}","ph":"X","pid":{process},"tid":{1 + lanes.stage[row]},"ts":{begin / 1e3:.3f},'
-            f'"dur":{(end - begin) / 1e3:.3f},"args":{{"step":{step.index},"tokens":{batch.tokens},'
-            f'"decodes":{len(batch.contexts)},"prefills":{len(batch.chunks)},"samples":{batch.samples},'
-            f'"waiting":{step.waiting},"running":{step.running},"kv_blocks":{step.blocks}}}}}'
+            f'{{"name":"{kind}","ph":"X","pid":{process},"tid":{thread},"ts":{begin:.3f},"dur":{duration:.3f},'
+            f'"args":{{"step":{step.index},"tokens":{batch.tokens},"decodes":{decodes},"prefills":{prefills},'
+            f'"samples":{batch.samples},"waiting":{step.waiting},"running":{step.running},"kv_blocks":{step.blocks}}}}}'
         )
 
 
@@ -73,22 +74,25 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
 
 def _unfolded(lane: Timeline, begin: int, end: int, known: dict[int, str]) -> list[str]:
     """The kernels of one rank in one step, each without what the ranks differ in."""
-    spans = list(lane)
-    seconds = np.fromiter((span.seconds for span in spans), np.float64, len(spans))
+    seconds: list[float] = []
+    texts: list[str] = []
+    for lap in lane.laps:
+        spans = [lane.fills[span] if isinstance(span, int) else span for span in lap.spans]
+        seconds += [span.seconds for span in spans] * lap.repeat
+        texts += [_described(span, known) for span in spans] * lap.repeat
     edges = np.minimum(begin + np.rint(1e9 * np.cumsum(seconds)).astype(np.int64), end)
     starts = np.concatenate([[begin], edges[:-1]])
-    times = zip(spans, (starts / 1e3).tolist(), ((edges - starts) / 1e3).tolist(), strict=True)
-    shared = {id(span) for lap in lane.laps for span in lap.spans}
-    texts = {id(span): _described(span, known if id(span) in shared else {}) for span in spans}
-    return [f'"ts":{start:.3f},"dur":{duration:.3f},{texts[id(span)]}' for span, start, duration in times]
+    times = zip(texts, (starts / 1e3).tolist(), ((edges - starts) / 1e3).tolist(), strict=True)
+    return [f'"ts":{start:.3f},"dur":{duration:.3f},{text}' for text, start, duration in times]
 
 
 def _described(span: Span, known: dict[int, str]) -> str:
-    """The part of a slice that tells what runs; spans that live in laps are told once."""
+    """The part of a slice that tells what runs; spans that many steps share are told once."""
     if id(span) not in known:
+        name, family, shape, launch = (json.dumps(str(text)) for text in
+                                       (span.label, span.family, span.shape, span.launch))
         known[id(span)] = (
-            f'"name":{json.dumps(span.label)},"cat":{json.dumps(span.family)},"args":{{"shape":{json.dumps(span.shape)},'
-            f'"bound":"{span.bound}","waves":{span.waves:.4g},"idle_sms":{span.idle:.4g},"flops":{span.flops:.6g},'
-            f'"bytes":{span.bytes:.6g}}}}}'
+            f'"name":{name},"cat":{family},"args":{{"shape":{shape},"launch":{launch},"bound":"{span.bound}",'
+            f'"waves":{span.waves:.4g},"idle_sms":{span.idle:.4g},"flops":{span.flops:.6g},"bytes":{span.bytes:.6g}}}}}'
         )
     return known[id(span)]

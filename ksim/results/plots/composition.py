@@ -14,6 +14,8 @@ from ksim.results.wording import number
 
 _HOST = "waiting for the CPU"
 _OTHER = "other"
+#: Families with a smaller share of all GPU time are shown together.
+_SMALL = 0.005
 
 
 @frozen(eq=False)
@@ -29,15 +31,17 @@ class Composition:
 def composition(history: History, occurrences: Occurrences) -> Composition:
     """Bin the steps by the tokens in their batch, leaving out empty bins; largest part first, the host last."""
     names, seconds = seconds_by(history, occurrences, "family")
-    order = sorted(range(len(names)), key=lambda i: (-seconds[:, i].sum(), names[i]))
-    kept, rest = order[: len(PALETTE)], order[len(PALETTE):]
+    totals = seconds.sum(axis=0)
+    order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
+    large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())
+    kept, rest = order[:large], order[large:]
     columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else []) + [history.host_gaps]
     bins = np.log2(np.maximum(history.steps.tokens, 1)).astype(np.int64)
     present, which = np.unique(bins, return_inverse=True)
     counts = np.bincount(which, minlength=len(present))
-    totals = np.stack([sums(which, column, len(present)) for column in columns], axis=1)
+    grouped = np.stack([sums(which, column, len(present)) for column in columns], axis=1)
     parts = [names[i] for i in kept] + ([_OTHER] if rest else []) + [_HOST]
-    return Composition(present, counts, parts, totals / counts[:, None])
+    return Composition(present, counts, parts, grouped / counts[:, None])
 
 
 def composition_figure(history: History, occurrences: Occurrences) -> Figure:

@@ -18,8 +18,9 @@ Row = dict[str, Any]
 _LARGEST = 900.0
 #: Marks closer than this, in decades either way, share one label.
 _NEAR = 0.3
-_NAMES = 3
-_LABELS = 6
+_NAMES = 2
+#: Marks that together take less of the time have no label.
+_SMALL = 0.01
 #: One label is this factor of FLOP/s under the other.
 _LINE = 2.0
 _LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.7}
@@ -83,7 +84,8 @@ def _marks(axes: Axes, rows: Sequence[Row]) -> None:
         area = max(14.0, _LARGEST * row["seconds"] / total)
         axes.scatter(row["intensity"], row["rate"], s=area, alpha=0.8, color=BOUND_COLOURS[row["bound"]],
                      edgecolor="white", linewidth=0.8, zorder=3)
-    _labels(axes, _clusters(ordered)[:_LABELS])
+    clusters = _clusters(ordered)
+    _labels(axes, [cluster for cluster in clusters if sum(row["seconds"] for row in cluster) >= _SMALL * total])
 
 
 def _labels(axes: Axes, clusters: Sequence[Sequence[Row]]) -> None:

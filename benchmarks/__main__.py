@@ -1,0 +1,51 @@
+"""`python -m benchmarks`: measure every workload and print a table."""
+
+import json
+import subprocess
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.workloads import scenarios
+from benchmarks.yardstick import events_per_second
+
+#: CPU seconds of simulation and of the whole program on w5000_qps6.45, measured on a machine whose bare heap loop
+#: made 5.0 to 5.8 million events a CPU second (Python 3.11, AMD EPYC 2.6 GHz); same model, GPU and limits.
+PEERS = {
+    "Vidur 7d47513, sarathi": (3.6, 23.6), "Vidur, vllm": (2.7, 22.5), "BLIS f90a1e3 (Go)": (None, 4.4),
+    "splitwise-sim 8f99e7d (70B, 8 H100)": (27.7, 29.2),
+}
+
+
+def main() -> None:
+    console = Console()
+    console.print(f"yardstick: a bare heapq loop makes {events_per_second() / 1e6:.2f} million events per CPU second")
+    table = Table(title="CPU time of this process; program = simulation, kernel breakdown and all files but plots",
+                  title_justify="left")
+    for column in ("workload", "requests", "steps", "simulation s", "program s", "requests/s", "steps/s",
+                   "us/output token", "peak MB"):
+        table.add_column(column, justify="left" if column == "workload" else "right")
+    for name in scenarios():
+        table.add_row(name, *_row(_measured(name)))
+    for peer, (simulation, program) in PEERS.items():
+        table.add_row(f"[dim]w5000: {peer}[/]", "5000", "", *(f"{x:.1f}" if x else "-" for x in (simulation, program)),
+                      f"{5000 / simulation:.0f}" if simulation else "-", "", "", "")
+    console.print(table)
+
+
+def _measured(name: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, "-m", "benchmarks.measure", name], check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _row(figures: dict[str, float]) -> tuple[str, ...]:
+    seconds = figures["simulation"]
+    return (f"{figures['requests']:.0f}", f"{figures['steps']:.0f}", f"{seconds:.2f}", f"{figures['program']:.2f}",
+            f"{figures['requests'] / seconds:.0f}", f"{figures['steps'] / seconds:.0f}",
+            f"{1e6 * seconds / figures['tokens']:.2f}", f"{figures['megabytes']:.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The fixed workloads, as scenario tables."""
+
+from pathlib import Path
+from typing import Any
+
+#: Peers' speed workload, where it is at hand: 5,000 Poisson arrivals, lengths of Azure's 2023 conversations.
+PEERS = Path(__file__).parents[2] / "shared" / "data" / "bench" / "w5000_qps6.45.csv"
+
+
+def scenarios() -> dict[str, dict[str, Any]]:
+    """Scenario tables by name."""
+    found = {
+        "decode-heavy": _synthetic(count=4000, rate=8.0, prompt=_fixed(128), output=_uniform(200, 600)),
+        "prefill-heavy": _synthetic(count=4000, rate=5.0, prompt=_uniform(2000, 6000), output=_fixed(16)),
+        "prefix-heavy": _synthetic(count=4000, rate=10.0, prompt=_uniform(2200, 3200), output=_uniform(50, 150),
+                                   prefixes={"groups": 16, "tokens": 2048}),
+    }
+    if PEERS.exists():
+        found["w5000_qps6.45"] = _on_a100({"replay": {"path": str(PEERS)}}, tokens=512, sequences=512)
+    return found
+
+
+def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
+    arrivals = {"process": "poisson", "rate": rate}
+    table = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 16384},
+             "workload": {"synthetic": {"count": count, "arrivals": arrivals, **parts}}}
+    return table
+
+
+def _on_a100(workload: dict[str, Any], tokens: int, sequences: int) -> dict[str, Any]:
+    return {"model": "llama-3.1-8b", "gpu": "a100-80g", "workload": workload,
+            "serve": {"max_num_batched_tokens": tokens, "max_num_seqs": sequences, "max_model_len": 8192}}
+
+
+def _fixed(value: int) -> dict[str, Any]:
+    return {"kind": "fixed", "value": value}
+
+
+def _uniform(low: int, high: int) -> dict[str, Any]:
+    return {"kind": "uniform", "low": low, "high": high}

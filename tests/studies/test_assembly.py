@@ -1,0 +1,81 @@
+"""Names become objects, or an error that helps."""
+
+import json
+
+import pytest
+
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
+from ksim.studies.assembly import Site, model_of, plugin
+from ksim.studies.scenario import Scenario
+from tests.studies.test_scenario import TABLE
+
+
+def site(**changes):
+    return Site.of(Scenario.of({**TABLE, **changes}))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"model": "lama-3.1-8b"}, "no model named 'lama-3.1-8b'; did you mean 'llama-3.1-8b'?"),
+    ({"gpu": "h2000"}, "no gpu named 'h2000'; did you mean 'h200'?"),
+    ({"system": "hgx-h2000"}, "no system named 'hgx-h2000'"),
+    ({"oracle": "wave"}, "no oracle named 'wave'; did you mean 'waves'?"),
+    ({"collectives": ["rings"]}, "no collective named 'rings'; did you mean 'ring'?"),
+    ({"host": "defalt"}, "no host named 'defalt'; did you mean 'default'?"),
+])
+def test_an_unknown_name_is_answered_with_the_nearest(changes, message):
+    changes = {**changes, "gpu": changes.get("gpu")} if "system" in changes else changes
+    with pytest.raises(UnknownName) as caught:
+        Site.of(Scenario.of({k: v for k, v in {**TABLE, **changes}.items() if v is not None}))
+    assert message in str(caught.value)
+
+
+def test_an_unknown_policy_or_router_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match="no policy named 'fcsf'; did you mean 'fcfs'"):
+        plugin("scheduling.policies", Choice("fcsf"))
+    with pytest.raises(UnknownName, match="no router named 'robin'"):
+        plugin("cluster.routers", Choice("robin"))
+
+
+def test_an_unknown_option_of_a_plugin_is_named():
+    with pytest.raises(ConfigError, match="roofline: computes: unknown key; did you mean 'compute'"):
+        site(oracle={"name": "roofline", "computes": 0.7})
+
+
+def test_an_architecture_that_ksim_lacks_names_those_it_has(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(UnknownName, match="no architecture named 'mamba'.*gemma2, llama, mistral"):
+        model_of(str(tmp_path / "config.json"))
+
+
+def test_a_gpu_and_a_system_that_disagree_are_refused():
+    with pytest.raises(ConfigError, match="is 'h100', but system 'hgx-h200' has 'h200'"):
+        site(gpu="h100", system="hgx-h200")
+
+
+def test_tensor_parallelism_must_divide_the_heads():
+    with pytest.raises(ConfigError, match="tensor_parallel_size: 3 does not divide 32 attention heads"):
+        site(serve={"tensor_parallel_size": 3}).model.weights(site(serve={"tensor_parallel_size": 3}).shards[0])
+
+
+def test_more_gpus_than_there_are_are_refused():
+    with pytest.raises(DoesNotFit, match="4 replicas of 4 GPUs need 16, and HGX H200.* has 8; set nodes to 2"):
+        site(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
+
+
+def test_a_resolved_scenario_resolves_to_itself():
+    resolved = site().scenario
+    assert resolved.serve.max_num_batched_tokens == 8192 and resolved.serve.max_model_len == 131072
+    assert Site.of(resolved).scenario == resolved
+
+
+def test_every_catalogue_pair_builds_or_says_why_not():
+    """No model on any GPU ends in anything but timers or an error with a remedy."""
+    from ksim.foundation import catalog
+
+    for gpu in catalog.entries("gpus"):
+        for model in ("llama-3.2-1b", "llama-3.1-70b", "qwen3-30b-a3b"):
+            try:
+                assert site(gpu=gpu, model=model).timers()
+            except KsimError as error:
+                assert str(error)

@@ -1,0 +1,72 @@
+"""What vLLM derives at its start: KV blocks and the settings that are not given."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.specs.deployment import EngineSettings
+from ksim.studies.assembly import Site, gpu_of, model_of
+from ksim.studies.scenario import Scenario
+from ksim.studies.sizing import derived, kv_blocks, limits
+from tests.studies.test_scenario import TABLE
+
+H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
+
+
+def blocks(**changes):
+    site = Site.of(Scenario.of({**TABLE, **changes}))
+    return kv_blocks(site.model, site.shards, site.gpu, site.scenario.serve, site.system)
+
+
+@pytest.mark.parametrize(("gpu", "tokens", "sequences"), [
+    ("h200", 8192, 1024), ("h100", 8192, 1024), ("a100-80g", 2048, 256), ("l4", 2048, 256), ("b200", 16384, 1024),
+])
+def test_budget_and_sequences_follow_from_the_gpu(gpu, tokens, sequences):
+    """vLLM 0.33's API server: by GPU memory, with the A100 as an exception."""
+    settings = derived(EngineSettings(), model_of("llama-3.1-8b"), gpu_of(gpu))
+    assert (settings.max_num_batched_tokens, settings.max_num_seqs) == (tokens, sequences)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.skipif(not H200.exists(), reason="needs the measured H200 runs under ../shared/data/h200")
+def test_kv_blocks_are_those_of_a_real_engine(model):
+    """Within 1.5 % of what vLLM 0.22 reported on an H200 with the same settings."""
+    measured = json.loads((H200 / f"engine_{model}.json").read_text())
+    serve = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "max_model_len": 16384}
+    assert blocks(model=model, serve=serve) == pytest.approx(measured["num_gpu_blocks"], rel=0.015)
+
+
+def test_blocks_are_what_memory_leaves_beside_weights():
+    """Half the weights a GPU, and half the cache of a token: TP2 has more than twice the blocks."""
+    serve = {"max_model_len": 8192}
+    assert blocks(serve={**serve, "tensor_parallel_size": 2}) > 2 * blocks(serve=serve)
+    assert blocks(serve={**serve, "kv_cache_dtype": "fp8"}) == pytest.approx(2 * blocks(serve=serve), rel=1e-4)
+    assert blocks(serve={**serve, "num_gpu_blocks_override": 1000}) == 999
+
+
+def test_a_model_that_does_not_fit_says_how_much_is_missing_and_what_would_do():
+    with pytest.raises(DoesNotFit, match=r"llama-3.1-70b does not fit: 131.4 GiB of weights.*exceed the 125.8 GiB.*"
+                                         r"by \d+\.\d GiB; tensor_parallel_size = 2 would fit"):
+        blocks(model="llama-3.1-70b", serve={"max_model_len": 8192})
+
+
+def test_a_model_too_large_for_the_system_says_so():
+    with pytest.raises(DoesNotFit, match="no tensor_parallel_size up to the 8 GPUs of .* would fit"):
+        blocks(model="llama-3.1-70b", gpu="l4", serve={"max_model_len": 131072})
+
+
+def test_a_context_that_does_not_fit_says_which_would():
+    with pytest.raises(DoesNotFit, match=r"one sequence of max_model_len = 131072 .* set max_model_len to at most \d+"):
+        blocks(gpu="l4", model="llama-3.2-3b")
+
+
+def test_settings_that_vllm_refuses_are_refused():
+    model, gpu = model_of("llama-3.1-8b"), gpu_of("h200")
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens: \(64\) must be greater than or equal to max_num_seqs"):
+        limits(derived(EngineSettings(max_num_batched_tokens=64, max_num_seqs=128), model, gpu))
+    with pytest.raises(ConfigError, match="without chunked prefill"):
+        limits(derived(EngineSettings(enable_chunked_prefill=False, max_num_batched_tokens=4096), model, gpu))
+    with pytest.raises(ConfigError, match="131073 is more than the 131072 tokens of llama-3.1-8b"):
+        derived(EngineSettings(max_model_len=131073), model, gpu)
