@@ -19,7 +19,7 @@ PEERS = {
 
 
 def main() -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(f"yardstick: a bare heapq loop makes {events_per_second() / 1e6:.2f} million events per CPU second")
     table = Table(title="CPU time of this process; program = simulation, kernel breakdown and all files but plots",
                   title_justify="left")
@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def _measured(name: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-m", "benchmarks.measure", name], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmarks.measure", name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

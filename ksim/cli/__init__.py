@@ -22,9 +22,10 @@ def main() -> None:
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("ksim: interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:  # Ctrl-C, on which the command line's library ends in silence
+            print("ksim: interrupted; nothing was written", file=sys.stderr)
+        raise
     except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -2,14 +2,14 @@
 
 import ast
 from collections.abc import Iterable
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What can be listed."""
 
     GPUS = "gpus"

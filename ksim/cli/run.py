@@ -29,7 +29,7 @@ def run(
 
 
 @with_serve_flags
-def replay(  # noqa: PLR0913 - one parameter a flag
+def replay(
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
     model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
     gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
@@ -42,9 +42,9 @@ def replay(  # noqa: PLR0913 - one parameter a flag
     num_prompts: Annotated[int | None, typer.Option(help="replay only the first so many requests")] = None,
     request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
     time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) the time of arrivals")] = None,
-    spread: Annotated[bool, typer.Option("--spread", help="spread arrivals of equal time stamps over their bin")] = False,
+    spread: Annotated[bool, typer.Option("--spread", help="spread arrivals of equal time stamps")] = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
-    goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="target for goodput, such as ttft:500")] = None,
+    goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True,
     serve: dict[str, Any] | None = None,

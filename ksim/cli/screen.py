@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: Columns of a file or pipe, which has none of its own.
-WIDTH = 150
+WIDTH = 172
 
 
 def console() -> Console:
@@ -19,5 +19,7 @@ def table(*columns: str, title: str = "") -> Table:
     """A table without rows yet; columns whose name begins with ">" are numbers."""
     made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
+        number, name = column.startswith(">"), column.removeprefix(">")
+        # Texts give way where there is too little room, numbers do not.
+        made.add_column(name, justify="right" if number else "left", no_wrap=True, min_width=len(name) if number else 6)
     return made

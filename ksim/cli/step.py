@@ -7,7 +7,8 @@ import typer
 from ksim.cli.flags import with_serve_flags
 
 #: A scenario has a workload; a step is priced without looking at it.
-_ANY = {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1}, "output": {"kind": "fixed", "value": 1}}
+_ONE = {"kind": "fixed", "value": 1}
+_ANY = {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}
 
 
 @with_serve_flags

@@ -10,8 +10,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
 from ksim.studies.assembly import Site
 
-_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
-            "from")
+_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch")
 
 
 def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timeline]) -> None:
@@ -40,7 +39,7 @@ def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.seconds:.2f}",
-            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch, span.source)
+            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch)
 
 
 def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
@@ -48,6 +47,7 @@ def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations]
     moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth
     static = site.gpu.power.idle * timeline.seconds
+    sources = ", ".join(sorted({span.source for span, _ in timeline.counted()}))
     return (f"GPU {1e3 * timeline.seconds:.3f} ms, host {1e3 * site.host.before(batch.sequences):.3f} ms before and"
             f" {1e3 * site.host.after(batch.samples):.3f} ms after; MFU {flops:.1%}, MBU {moved:.1%};"
-            f" {timeline.joules + static:.2f} J a GPU\n")
+            f" {timeline.joules + static:.2f} J a GPU; priced by {sources}\n")

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ksim.cli.screen import table
 
+
 def trace(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="trace file, gzipped or not")],
     trace_format: Annotated[str, typer.Option("--format", help="format, where it is not recognised")] = "",
@@ -45,7 +46,8 @@ def _tables(groups: dict[str, dict[str, float]]) -> Iterator[Table]:
     """Groups that have the same columns make one table; what the ledger says is printed as notes."""
     lengths = {name: groups[name] for name in ("prompt", "output", "total")}
     yield _grid("tokens", lengths)
-    for name, title in (("arrivals", "arrivals (s, requests/s)"), ("sharing", "shared prefixes"), ("turns", "sessions")):
+    titles = {"arrivals": "arrivals (s, requests/s)", "sharing": "shared prefixes", "turns": "sessions"}
+    for name, title in titles.items():
         if name in groups:
             yield _grid(title, {"": groups[name]})
 

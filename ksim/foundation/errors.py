@@ -5,31 +5,37 @@ from difflib import get_close_matches
 
 
 class KsimError(Exception):
-    """Base class of every error that ksim raises on purpose."""
+    """Base class of every error that ksim raises on purpose.
+
+    Its arguments make it again, as a simulation does that passes it on from one of its processes.
+    """
 
 
 class ConfigError(KsimError):
     """A setting is missing, unknown or out of range; `where` names the file and key."""
 
     def __init__(self, where: str, problem: str):
-        super().__init__(f"{where}: {problem}")
+        super().__init__(where, problem)
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
-class DataError(KsimError):
+class DataError(ConfigError):
     """A file of data cannot be used; `where` names the file and, where known, the line."""
-
-    def __init__(self, where: str, problem: str):
-        super().__init__(f"{where}: {problem}")
 
 
 class UnknownName(KsimError):
     """No plug-in or data file of that kind bears the name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known = sorted(known)
+        super().__init__(kind, name, tuple(sorted(known)))
+
+    def __str__(self) -> str:
+        kind, name, known = self.args
         close = get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        super().__init__(f"no {kind} named {name!r}{hint} ({kind}s: {', '.join(known)})")
+        return f"no {kind} named {name!r}{hint} ({kind}: {', '.join(known)})"
 
 
 class DoesNotFit(KsimError):

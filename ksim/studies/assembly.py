@@ -92,8 +92,9 @@ class Site:
         gpu = gpu_of(system.gpu)
         serve = derived(scenario.serve, model, gpu)
         if (wanted := serve.gpus * serve.data_parallel_size) > system.gpus:
-            raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted}, and {system.name}"
-                             f" has {system.gpus}; set nodes to {-(-wanted // system.gpus_per_node)} or more")
+            raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
+                             f" and {system.name} has {system.gpus}; set nodes to"
+                             f" {-(-wanted // system.gpus_per_node)} or more")
         algorithms = {name: plugin("cost.collectives", Choice(name)) for name in scenario.collectives}
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve)
         return cls(resolved, model, gpu, system, Network(fabric(system), algorithms),

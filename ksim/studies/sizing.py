@@ -10,8 +10,8 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.scheduling.limits import Limits
 from ksim.foundation.units import DType
+from ksim.scheduling.limits import Limits
 from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.hardware import Gpu, System
 

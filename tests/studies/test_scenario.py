@@ -56,6 +56,10 @@ def test_a_setting_without_a_value_is_refused():
     ({"slo": {"ttft": "fast"}}, "'fast' is not a quantity"),
     ({"gpu": None}, "name a gpu or a system"),
     ({"workload": {}}, "a workload is a replay or synthetic"),
+    ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fix", "value": 1}}}},
+     "workload.synthetic.prompt: expected a table with kind = one of fixed, .*none called 'fix'"),
+    ({"workload": {"synthetic": {**BURST, "prompt": 7}}}, "workload.synthetic.prompt: expected a table with kind"),
+    ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fixed", "valu": 1}}}}, "prompt.valu: unknown key"),
     ({"oracle": 3}, "oracle: expected a name, or a table with a name"),
 ])
 def test_what_is_wrong_is_named(change, message):

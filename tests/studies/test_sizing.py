@@ -64,7 +64,7 @@ def test_a_context_that_does_not_fit_says_which_would():
 
 def test_settings_that_vllm_refuses_are_refused():
     model, gpu = model_of("llama-3.1-8b"), gpu_of("h200")
-    with pytest.raises(ConfigError, match=r"max_num_batched_tokens: \(64\) must be greater than or equal to max_num_seqs"):
+    with pytest.raises(ConfigError, match=r"max_num_batched_tokens: \(64\) must be greater than or equal to max_num"):
         limits(derived(EngineSettings(max_num_batched_tokens=64, max_num_seqs=128), model, gpu))
     with pytest.raises(ConfigError, match="without chunked prefill"):
         limits(derived(EngineSettings(enable_chunked_prefill=False, max_num_batched_tokens=4096), model, gpu))

@@ -1,0 +1,150 @@
+"""The command line, as a user meets it: a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+ROOT = Path(__file__).parents[2]
+SCENARIO = """
+model = "llama-3.2-1b"
+gpu = "h200"
+[serve]
+max_model_len = 8192
+[workload.synthetic]
+count = 12
+arrivals = {process = "poisson", rate = 20.0}
+prompt = {kind = "uniform", low = 50, high = 400}
+output = {kind = "uniform", low = 2, high = 20}
+"""
+
+
+def ksim(*words, folder, code=0, **environment):
+    """Run the command line in *folder*; return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
+    done = subprocess.run([sys.executable, "-m", "ksim", *map(str, words)], capture_output=True, check=False,
+                          encoding="utf-8", cwd=folder, env=environment)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
+    return tmp_path
+
+
+def test_run_writes_a_directory_that_runs_again_to_the_same_bytes(scenario):
+    assert "12 requests completed" in ksim("run", "s.toml", "-o", "a", "--set", "serve.max_num_seqs=4", folder=scenario)
+    ksim("run", "a/scenario.toml", "-o", "b", "--quiet", folder=scenario, PYTHONHASHSEED="1")
+    files = sorted(p.relative_to(scenario / "a") for p in (scenario / "a").rglob("*") if p.is_file())
+    assert {"summary.json", "requests.parquet", "steps.parquet", "kernels.csv", "trace.json.gz",
+            "scenario.toml"} <= {str(f) for f in files}
+    assert all((scenario / "a" / f).read_bytes() == (scenario / "b" / f).read_bytes() for f in files)
+    assert json.loads((scenario / "a" / "summary.json").read_text())["completed"] == 12
+    assert max(parquet.read_table(scenario / "a" / "steps.parquet")["running"].to_pylist()) <= 4
+
+
+def test_another_seed_gives_another_run(scenario):
+    runs = [ksim("run", "s.toml", "--seed", seed, folder=scenario) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_replay_needs_no_scenario_and_takes_the_flags_of_vllm_serve(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,100,5\n0.5,200,6\n", encoding="utf-8")
+    ksim("replay", "t.csv", "--model", "llama-3.1-8b", "--gpu", "h200", "--tp", 2, "--max-num-batched-tokens", 8192,
+         "--max-num-seqs", 64, "--max-model-len", 4096, "--no-enable-prefix-caching", "--kv-cache-dtype", "fp8",
+         "--goodput", "ttft:500 tpot:50", "-o", "run", "--no-plots", "--quiet", folder=tmp_path)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["completed"], summary["gpus"], summary["slo_ttft_ms"]) == (2, 2, 500.0)
+    text = (tmp_path / "run" / "scenario.toml").read_text()
+    assert "enable_prefix_caching = false" in text and 'kv_cache_dtype = "fp8"' in text
+
+
+def test_step_prices_one_step_kernel_by_kernel(tmp_path):
+    out = ksim("step", "--model", "llama-3.1-8b", "--gpu", "h200", "--tp", 2, "--decode", "64x1024",
+               "--prefill", "512+0", folder=tmp_path)
+    assert "64 decodes, 1 prompt chunks, 576 tokens" in out
+    for word in ("576x3072x4096 bf16", "o_proj_all_reduce", "communication", "MFU"):
+        assert word in out
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("policies", "decode_first"),
+    ("routers", "prefix_aware"), ("oracles", "table"), ("collectives", "two_shot"), ("traces", "burstgpt"),
+])
+def test_list_names_what_there_is(kind, name, tmp_path):
+    assert name in ksim("list", kind, folder=tmp_path)
+
+
+def test_trace_says_what_a_trace_holds(tmp_path):
+    out = ksim("trace", ROOT / "traces" / "conversation.csv", "--plot", "t.png", folder=tmp_path)
+    assert "400 requests, plain format" in out and (tmp_path / "t.png").stat().st_size > 10_000
+
+
+def test_a_users_own_oracle_is_ten_lines(scenario):
+    (scenario / "mine.py").write_text(
+        "from attrs import frozen\n"
+        "@frozen\n"
+        "class Constant:\n"
+        "    microseconds: float = 10.0\n"
+        "    def seconds(self, kernel, gpu):\n"
+        "        return self.microseconds * 1e-6\n", encoding="utf-8")
+    out = ksim("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x10", "--oracle", "mine:Constant",
+               folder=scenario)
+    assert "Constant" in out and "10.00" in out
+    ksim("run", "s.toml", "--quiet", "--set", "oracle={name='mine:Constant', microseconds=20.0}", folder=scenario)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("run", "none.toml"), "none.toml: No such file"),
+    (("run", "s.toml", "--set", "serve.max_num_sequences=4"), "serve.max_num_sequences: unknown key; did you mean"),
+    (("run", "s.toml", "--set", "model=lama-3.2-1b"), "did you mean 'llama-3.2-1b'?"),
+    (("run", "s.toml", "--set", "oracle=nowhere:Oracle"), "nowhere:Oracle: cannot be imported"),
+    (("run", "s.toml", "--set", "serve.scheduling_policy=fcsf"), "no policy named 'fcsf'; did you mean 'fcfs'"),
+    (("run", "s.toml", "--set", "serve.tensor_parallel_size=5"), "5 does not divide 32 attention heads"),
+    (("run", "s.toml", "-o", "s.toml"), "exists and is not the directory of an earlier run"),
+    (("replay", "none.csv", "--model", "llama-3.2-1b", "--gpu", "h200"), "none.csv"),
+    (("replay", "s.toml", "--model", "llama-3.2-1b", "--gpu", "h200"), "s.toml"),
+    (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "64*10"), "expected something like 64x1024"),
+    (("step", "--model", "llama-3.2-1b", "--gpu", "a100-80g", "--decode", "1x1", "-q", "fp8"), "computes no fp8"),
+    (("trace", "s.toml"), "s.toml"),
+])
+def test_bad_input_is_one_clear_line(words, message, scenario):
+    error = ksim(*words, folder=scenario, code=1)
+    assert message in error and error.startswith("ksim: ") and error.count("\n") == 1
+
+
+def test_requests_that_can_never_run_are_rejected_with_the_reason(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,100,5\n0,5000,5\n", encoding="utf-8")
+    out = ksim("replay", "t.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "--max-model-len", 4096, "-o", "run",
+               "--no-plots", folder=tmp_path)
+    assert "1 rejected" in out
+    rows = parquet.read_table(tmp_path / "run" / "requests.parquet").to_pylist()
+    assert [row["status"] for row in rows] == ["completed", "rejected"] and "max_model_len = 4096" in rows[1]["reason"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals a process group, which Windows has not")
+def test_an_interrupted_run_leaves_nothing_behind(scenario):
+    """Ctrl-C in the midst of a long run."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ksim", "run", "s.toml", "-o", "out", "--set", "workload.synthetic.count=1000000"],
+        cwd=scenario, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130 and "interrupted; nothing was written" in error and "Traceback" not in error
+    assert sorted(p.name for p in scenario.iterdir()) == ["s.toml"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_an_error(scenario):
+    (scenario / "locked").mkdir(mode=0o500)
+    assert "no permission" in ksim("run", "s.toml", "-o", "locked/out", folder=scenario, code=1)
