@@ -73,6 +73,6 @@ class Cluster:
     def _route(self, request: Request) -> Engine:
         engine = self.router.choose(request, self.engines, self.env.now)
         if engine not in self.engines:
-            raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r}, which is no engine")
+            raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r:.80}, which is no engine")
         self.log.add(Routed(self.env.now, request.id, engine.number))
         return engine

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import networkx as nx
 from attrs import define, field, frozen
@@ -64,13 +65,18 @@ class Route:
     protocol: str
     start: float
     rounds: tuple[tuple[Hop, ...], ...]
-    #: With equal hops, all ranks go through the rounds in step: seconds to start, and per byte.
+    #: Where all ranks go through the rounds in step: seconds to start, and per byte.
     even: tuple[float, float] | None = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @even.default
+    def _terms(self) -> tuple[float, float] | None:
         alike = all(len({(hop.latency, hop.per_byte) for hop in hops}) == 1 for hops in self.rounds)
-        terms = (sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds))
-        object.__setattr__(self, "even", terms if alike else None)
+        # Whoever sends had part in the round before, so nobody is ahead.
+        in_step = all({hop.source for hop in hops} <= {rank for hop in before for rank in (hop.source, hop.target)}
+                      for before, hops in pairwise(self.rounds))
+        if not (alike and in_step):
+            return None
+        return sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds)
 
     def seconds(self, size: float) -> float:
         """From the moment all ranks are there until the last has what it was promised."""
@@ -78,12 +84,13 @@ class Route:
             return self.start + self.even[0] + size * self.even[1]
         ready: dict[int, float] = {}
         for hops in self.rounds:
-            arrived = dict(ready)
+            through = dict(ready)
             for hop in hops:
                 end = ready.get(hop.source, 0.0) + hop.seconds(size)
-                arrived[hop.target] = max(arrived.get(hop.target, 0.0), end)
-            ready = arrived
-        return self.start + max(ready.values())
+                for rank in (hop.source, hop.target):
+                    through[rank] = max(through.get(rank, 0.0), end)
+            ready = through
+        return self.start + max(ready.values(), default=0.0)
 
 
 @define
@@ -92,7 +99,7 @@ class Network:
 
     graph: nx.DiGraph
     algorithms: Mapping[str, CollectiveAlgorithm]
-    _routes: dict[tuple[str, tuple[int, ...]], list[Route]] = field(factory=dict)
+    _routes: dict[tuple[str, str, tuple[int, ...]], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
 
@@ -107,21 +114,23 @@ class Network:
 
     def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
         """The fastest way to carry out *collective*; raises ConfigError if no algorithm takes it."""
-        key = (collective.kind, tuple(ranks))
-        if key not in self._routes:
-            self._routes[key] = [route for name in self.algorithms for route in self._ways(name, *key)]
-        usable = [route for route in self._routes[key]
-                  if self.algorithms[route.algorithm].takes(collective.kind, len(ranks), collective.bytes)]
-        if not usable:
-            raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {collective.kind}"
-                                             f" of {collective.bytes:.0f} bytes among {len(ranks)} GPUs")
-        return min(usable, key=lambda route: route.seconds(collective.bytes))
+        kind, size = collective.kind, collective.bytes
+        routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
+                  for route in self._ways(name, kind, tuple(ranks))]
+        if not routes:
+            raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
+                                             f" of {size:.0f} bytes among {len(ranks)} GPUs over these links")
+        return min(routes, key=lambda route: route.seconds(size))
 
     def _ways(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
-        """All ways that *algorithm* has to do *kind*, where the links between *ranks* carry its protocols."""
+        """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""
+        key = (name, kind, ranks)
+        if key not in self._routes:
+            self._routes[key] = self._found(*key)
+        return self._routes[key]
+
+    def _found(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         algorithm = self.algorithms[name]
-        if not algorithm.takes(kind, len(ranks), 0.0):
-            return []
         rounds = list(algorithm.rounds(kind, ranks))
         kinds = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
                  for edge in self._path(t.source, t.target)}
@@ -146,5 +155,5 @@ class Network:
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
         if key not in self._paths:
-            self._paths[key] = list(nx.utils.pairwise(nx.shortest_path(self.graph, source, target)))
+            self._paths[key] = list(pairwise(nx.shortest_path(self.graph, source, target)))
         return self._paths[key]

@@ -70,9 +70,9 @@ class Engine:
         longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
         if request.prompt >= longest:
             return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
-        tokens = min(request.prompt + request.output, longest)
+        tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
         if cache.blocks(tokens) > cache.capacity:
-            return (f"its {tokens} tokens need {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
+            return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")
         return ""
 
@@ -128,11 +128,18 @@ class Engine:
 
     def _launch(self, turn: Turn) -> None:
         turn.timelines = tuple(timer.timeline(turn.batch) for timer in self.timers)
-        turn.flight = self.stages.launch(turn.timelines)
+        turn.flight = self.stages.launch(turn.timelines, self._source(turn))
+
+    def _source(self, turn: Turn) -> Flight | None:
+        """The latest batch in flight that *turn* may need tokens of: a job that sampled is not in the next schedules,
+        one fewer than there are stages."""
+        latest = turn.assignment.number - len(self.timers)
+        flights = [other.flight for other in self._turns if other.flight and other.assignment.number <= latest]
+        return flights[-1] if flights else None
 
     def _sleep(self, turn: Turn) -> Process:
-        """Wait for an arrival; without one, work that nobody schedules would wait for ever."""
-        if self._inbox:
+        """Wait for an arrival, unless there is something to do; work that nobody schedules would wait for ever."""
+        if self._inbox or turn.assignment.preempted:
             return
         if turn.waiting or turn.running:
             policy = type(self.scheduler.policy).__name__

@@ -1,12 +1,13 @@
 """Ranks: processes that execute every kernel, and meet and exchange pieces at collectives."""
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import simpy
 from attrs import define, field
 
-from ksim.cost.network import Network, Route
+from ksim.cost.network import Hop, Network, Route
 from ksim.flow.timeline import Span, Timeline
 
 Process = Generator[simpy.Event, Any, None]
@@ -35,41 +36,37 @@ class Meeting:
 
 @define(eq=False)
 class Exchange:
-    """One collective in progress: each rank's arrivals, round by round."""
+    """One collective in progress: what each rank has yet to send and to receive, round by round."""
 
     env: simpy.Environment
     route: Route
     size: float
-    missing: dict[tuple[int, int], int] = field(init=False)
-    arrived: dict[tuple[int, int], simpy.Event] = field(init=False)
+    missing: Counter[tuple[int, int]] = field(init=False)
+    through: dict[tuple[int, int], simpy.Event] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.missing, self.arrived = {}, {}
-        for number, hops in enumerate(self.route.rounds):
-            for hop in hops:
-                key = (hop.target, number)
-                self.missing[key] = self.missing.get(key, 0) + 1
-                self.arrived.setdefault(key, self.env.event())
+        self.missing = Counter((rank, number) for number, hops in enumerate(self.route.rounds)
+                               for hop in hops for rank in (hop.source, hop.target))
+        self.through = {key: self.env.event() for key in self.missing}
 
     def take_part(self, rank: int) -> Process:
-        """Send *rank*'s pieces to its peers, each round as soon as the one before has been received."""
+        """Send *rank*'s pieces to its peers, each round as soon as it is through with the one before."""
         yield self.env.timeout(self.route.start)
         for number, hops in enumerate(self.route.rounds):
             for hop in hops:
                 if hop.source == rank:
-                    self._send(hop.target, number, hop.seconds(self.size))
-            if (rank, number) in self.arrived:
-                yield self.arrived[rank, number]
+                    self._send(hop, number)
+            if (rank, number) in self.through:
+                yield self.through[rank, number]
 
-    def _send(self, target: int, number: int, seconds: float) -> None:
-        key = (target, number)
-
+    def _send(self, hop: Hop, number: int) -> None:
         def deliver(_: simpy.Event) -> None:
-            self.missing[key] -= 1
-            if not self.missing[key]:
-                self.arrived[key].succeed()
+            for key in ((hop.source, number), (hop.target, number)):
+                self.missing[key] -= 1
+                if not self.missing[key]:
+                    self.through[key].succeed()
 
-        self.env.timeout(seconds).callbacks.append(deliver)
+        self.env.timeout(hop.seconds(self.size)).callbacks.append(deliver)
 
 
 @define(eq=False)

@@ -20,8 +20,8 @@ class Flight:
 
 
 class Stages(Protocol):
-    def launch(self, timelines: Sequence[Timeline]) -> Flight:
-        """Send a batch on its way, one timeline for each stage."""
+    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
+        """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples."""
         ...
 
 
@@ -36,9 +36,9 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[Timeline]) -> Flight:
-        end = now = self.env.now
-        start = max(now, self._free[0])
+    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
+        now = self.env.now
+        end = start = max(now, self._free[0], source.end if source else now)
         for stage, timeline in enumerate(timelines):
             end = max(end, self._free[stage]) + timeline.seconds
             self._free[stage] = end
@@ -58,19 +58,21 @@ class KernelByKernel:
         for stage in range(len(self.gangs)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[Timeline]) -> Flight:
+    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
         flight = Flight(self.env.event())
-        self._queues[0].put((flight, timelines))
+        self._queues[0].put((flight, timelines, source))
         return flight
 
     def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
         while True:
-            flight, timelines = yield self._queues[stage].get()
+            flight, timelines, source = yield self._queues[stage].get()
             if stage == 0:
+                if source is not None:
+                    yield source.done
                 flight.start = self.env.now
             yield self.gangs[stage].play(timelines[stage])
             if stage + 1 < len(self.gangs):
-                self._queues[stage + 1].put((flight, timelines))
+                self._queues[stage + 1].put((flight, timelines, source))
             else:
                 flight.end = self.env.now
                 flight.done.succeed()

@@ -7,6 +7,7 @@ compose: one may hold another to scale, to add noise to, or to fall back on.
 `tests/laws` holds every oracle to: positive, and no time below the hardware's bound.
 """
 
+from numbers import Real
 from typing import Any, Protocol
 
 from attrs import frozen
@@ -42,16 +43,21 @@ class LatencyOracle(Protocol):
 def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
     """Ask *oracle* about *kernel*; one that only gives seconds is credited with the roofline's bound.
 
-    Raises ConfigError for an answer that is not a positive, finite number.
+    Raises ConfigError for an oracle that cannot be asked, or an answer that is not a positive, finite number.
     """
+    name = type(oracle).__name__
     if hasattr(oracle, "estimate"):
         answer: Estimate = oracle.estimate(kernel, gpu)
-    else:
+    elif hasattr(oracle, "seconds"):
         compute, memory = bounds(kernel, gpu)
-        answer = Estimate(oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory",
-                          source=type(oracle).__name__)
-    if not 0 < answer.seconds < float("inf"):
-        raise ConfigError(f"oracle {type(oracle).__name__}", f"says {answer.seconds} s for {kernel}")
+        answer = Estimate(oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory", source=name)
+    else:
+        raise ConfigError(f"oracle {name}", "has neither seconds(kernel, gpu) nor estimate(kernel, gpu)")
+    if not isinstance(answer, Estimate):
+        raise ConfigError(f"oracle {name}", f"estimates {answer!r}, which is no ksim.cost.oracles.Estimate")
+    if not isinstance(answer.seconds, Real) or not 0 < answer.seconds < float("inf"):
+        raise ConfigError(f"oracle {name}", f"says {answer.seconds} s for {kernel.family} {kernel};"
+                                            f" expected a positive number")
     return answer
 
 

@@ -8,6 +8,7 @@ from ksim.specs.hardware import Gpu
 
 __all__ = ["Roofline"]
 
+
 @frozen
 class Roofline:
     """`compute` and `memory` are the fractions of the peaks that kernels reach; 1 is the bound itself."""

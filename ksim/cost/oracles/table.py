@@ -82,26 +82,26 @@ class Table:
         groups: dict[tuple[str, ...], list[Point]] = {}
         try:
             with self.path.open(newline="", encoding="utf-8-sig") as file:
-                for number, row in enumerate(csv.DictReader(file), start=2):
-                    point = self._point(row, f"{self.path}:{number}")
+                rows = csv.DictReader(file)
+                for row in rows:
+                    point = _point(row, f"{self.path}:{rows.line_num}")
                     groups.setdefault(_group(point.kernel), []).append(point)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise DataError(str(self.path), f"cannot be read: {error}") from None
         if not groups:
             raise DataError(str(self.path), "has no points; expected a header with family and latency_us, and rows")
         return groups
 
-    @staticmethod
-    def _point(row: Mapping[str, str], where: str) -> Point:
-        try:
-            kernel, seconds = _kernel(row), float(row["latency_us"]) * 1e-6
-        except KeyError as error:
-            raise DataError(where, f"has no column {error}") from None
-        except (TypeError, ValueError) as error:
-            raise DataError(where, f"is not a measured point: {error}") from None
-        if not 0 < seconds < math.inf:
-            raise DataError(where, f"latency_us = {row['latency_us']} is not a time")
-        return Point(kernel, seconds, _place(kernel))
+
+def _point(row: Mapping[str, str], where: str) -> Point:
+    """What a row of the file says; raises DataError that names *where*."""
+    try:
+        kernel, seconds = _kernel(row), _number(row, "latency_us") * 1e-6
+    except KeyError as error:
+        raise DataError(where, f"has no column {error}") from None
+    except ValueError as error:
+        raise DataError(where, f"is not a measured point: {error}") from None
+    return Point(kernel, seconds, _place(kernel))
 
 
 def _kernel(row: Mapping[str, str]) -> Kernel:
@@ -109,11 +109,31 @@ def _kernel(row: Mapping[str, str]) -> Kernel:
     family = row["family"]
     if family == "gemm":
         dtype = DType.named(row.get("dtype") or "bf16")
-        return Gemm(int(row["m"]), int(row["n"]), int(row["k"]), dtype, dtype)
+        return Gemm(_count(row, "m"), _count(row, "n"), _count(row, "k"), dtype, dtype)
     if family == "attention":
-        layer = AttentionLayer(int(row["heads"]), int(row["kv_heads"]), int(row["head_dim"]))
+        layer = AttentionLayer(_count(row, "heads"), _count(row, "kv_heads"), _count(row, "head_dim"))
+        if layer.heads % layer.kv_heads:
+            raise ValueError(f"{layer.heads} heads do not share {layer.kv_heads} kv_heads evenly")
         return layer.over(Batch.parse(row.get("decode") or "", row.get("prefill") or ""))
-    return Pointwise(family, float(row["bytes"]), 0.0, 0.0)
+    return Pointwise(family, _number(row, "bytes"), 0.0, 0.0)
+
+
+def _count(row: Mapping[str, str], column: str) -> int:
+    text = (row[column] or "").strip()
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"{column} = {text!r} is not a positive whole number")
+    return int(text)
+
+
+def _number(row: Mapping[str, str], column: str) -> float:
+    text = (row[column] or "").strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{column} = {text!r} is not a positive number")
+    return number
 
 
 def _group(kernel: Kernel) -> tuple[str, ...]:

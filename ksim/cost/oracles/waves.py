@@ -1,9 +1,9 @@
 """The roofline with wave quantisation: thread blocks come in waves, and the last one leaves SMs idle.
 
 ``t = start + max(FLOP / peak x u, L2 bytes / L2 bandwidth, bytes / bandwidth) / reach``, ``u = waves x SMs / blocks``,
-over the best of the launches a library could choose: which tile, and into how many parts the contracted
-dimension is split.  After KernelSight-LM (arXiv 2606.28565), Eq. 2, but for the launch floor: added, it halves the
-error of one that is a lower bound (GEMM grid of our H200 sweep 9.5 % mean against 15.7 %, attention 9.9 % against 20 %).
+over the best of the launches a library could choose: which tile, and into how many parts the contracted dimension is
+split.  After KernelSight-LM (arXiv 2606.28565), Eq. 2, but for the launch floor: added, it leaves half the error of one
+that is a lower bound (GEMM grid of our H200 sweep 9.5 % mean against 15.7 %, attention 9.9 % against 20 %).
 """
 
 from collections.abc import Mapping, Sequence

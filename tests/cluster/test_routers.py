@@ -1,0 +1,50 @@
+"""Where each router sends a request."""
+
+import pytest
+
+from ksim.cluster.routers.least_outstanding import LeastOutstanding
+from ksim.cluster.routers.prefix_aware import PrefixAware
+from ksim.cluster.routers.round_robin import RoundRobin
+from ksim.flow.request import Request
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError
+from ksim.studies.assembly import plugin
+from tests.laws.test_routers import View
+
+ONE = Request(0, 0.0, prompt=1000, output=10)
+
+
+def chosen(router, *states: tuple[int, int]) -> int:
+    """Which of engines with so many requests outstanding, and so many tokens cached."""
+    return router.choose(ONE, [View(number, *state) for number, state in enumerate(states)], 0.0).number
+
+
+def test_round_robin_goes_around():
+    router = RoundRobin()
+    assert [chosen(router, (9, 0), (0, 0), (5, 0)) for _ in range(5)] == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("outstanding, number", [((3, 1, 2), 1), ((2, 1, 1), 1), ((0, 0, 0), 0)])
+def test_least_outstanding_takes_the_first_of_the_least_busy(outstanding, number):
+    assert chosen(LeastOutstanding(), *((requests, 0) for requests in outstanding)) == number
+
+
+def test_prefix_aware_prefers_the_engine_that_has_the_prefix():
+    assert chosen(PrefixAware(), (0, 0), (0, 512), (0, 128)) == 1
+
+
+def test_prefix_aware_weighs_load_against_it():
+    """Two more requests outweigh 512 cached tokens at 257 each, and do not at 255."""
+    states = (0, 0), (2, 512)
+    assert chosen(PrefixAware(load_tokens=257), *states) == 0
+    assert chosen(PrefixAware(load_tokens=255), *states) == 1
+
+
+def test_prefix_aware_without_prefixes_is_least_outstanding():
+    assert chosen(PrefixAware(), (2, 0), (1, 0), (1, 0)) == 1
+
+
+def test_the_weight_of_load_is_an_option():
+    assert plugin("cluster.routers", Choice("prefix_aware", {"load_tokens": 10})) == PrefixAware(10)
+    with pytest.raises(ConfigError, match="'load_tokens' must be >= 0"):
+        plugin("cluster.routers", Choice("prefix_aware", {"load_tokens": -1}))

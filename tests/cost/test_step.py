@@ -1,0 +1,136 @@
+"""Steps priced: plans that are shared, and totals that are those of every launch."""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.compute.graph import Collective
+from ksim.cost.energy import joules
+from ksim.cost.oracles import estimate
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.studies.assembly import Site
+from ksim.studies.scenario import Scenario
+from tests.studies.test_scenario import TABLE
+
+#: Two decodes and a chunk; two of the three sample.
+BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)
+
+
+@cache
+def site(model: str = "gemma-2-2b", tensor: int = 1, pipeline: int = 1) -> Site:
+    """Gemma 2 has layers of two kinds."""
+    serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
+    return Site.of(Scenario.of({**TABLE, "model": model, "serve": serve}))
+
+
+def timer(model: str = "gemma-2-2b", tensor: int = 1) -> StepTimer:
+    return site(model, tensor).timers()[0]
+
+
+def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, float]:
+    """Seconds, joules, FLOP and bytes of every launch, each asked for by itself."""
+    totals = [0.0] * 4
+    for _, kernel in timer.model.graph(batch.tokens, batch.samples, timer.shard).over(batch):
+        if isinstance(kernel, Collective):
+            amounts = [timer.network.seconds(kernel, timer.groups[kernel.group]), joules(kernel, timer.gpu.power), 0, 0]
+        else:
+            amounts = [estimate(timer.oracle, kernel, timer.gpu).seconds, joules(kernel, timer.gpu.power),
+                       kernel.work.flops, kernel.work.bytes]
+        totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
+    return tuple(totals)
+
+
+sequences = st.one_of(st.tuples(st.just(1), st.integers(1, 8000)), st.tuples(st.integers(2, 500), st.integers(0, 7000)))
+
+
+@pytest.mark.parametrize("model, tensor", [("gemma-2-2b", 1), ("gemma-2-2b", 2), ("qwen3-30b-a3b", 4)])
+@given(batch=st.lists(sequences, min_size=1, max_size=6), share=st.floats(0, 1))
+@settings(max_examples=15, deadline=None)
+def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
+    """Whether folded, unfolded or asked for one by one."""
+    pricer, step = timer(model, tensor), Batch.of(*batch, samples=round(share * len(batch)))
+    timeline = pricer.timeline(step)
+    totals = (timeline.seconds, timeline.joules, timeline.flops, timeline.bytes)
+    assert totals == pytest.approx(one_by_one(pricer, step), rel=1e-12)
+    spans = list(timeline)
+    assert totals == pytest.approx([sum(getattr(span, name) for span in spans)
+                                    for name in ("seconds", "joules", "flops", "bytes")], rel=1e-12)
+    assert [span.shape for span in spans] == [
+        kernel for _, kernel in pricer.model.graph(step.tokens, step.samples, pricer.shard).over(step)]
+
+
+def test_steps_of_equal_tokens_and_samples_share_one_plan():
+    pricer = timer()
+    one, other = pricer.timeline(Batch.of((1, 700), (63, 0))), pricer.timeline(Batch.of((32, 90), (32, 5000)))
+    assert one.laps is other.laps
+    assert one.fills != other.fills
+    assert pricer.timeline(Batch.of((1, 700), (63, 0), samples=1)).laps is not one.laps
+
+
+def test_equal_layers_are_folded_and_share_their_attention():
+    """26 layers, every other one with a window: 13 laps of two attentions that the batch fills in."""
+    timeline = timer().timeline(BATCH)
+    assert [lap.repeat for lap in timeline.laps] == [1, 13, 1]
+    assert len(timeline.fills) == 2
+    assert [span.shape.keys for span in timeline.fills] == [701 + 4096 + 261, 701 + 5001 + 261]
+
+
+def test_the_oracle_is_asked_once_for_each_shape():
+    """A second step of as many tokens asks about its own attention only, which Gemma 2 has two of."""
+    asked = Counter()
+
+    class Counting:
+        def seconds(self, kernel, gpu):
+            asked[kernel.family] += 1
+            return 1e-6
+
+    pricer = StepTimer(site().model, site().shards[0], site().gpu, Counting(), site().network, {})
+    pricer.timeline(Batch.of((1, 700), (63, 0)))
+    first = Counter(asked)
+    pricer.timeline(Batch.of((1, 900), (63, 64)))
+    assert asked - first == {"attention": 2}
+    assert first["gemm"] == 4 + 1  # qkv, o_proj, gate_up, down and the head
+
+
+def test_tensor_parallelism_inserts_collectives():
+    """Two all-reduces a layer and the embedding's, and the gathering of logits; none on one GPU."""
+    assert not [span for span in timer().timeline(BATCH) if span.group]
+    messages = Counter(span.family for span in timer(tensor=2).timeline(BATCH) if span.group == "tensor")
+    assert messages == {"all_reduce": 1 + 2 * 26, "all_gather": 1}
+
+
+def test_a_collective_says_how_it_is_carried_out():
+    messages = [span for span in timer(tensor=2).timeline(BATCH) if span.group]
+    assert {(span.bound, span.source) for span in messages} == {("communication", "network")}
+    assert messages[0].launch == "direct peer"
+
+
+def test_a_kernel_says_how_it_is_launched_and_what_binds_it():
+    spans = {span.label: span for span in timer().timeline(BATCH)}
+    assert spans["qkv"].bound == "memory" and spans["qkv"].source == "waves"
+    assert spans["qkv"].launch and spans["qkv"].waves > 0
+    assert spans["rope"].bound == "launch"
+
+
+def test_every_stage_of_every_replica_meets_on_its_own_gpus():
+    """The second of two replicas of 2 x 2 GPUs has GPUs 4 to 7: 4 and 5 first, then 6 and 7."""
+    groups = [timer.groups["tensor"] for timer in site(tensor=2, pipeline=2).timers(first=4)]
+    assert groups == [(4, 5), (6, 7)]
+
+
+def test_stages_divide_the_step():
+    """The first has the embedding, the last the head; the layers are shared out."""
+    whole = timer().timeline(BATCH)
+    stages = [timer.timeline(BATCH) for timer in site(pipeline=2).timers()]
+    assert sum(stage.seconds for stage in stages) == pytest.approx(whole.seconds, rel=1e-12)
+    assert [[span.label for span in stage].count("attention") for stage in stages] == [13, 13]
+    assert [[span.label for span in stage].count("lm_head") for stage in stages] == [0, 1]
+
+
+def test_a_stage_without_samples_has_no_logits():
+    labels = {span.label for span in timer().timeline(Batch.of((64, 0), samples=0))}
+    assert "lm_head" not in labels and "qkv" in labels

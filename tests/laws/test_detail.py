@@ -1,0 +1,131 @@
+"""Detail never changes time: a run is the same played in whole steps and kernel by kernel, rank by rank."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simpy
+from attrs import fields
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.cost.network import Hop, Route
+from ksim.flow.events import Event, Finished, Log, Stepped
+from ksim.runtime.ranks import Exchange
+from ksim.studies.assembly import Site
+from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import simulate
+
+TIMES = {"time", "scheduled", "start", "end"}
+
+#: Two layers, four KV heads: its steps have few kernels, and can be cut in four.
+TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
+#: Nodes of two GPUs, so that rings of four have fast hops and slow ones.
+PAIRS = """
+name = "pairs of H200"
+gpu = "h200"
+gpus_per_node = 2
+nodes = 2
+interconnect = "nvlink"
+inside = { bandwidth = "450 GB/s", efficiency = 0.824 }
+network = { bandwidth = "50 GB/s", efficiency = 0.95 }
+"""
+FREE = """
+name = "free"
+schedule = 0
+schedule_sequence = 0
+launch = 0
+output = 0
+output_sequence = 0
+source = "a test"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the model, the system and the host are described."""
+    path = tmp_path_factory.mktemp("tiny")
+    (path / "config.json").write_text(json.dumps(TINY))
+    (path / "pairs.toml").write_text(PAIRS)
+    (path / "free.toml").write_text(FREE)
+    return path
+
+
+def uniform(low: int, high: int) -> dict[str, Any]:
+    return {"kind": "uniform", "low": low, "high": high}
+
+
+#: A few requests that come one by one or all at once, alone or in sessions, and meet a cache that may be too small.
+workloads = st.fixed_dictionaries({
+    "synthetic": st.fixed_dictionaries({
+        "arrivals": st.just({"process": "burst"}) | st.fixed_dictionaries(
+            {"process": st.just("poisson"), "rate": st.sampled_from([50, 500, 5000])}),
+        "prompt": st.just(uniform(1, 150)), "output": st.just(uniform(1, 10)),
+        "count": st.integers(1, 10), "max_tokens": st.just(250),
+    }, optional={"sessions": st.just({"turns": uniform(1, 3), "think": uniform(0, 1)})}),
+}, optional={"max_concurrency": st.integers(1, 4)})
+serves = st.fixed_dictionaries({
+    "tensor_parallel_size": st.sampled_from([1, 2, 4]), "pipeline_parallel_size": st.sampled_from([1, 2]),
+    "data_parallel_size": st.sampled_from([1, 2]), "scheduling_policy": st.sampled_from(["fcfs", "decode_first"]),
+    "async_scheduling": st.booleans(), "max_num_seqs": st.sampled_from([2, 8]),
+    "max_num_batched_tokens": st.sampled_from([32, 256]), "num_gpu_blocks_override": st.sampled_from([20, 500]),
+    "max_model_len": st.just(256),
+})
+
+
+def facts(log: Log) -> list[tuple[Any, ...]]:
+    """What happened, but for the times."""
+    return [(type(event), *(getattr(event, field.name) for field in fields(type(event)) if field.name not in TIMES))
+            for event in log.events]
+
+
+def times(log: Log) -> list[float]:
+    def of(event: Event) -> list[float]:
+        return [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
+
+    return [time for event in log.events for time in of(event)]
+
+
+@given(serve=serves, workload=workloads, system=st.sampled_from(["hgx-h200", "pairs.toml"]),
+       host=st.sampled_from(["default", "free.toml"]), seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_a_run_is_the_same_in_whole_steps_and_kernel_by_kernel(folder, serve, workload, system, host, seed):
+    scenario = {"model": str(folder / "config.json"), "serve": serve, "workload": workload, "seed": seed,
+                "nodes": 8, "system": str(folder / system) if "." in system else system,
+                "host": str(folder / host) if "." in host else host}
+    whole, fine = (simulate(Scenario.of({**scenario, "detail": detail})).log for detail in ("step", "kernel"))
+    assert any(whole.of(Finished))
+    assert facts(fine) == facts(whole)
+    assert times(fine) == pytest.approx(times(whole), rel=1e-9)
+
+
+def test_ranks_over_two_nodes_do_exchange_unevenly(folder):
+    """So that the law above is tried where it is hardest: a ring of four has two hops of each kind."""
+    table = {"model": str(folder / "config.json"), "system": str(folder / "pairs.toml"), "workload": {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(9, 9), "output": uniform(1, 1), "count": 1}},
+        "serve": {"tensor_parallel_size": 4, "num_gpu_blocks_override": 500, "max_model_len": 256}, "detail": "kernel"}
+    site = Site.of(Scenario.of(table))
+    (step,) = simulate(Scenario.of(table)).log.of(Stepped)
+    messages = [span.shape for span in step.timelines[0] if span.group]
+    assert messages
+    assert all(site.network.route(message, range(4)).even is None for message in messages)
+
+
+hops = st.builds(Hop, st.integers(0, 4), st.integers(0, 4), st.floats(0, 9), st.floats(0, 9)).filter(
+    lambda hop: hop.source != hop.target)
+#: Rounds in which all hops are alike are what most algorithms have, and have a shortcut.
+alike = st.builds(lambda hops, latency, per_byte: [Hop(hop.source, hop.target, latency, per_byte) for hop in hops],
+                  st.lists(hops, min_size=1, max_size=6), st.floats(0, 9), st.floats(0, 9))
+rounds = st.lists(st.lists(hops, max_size=6), max_size=5) | st.lists(alike, max_size=5)
+
+
+@given(rounds=rounds, start=st.floats(0, 9), size=st.floats(0, 9))
+@settings(max_examples=200, deadline=None)
+def test_a_route_takes_as_long_as_its_ranks_take_to_exchange(rounds, start, size):
+    """Whoever sends what to whom, and however long each hop takes."""
+    route, env = Route("any", "any", start, tuple(map(tuple, rounds))), simpy.Environment()
+    exchange = Exchange(env, route, size)
+    env.run(env.all_of([env.process(exchange.take_part(rank)) for rank in range(5)]))
+    assert env.now == pytest.approx(route.seconds(size), rel=1e-12)

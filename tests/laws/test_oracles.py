@@ -1,0 +1,235 @@
+"""Whatever the oracle: positive, not faster than the hardware, more work takes no less, and the same answer twice."""
+
+import math
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.oracles import bounds, estimate
+from ksim.flow.batch import Batch
+from ksim.flow.events import Stepped
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError
+from ksim.studies.assembly import Site, gpu_of, plugin
+from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import simulate
+from tests.laws.test_kernels import shapes
+from tests.studies.test_scenario import TABLE
+
+NAMES = catalog.names("cost.oracles")
+#: Oracles that say what was measured, which need not follow any law of physics: what was measured again and again
+#: came from the L2 cache, and a point of a noisy grid may be faster than a smaller one.
+MEASURED = {"table"}
+GPUS = {name: gpu_of(name) for name in catalog.entries("gpus")}
+
+#: A grid of products on some GPU, with some noise.
+POINTS = "family,latency_us,m,n,k\n" + "".join(
+    f"gemm,{(5 + m * n * k / 4e8) * (1 + 0.1 * ((m + n) % 3)):.3f},{m},{n},{k}\n"
+    for m in (1, 64, 1024) for n in (1024, 8192) for k in (1024, 8192))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("points")
+    (path / "points.csv").write_text(POINTS)
+    return path
+
+
+@cache
+def build(name: str, folder: Path) -> Any:
+    """The oracle with its defaults; one that needs more has its options here."""
+    options = {"table": {"path": str(folder / "points.csv")}}
+    return plugin("cost.oracles", Choice(name, options.get(name, {})))
+
+
+@st.composite
+def launches(draw) -> tuple[Kernel, Any]:
+    """A kernel of any family that does something, and a GPU that has its number format."""
+    kernel = draw(st.sampled_from(catalog.names("compute.kernels")).flatmap(shapes))
+    gpu = draw(st.sampled_from([gpu for gpu in GPUS.values() if kernel.work.dtype in gpu.flops]))
+    assume(kernel.work.bytes >= 1)
+    return kernel, gpu
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(launch=launches())
+@settings(max_examples=100, deadline=None)
+def test_every_time_is_positive_and_finite(name, folder, launch):
+    found = estimate(build(name, folder), *launch)
+    assert 0 < found.seconds < math.inf
+    assert found.bound in ("compute", "memory", "launch")
+    assert found.source
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
+@given(launch=launches())
+@settings(max_examples=100, deadline=None)
+def test_no_time_is_below_what_the_hardware_allows(name, folder, launch):
+    """By its peaks: an oracle gives reasons why a kernel takes longer, never why it takes less."""
+    assert estimate(build(name, folder), *launch).seconds >= max(bounds(*launch)) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(several=st.lists(launches(), min_size=2, max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_an_answer_depends_on_the_question_alone(name, folder, several):
+    """Not on what was asked before, nor on whom."""
+    answers = [estimate(build(name, folder), *launch) for launch in several]
+    build.cache_clear()
+    assert [estimate(build(name, folder), *launch) for launch in reversed(several)] == answers[::-1]
+
+
+counts = st.integers(1, 12_000)
+extra = st.integers(1, 5000)
+gemms = st.builds(Gemm, counts, counts, counts)
+loads = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 64)), min_size=1, max_size=4).map(tuple)
+grouped = st.builds(GroupedGemm, loads, counts, counts)
+moved = st.floats(1, 1e10)
+pointwise = st.builds(Pointwise, st.sampled_from(["rope", "silu_mul"]), moved, moved, st.just(0.0))
+layers = st.builds(lambda kv, group, dim, window: AttentionLayer(kv * group, kv, dim, window), st.integers(1, 16),
+                   st.integers(1, 16), st.sampled_from([64, 128]), st.sampled_from([0, 128, 4096]))
+sequences = st.tuples(st.integers(1, 2000), st.integers(0, 9000))
+batches = st.lists(sequences, min_size=1, max_size=12)
+
+
+def longer(layer: AttentionLayer, batch: list[tuple[int, int]], new: int, context: int) -> tuple[Kernel, Kernel]:
+    """Attention of *batch*, and with so many more tokens of its first sequence."""
+    first, *others = batch
+    return layer.over(Batch.of(*batch)), layer.over(Batch.of((first[0] + new, first[1] + context), *others))
+
+
+#: What can be more of a kernel: pairs of a kernel and one that does the same and more.
+GROWTH: dict[str, st.SearchStrategy[tuple[Kernel, Kernel]]] = {
+    "rows": st.builds(lambda kernel, more: (kernel, evolve(kernel, m=kernel.m + more)), gemms, extra),
+    "columns": st.builds(lambda kernel, more: (kernel, evolve(kernel, n=kernel.n + more)), gemms | grouped, extra),
+    "rows of an expert": st.builds(lambda kernel, rest, more: (
+        evolve(kernel, loads=((more, 3), *rest)), evolve(kernel, loads=((2 * more, 3), *rest))), grouped, loads, extra),
+    "bytes": st.builds(lambda kernel, more: (
+        kernel, evolve(kernel, read_bytes=kernel.read_bytes + more)), pointwise, extra),
+    "context": st.builds(longer, layers, batches, st.just(0), extra),
+    "new tokens": st.builds(longer, layers, batches, extra, st.just(0)),
+}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
+@pytest.mark.parametrize("what", GROWTH)
+@given(data=st.data(), gpu=st.sampled_from([*GPUS.values()]))
+@settings(max_examples=30, deadline=None)
+def test_more_work_never_takes_less(name, folder, what, data, gpu):
+    less, more = data.draw(GROWTH[what])
+    oracle = build(name, folder)
+    assert estimate(oracle, more, gpu).seconds >= estimate(oracle, less, gpu).seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
+@given(kernel=gemms, more=extra, gpu=st.sampled_from([*GPUS.values()]))
+@settings(max_examples=60, deadline=None)
+def test_a_deeper_product_takes_less_by_a_seventh_at_most(name, folder, kernel, more, gpu):
+    """Less, because another split of the contracted dimension becomes worth while."""
+    deeper = evolve(kernel, k=kernel.k + more)
+    assert estimate(build(name, folder), deeper, gpu).seconds >= 6 / 7 * estimate(
+        build(name, folder), kernel, gpu).seconds
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
+@given(layer=layers, batch=batches, one=sequences, gpu=st.sampled_from([*GPUS.values()]))
+@settings(max_examples=60, deadline=None)
+def test_one_sequence_more_takes_less_by_one_wave_at_most(name, folder, layer, batch, one, gpu):
+    """Less, because unequal blocks are balanced over the SMs, while equal ones come in whole waves."""
+    less, more = layer.over(Batch.of(*batch)), layer.over(Batch.of(*batch, one))
+    before = estimate(build(name, folder), less, gpu)
+    wave = before.seconds / math.ceil(before.waves) if before.waves else 0.0
+    assert estimate(build(name, folder), more, gpu).seconds >= (before.seconds - wave) * (1 - 1e-9)
+
+
+# One's own.
+
+OWN = """
+from attrs import frozen
+
+@frozen
+class Constant:
+    each: float = 1e-5
+
+    def seconds(self, kernel, gpu):
+        return self.each
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Write a package called `mine` with one module, `oracles`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> None:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "__init__.py").touch()
+        (tmp_path / "mine" / "oracles.py").write_text(source)
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def scenario(oracle: Any) -> Scenario:
+    return Scenario.of({**TABLE, "model": "llama-3.2-1b", "oracle": oracle})
+
+
+def test_ones_own_oracle_prices_steps(package):
+    package(OWN)
+    timer = Site.of(scenario({"name": "mine.oracles:Constant", "each": 2e-5})).timers()[0]
+    timeline = timer.timeline(Batch.of((1, 100)))
+    assert {span.seconds for span in timeline} == {2e-5}
+    assert {span.source for span in timeline} == {"Constant"}
+    assert {span.bound for span in timeline} == {"memory"}  # by the roofline
+
+
+def test_ones_own_oracle_runs_a_scenario(package):
+    """Every step has as many kernels as another, and so takes as long."""
+    package(OWN)
+    result = simulate(scenario("mine.oracles:Constant"))
+    steps = list(result.log.of(Stepped))
+    kernels = len(list(steps[0].timelines[0]))
+    assert len(steps) == 10 + 1  # 100 prompts of 100 tokens take more than one step of 8,192
+    assert all(step.end - step.start == pytest.approx(kernels * 1e-5) for step in steps)
+
+
+@pytest.mark.parametrize("answer", ["float('nan')", "float('inf')", "0", "-1e-6", "None", "'fast'"])
+def test_an_answer_that_is_no_time_names_the_oracle_and_the_kernel(package, answer):
+    package(OWN.replace("self.each", answer))
+    with pytest.raises(ConfigError, match=r"oracle Constant: says \S+ s for \S+ .+; expected a positive number"):
+        simulate(scenario("mine.oracles:Constant"))
+
+
+@pytest.mark.parametrize("source, name, problem", [
+    ("1 / 0", "Constant", "mine.oracles:Constant: cannot be imported: ZeroDivisionError: division by zero"),
+    ("import nowhere", "Constant", "mine.oracles:Constant: cannot be imported: ModuleNotFoundError: No module"),
+    (OWN, "Constand", "mine.oracles:Constand: module mine.oracles has no Constand"),
+    (OWN.replace("def seconds", "def second"), "Constant",
+     "oracle Constant: has neither seconds(kernel, gpu) nor estimate(kernel, gpu)"),
+    (OWN.replace("def seconds", "def estimate"), "Constant",
+     "oracle Constant: estimates 1e-05, which is no ksim.cost.oracles.Estimate"),
+])
+def test_an_oracle_that_cannot_be_used_says_why(package, source, name, problem):
+    package(source)
+    with pytest.raises(ConfigError) as error:
+        simulate(scenario(f"mine.oracles:{name}"))
+    assert str(error.value).startswith(problem)
+
+
+def test_an_option_that_ones_own_oracle_lacks_is_named(package):
+    package(OWN)
+    with pytest.raises(ConfigError, match="mine.oracles:Constant: eech: unknown key; did you mean 'each'"):
+        Site.of(scenario({"name": "mine.oracles:Constant", "eech": 1}))

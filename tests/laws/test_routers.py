@@ -1,0 +1,54 @@
+"""Whatever the router: it answers with one of the engines that it was given, and equal runs with equal answers."""
+
+from collections.abc import Sequence
+
+import pytest
+from attrs import frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.flow.request import Request
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice
+from ksim.studies.assembly import plugin
+
+NAMES = catalog.names("cluster.routers")
+
+
+@frozen
+class View:
+    """What a router may know of an engine."""
+
+    number: int
+    outstanding: int
+    cached: int
+
+    def prefix_hit(self, request: Request) -> int:
+        return min(self.cached, request.prompt)
+
+
+engines = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 5000)), min_size=1, max_size=8).map(
+    lambda states: [View(number, *state) for number, state in enumerate(states)])
+#: Engines come and go, and are busy or not, from one request to the next.
+histories = st.lists(st.tuples(engines, st.integers(1, 9000)), min_size=1, max_size=12)
+
+
+def answers(name: str, history: Sequence[tuple[list[View], int]]) -> list[View]:
+    router = plugin("cluster.routers", Choice(name))
+    return [router.choose(Request(number, float(number), prompt, 10), views, float(number))
+            for number, (views, prompt) in enumerate(history)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(history=histories)
+@settings(max_examples=60, deadline=None)
+def test_an_answer_is_one_of_those_given(name, history):
+    for answer, (views, _) in zip(answers(name, history), history, strict=True):
+        assert any(answer is view for view in views)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(history=histories)
+@settings(max_examples=60, deadline=None)
+def test_equal_histories_have_equal_answers(name, history):
+    assert answers(name, history) == answers(name, history)

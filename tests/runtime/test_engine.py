@@ -1,0 +1,145 @@
+"""The engine's loop, its times counted by hand: 2 s of host before each step, 3 s after it, 10 s of GPU between."""
+
+import pytest
+import simpy
+from attrs import evolve, frozen
+
+from ksim.flow.events import Admitted, Finished, Log, Preempted, Rejected, Stepped
+from ksim.flow.request import Request
+from ksim.foundation.errors import KsimError
+from tests.runtime.by_hand import FREE, SLOW, engine, play, token_times
+
+ONE = Request(0, 0.0, prompt=5, output=3)
+
+
+def test_without_asynchronous_scheduling_the_gpu_waits_for_the_host():
+    """0 - 2 host, 2 - 12 GPU, 12 - 15 host; then the next."""
+    log = play([ONE], host=SLOW).log
+    assert token_times(log, 0) == [15, 30, 45]
+    assert [(step.scheduled, step.start, step.end, step.time) for step in log.of(Stepped)] == [
+        (0, 2, 12, 15), (15, 17, 27, 30), (30, 32, 42, 45)]
+
+
+def test_with_asynchronous_scheduling_the_host_hides_behind_the_gpu():
+    """The second step is made from 2 to 4, while the first is on the GPU, which begins with it at 12."""
+    log = play([ONE], host=SLOW, async_scheduling=True).log
+    assert token_times(log, 0) == [15, 25, 35]
+    assert [(step.start, step.end) for step in log.of(Stepped)] == [(2, 12), (12, 22), (22, 32)]
+
+
+def test_a_host_slower_than_the_gpu_sets_the_pace():
+    """5 s of host for each step of 1 s, but for the last, after which there is no batch to make."""
+    log = play([Request(0, 0.0, prompt=5, output=4)], host=SLOW, steps=(1.0,), async_scheduling=True).log
+    assert token_times(log, 0) == [7, 12, 17, 20]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_arrival_is_seen_when_a_turn_begins(ahead):
+    """At 3 the engine waits for a step, or makes the next one: its next turn begins at 15."""
+    log = play([ONE, Request(1, 3.0, 5, 1)], host=SLOW, async_scheduling=ahead).log
+    assert [event.time for event in log.of(Admitted)] == [0, 15]
+
+
+def test_an_engine_that_sleeps_wakes_up_at_once():
+    log = play([ONE, Request(1, 100.0, 5, 1)]).log
+    assert [event.time for event in log.of(Admitted)] == [0, 100]
+    assert token_times(log, 1) == [110]
+
+
+def test_the_first_token_leaves_with_the_last_chunk_of_the_prompt():
+    """250 tokens in steps of at most 100: the third one samples."""
+    log = play([Request(0, 0.0, prompt=250, output=2)]).log
+    assert [step.batch.tokens for step in log.of(Stepped)] == [100, 100, 50, 1]
+    assert token_times(log, 0) == [30, 40]
+
+
+def test_the_host_takes_longer_over_more_sequences():
+    host = evolve(FREE, schedule_sequence=1, output_sequence=2)
+    log = play([Request(i, 0.0, 5, 1) for i in range(3)], host=host).log
+    (step,) = log.of(Stepped)
+    assert (step.start, step.end, step.time) == (3, 13, 19)
+
+
+def test_no_token_of_a_request_comes_from_a_step_that_begins_before_the_last_one_is_known():
+    """Two stages of 10 s and 20 s, made ahead: the third batch needs the first one's token, so it waits for it."""
+    log = play([ONE], steps=(10.0, 20.0), async_scheduling=True).log
+    assert [(step.start, step.end) for step in log.of(Stepped)] == [(0, 30), (30, 60), (60, 90)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_stages_work_on_different_batches_at_the_same_time(ahead):
+    """Two prompts that fill a batch each: the second enters stage 0 when the first has left it."""
+    log = play([Request(0, 0.0, 100, 2), Request(1, 0.0, 100, 2)], steps=(10.0, 10.0), async_scheduling=ahead).log
+    assert [(step.start, step.end) for step in log.of(Stepped)] == [(0, 20), (10, 30), (20, 40), (30, 50)]
+
+
+@frozen
+class Idle:
+    def propose(self, waiting, running, now):
+        return ()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_policy_that_schedules_nothing_is_named_and_never_hangs(ahead):
+    with pytest.raises(KsimError, match=r"policy Idle schedules nothing at 0\.000000 s, .* 1 requests waiting and 0"):
+        play([ONE], policy=Idle(), async_scheduling=ahead)
+
+
+@frozen
+class Selfless:
+    """Proposes one running job or else a waiting one, and has that very job give way when the cache is full."""
+
+    def propose(self, waiting, running, now):
+        return [(job, 100) for job in (*running[:1], *waiting)][:1] if len(running) == 2 else [
+            (job, 100) for job in (*running, *waiting)]
+
+    def victim(self, running):
+        return running[0]
+
+
+def test_a_turn_that_only_preempts_is_followed_by_another():
+    """Two requests of one block each outgrow a cache of two: the first gives way to none, then the second runs."""
+    cluster = play([Request(0, 0.0, 16, 3), Request(1, 0.0, 16, 3)], policy=Selfless(), blocks=2)
+    assert [event.request_id for event in cluster.log.of(Preempted)] == [0]
+    assert {event.request_id for event in cluster.log.of(Finished)} == {0, 1}
+
+
+def test_a_prompt_that_leaves_no_room_for_output_is_rejected():
+    log = play([Request(0, 0.0, 1000, 1), Request(1, 0.0, 999, 7)]).log
+    (rejected,) = log.of(Rejected)
+    assert rejected.request_id == 0
+    assert rejected.reason == "its prompt of 1000 tokens leaves no room for output in max_model_len = 1000"
+    assert len(token_times(log, 1)) == 1  # of the 7 asked for, what max_model_len allows
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_request_runs_if_and_only_if_its_cache_fits(ahead):
+    """Four blocks hold 64 tokens: a prompt of 60 with 5 of output, the last of which is never computed on."""
+    log = play([Request(0, 0.0, 60, 5), Request(1, 0.0, 60, 6)], blocks=4, async_scheduling=ahead).log
+    assert len(token_times(log, 0)) == 5
+    (rejected,) = log.of(Rejected)
+    assert rejected.request_id == 1
+    assert rejected.reason == "its cache of 65 tokens needs 5 KV blocks of 16, and there are 4"
+
+
+def test_a_request_is_outstanding_from_its_submission_to_its_last_token():
+    env = simpy.Environment()
+    served = engine(env, Log())
+    short, long = served.submit(Request(0, 0.0, 5, 1)), served.submit(Request(1, 0.0, 5, 3))
+    assert served.outstanding == 2
+    env.run(short)
+    assert (env.now, served.outstanding) == (10, 1)
+    env.run(long)
+    assert (env.now, served.outstanding, served.steps) == (30, 0, 3)
+
+
+def test_an_engine_knows_how_much_of_a_prompt_it_has_cached():
+    """40 tokens are 2 full blocks of 16 named ones; the last token of a prompt is always computed again."""
+    env = simpy.Environment()
+    served = engine(env, Log())
+    first = Request(0, 0.0, 40, 1, chunks=("a", "b"))
+    assert served.prefix_hit(first) == 0
+    env.run(served.submit(first))
+    assert served.prefix_hit(Request(1, 0.0, 50, 1, chunks=("a", "b", "c"))) == 32
+    assert served.prefix_hit(Request(2, 0.0, 32, 1, chunks=("a", "b"))) == 16
+    assert served.prefix_hit(Request(3, 0.0, 50, 1, chunks=("x", "b", "c"))) == 0

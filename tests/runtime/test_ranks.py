@@ -1,0 +1,109 @@
+"""Ranks as processes: they meet, and exchange pieces."""
+
+from itertools import pairwise
+
+import pytest
+import simpy
+
+from ksim.compute.graph import Collective
+from ksim.cost.network import Hop, Route
+from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.runtime.ranks import Exchange, Gang, Meeting
+from tests.cost.toys import network
+from tests.runtime.by_hand import timeline
+
+
+def exchange(route: Route, size: float, ranks: range) -> dict[int, float]:
+    """When each rank is through with *route*."""
+    env, through = simpy.Environment(), {}
+    together = Exchange(env, route, size)
+
+    def rank(number):
+        yield from together.take_part(number)
+        through[number] = env.now
+
+    for number in ranks:
+        env.process(rank(number))
+    env.run()
+    return through
+
+
+def test_a_meeting_begins_when_the_last_has_come():
+    env = simpy.Environment()
+    meeting, met = Meeting(env, 3), []
+
+    def come(delay):
+        yield env.timeout(delay)
+        yield meeting.join()
+        met.append(env.now)
+
+    for delay in (1, 5, 2):
+        env.process(come(delay))
+    env.run()
+    assert met == [5, 5, 5]
+
+
+def test_a_meeting_can_be_held_again():
+    env = simpy.Environment()
+    meeting, met = Meeting(env, 2), []
+
+    def come(*delays):
+        for delay in delays:
+            yield env.timeout(delay)
+            yield meeting.join()
+            met.append(env.now)
+
+    env.process(come(1, 1))
+    env.process(come(4, 7))
+    env.run()
+    assert met == [4, 4, 11, 11]
+
+
+def test_a_rank_sends_on_when_it_has_received_all_of_the_round_before():
+    """0 sends to 1 for 2 s and 2 to 1 for 5 s; then 1 sends to 0 for 1 s: 10 s of start, then 5, then 6."""
+    route = Route("test", "test", 10.0, ((Hop(0, 1, 2.0, 0.0), Hop(2, 1, 5.0, 0.0)), (Hop(1, 0, 1.0, 0.0),)))
+    assert exchange(route, 1.0, range(3)) == {0: 16, 1: 16, 2: 15}
+    assert route.seconds(1.0) == 16
+
+
+def test_a_rank_sends_on_when_it_has_sent_all_of_the_round_before():
+    """0 hears from 1 after 1 s, but has its link free after 5 s only: its second piece arrives after 10 s."""
+    route = Route("test", "test", 0.0, ((Hop(0, 1, 5.0, 0.0), Hop(1, 0, 1.0, 0.0)), (Hop(0, 1, 5.0, 0.0),)))
+    assert exchange(route, 1.0, range(2)) == {0: 10, 1: 10}
+    assert route.seconds(1.0) == 10
+
+
+def test_hops_that_do_not_wait_for_each_other_go_at_once():
+    """0 to 1, and in the next round 2 to 3, who had nothing to wait for."""
+    route = Route("test", "test", 0.0, ((Hop(0, 1, 4.0, 0.0),), (Hop(2, 3, 4.0, 0.0),)))
+    assert exchange(route, 1.0, range(4)) == dict.fromkeys(range(4), 4)
+    assert route.seconds(1.0) == 4
+
+
+def test_a_message_takes_its_bytes():
+    route = Route("test", "test", 1.0, ((Hop(0, 1, 2.0, 0.5),),))
+    assert exchange(route, 8.0, range(2)) == {0: 7, 1: 7}
+
+
+@pytest.fixture
+def gang():
+    """Four GPUs of an HGX H200."""
+    return Gang(simpy.Environment(), network("hgx-h200", "ring"), range(4), {"tensor": range(4)})
+
+
+def test_a_gang_executes_every_kernel_and_collective(gang):
+    """Two laps of a kernel, an all-reduce and a kernel."""
+    message = Collective("all_reduce", 1e6, "tensor")
+    seconds = gang.network.seconds(message, range(4))
+    lap = Lap((Span("a", "gemm", 2.0), Span("b", "all_reduce", seconds, group="tensor", shape=message),
+               Span("c", "gemm", 3.0)), repeat=2)
+    gang.env.run(gang.play(Timeline.of([lap])))
+    assert gang.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
+
+
+def test_a_gang_can_play_one_timeline_after_another(gang):
+    ends = []
+    for _ in range(3):
+        gang.env.run(gang.play(timeline(1.0, 2.0)))
+        ends.append(gang.env.now)
+    assert [b - a for a, b in pairwise([0, *ends])] == [3, 3, 3]
