@@ -193,7 +193,10 @@ class Attend:
 
 @frozen
 class Communicate:
-    """A collective that no einsum implies; `indices` is the tensor that the ranks share."""
+    """A collective that no einsum implies; `indices` is the tensor that the ranks of a stage share.
+
+    What a stage sends to the next goes rank by rank, a slice from each.
+    """
 
     kind: CollectiveKind
     indices: str
@@ -207,7 +210,9 @@ class Communicate:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         size = sizes.volume(self.indices) * DType.BF16.bytes
-        if shard.tensor > 1 and size:
+        if self.kind == "send":
+            yield Op(self.label, Collective(self.kind, size / shard.tensor, "pipeline"))
+        elif shard.tensor > 1 and size:
             yield Op(self.label, Collective(self.kind, size, "tensor"))
 
 

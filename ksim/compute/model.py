@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.einsum import Operation
+from ksim.compute.einsum import Communicate, Operation
 from ksim.compute.graph import Block, KernelGraph, Op, fold
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
@@ -15,6 +15,12 @@ from ksim.specs.deployment import Shard
 
 T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
+
+
+#: A pipeline stage hands on the hidden state and, since norms are fused with the addition, the residual; each of its
+#: ranks sends a slice to its counterpart, and the next stage gathers them, as in vLLM.
+HAND_ON = (Communicate("send", "tm", "send_hidden"), Communicate("send", "tm", "send_residual"))
+TAKE_OVER = (Communicate("all_gather", "tm", "gather_hidden"), Communicate("all_gather", "tm", "gather_residual"))
 
 
 @frozen
@@ -116,10 +122,8 @@ class Model:
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
         held = [decoder.layers[i] for i in shard.share(self.layers)]
         blocks = [Block(_lower([*chain.from_iterable(layers)], sizes, shard), repeat) for layers, repeat in fold(held)]
-        if shard.first:
-            blocks.insert(0, Block(_lower(decoder.embedding, sizes, shard)))
-        if shard.last:
-            blocks.append(Block(_lower(decoder.head, sizes, shard)))
+        blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
+        blocks.append(Block(_lower(decoder.head if shard.last else HAND_ON, sizes, shard)))
         return KernelGraph(tuple(blocks))
 
 

@@ -59,12 +59,16 @@ class Hop:
 
 @frozen
 class Route:
-    """One way to carry out a collective: an algorithm's rounds over one protocol."""
+    """One way to carry out a collective: an algorithm's rounds over one protocol.
+
+    `sent` is how often a rank sends the message's size in all, on average.
+    """
 
     algorithm: str
     protocol: str
     start: float
     rounds: tuple[tuple[Hop, ...], ...]
+    sent: float = 0.0
     #: Where all ranks go through the rounds in step: seconds to start, and per byte.
     even: tuple[float, float] | None = field(init=False)
 
@@ -134,8 +138,9 @@ class Network:
         rounds = list(algorithm.rounds(kind, ranks))
         kinds = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
                  for edge in self._path(t.source, t.target)}
+        sent = sum(len(t.pieces) for round_ in rounds for t in round_) / len(ranks) ** 2
         return [Route(name, protocol.name, protocol.start,
-                      tuple(self._hops(round_, len(ranks), protocol) for round_ in rounds))
+                      tuple(self._hops(round_, len(ranks), protocol) for round_ in rounds), sent)
                 for protocol in algorithm.protocols if kinds <= protocol.hop.keys()]
 
     def _hops(self, round_: Round, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:

@@ -9,7 +9,7 @@ from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.model import Model
-from ksim.cost.energy import joules
+from ksim.cost.energy import joules, sent_joules
 from ksim.cost.network import Network
 from ksim.cost.oracles import estimate
 from ksim.flow.batch import Batch
@@ -102,5 +102,6 @@ class StepTimer:
         ranks = self.groups[collective.group]
         route = self.network.route(collective, ranks)
         return Span(label, collective.family, self.network.seconds(collective, ranks),
-                    joules(collective, self.gpu.power), bound="communication", group=collective.group,
+                    sent_joules(route.sent * collective.bytes, self.gpu.power),
+                    bound="communication", group=collective.group,
                     shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network")

@@ -136,7 +136,9 @@ def test_stages_partition_the_model(model, stages):
     assert sum(llama.weights(shard) for shard in shards) == llama.weights(Shard())
     assert sum(llama.cache_per_token(shard) for shard in shards) == llama.cache_per_token(Shard())
     launches = [launch for shard in shards for launch in llama.graph(33, 2, shard).over(batch)]
-    assert launches == list(llama.graph(33, 2, Shard()).over(batch))
+    sends = [kernel for label, kernel in launches if label in ("send_hidden", "send_residual")]
+    assert sends == [Collective("send", 33 * 4096 * 2, "pipeline")] * (2 * (stages - 1))
+    assert [launch for launch in launches if launch[1] not in sends] == list(llama.graph(33, 2, Shard()).over(batch))
 
 
 def test_a_tied_head_on_a_stage_of_its_own_is_a_copy(model):

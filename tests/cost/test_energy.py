@@ -2,9 +2,8 @@
 
 import pytest
 
-from ksim.compute.graph import Collective
 from ksim.compute.kernels.gemm import Gemm
-from ksim.cost.energy import joules
+from ksim.cost.energy import joules, sent_joules
 from ksim.foundation.units import DType
 from ksim.studies.assembly import gpu_of
 from tests.cost.toys import TOY, Shape
@@ -14,8 +13,8 @@ def test_arithmetic_and_traffic_cost_each_their_own():
     assert joules(Shape(flops=1e9, bytes=1e8), TOY.power) == pytest.approx(2 + 0.3)
 
 
-def test_a_message_costs_its_bytes():
-    assert joules(Collective("all_reduce", 1e9, "tensor"), TOY.power) == pytest.approx(5)
+def test_a_message_costs_what_is_sent():
+    assert sent_joules(1e9, TOY.power) == pytest.approx(5)
 
 
 def test_a_format_without_a_figure_costs_its_traffic_alone():

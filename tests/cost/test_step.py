@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.cost.energy import joules
+from ksim.cost.energy import joules, sent_joules
 from ksim.cost.oracles import estimate
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
@@ -36,7 +36,9 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
     totals = [0.0] * 4
     for _, kernel in timer.model.graph(batch.tokens, batch.samples, timer.shard).over(batch):
         if isinstance(kernel, Collective):
-            amounts = [timer.network.seconds(kernel, timer.groups[kernel.group]), joules(kernel, timer.gpu.power), 0, 0]
+            ranks = timer.groups[kernel.group]
+            sent = timer.network.route(kernel, ranks).sent * kernel.bytes
+            amounts = [timer.network.seconds(kernel, ranks), sent_joules(sent, timer.gpu.power), 0, 0]
         else:
             amounts = [estimate(timer.oracle, kernel, timer.gpu).seconds, joules(kernel, timer.gpu.power),
                        kernel.work.flops, kernel.work.bytes]
@@ -123,10 +125,11 @@ def test_every_stage_of_every_replica_meets_on_its_own_gpus():
 
 
 def test_stages_divide_the_step():
-    """The first has the embedding, the last the head; the layers are shared out."""
+    """The first has the embedding, the last the head; the layers are shared out, and what is between them is sent."""
     whole = timer().timeline(BATCH)
     stages = [timer.timeline(BATCH) for timer in site(pipeline=2).timers()]
-    assert sum(stage.seconds for stage in stages) == pytest.approx(whole.seconds, rel=1e-12)
+    sends = sum(span.seconds for stage in stages for span in stage if span.family == "send")
+    assert sum(stage.seconds for stage in stages) == pytest.approx(whole.seconds + sends, rel=1e-12) and sends > 0
     assert [[span.label for span in stage].count("attention") for stage in stages] == [13, 13]
     assert [[span.label for span in stage].count("lm_head") for stage in stages] == [0, 1]
 
