@@ -12,6 +12,7 @@ from pyarrow import csv, parquet
 from rich.console import Console, RenderableType
 
 from ksim.flow.events import Log
+from ksim.foundation import collector
 from ksim.results import run_directory
 from ksim.results.console import vllm_block
 from ksim.results.history import History
@@ -118,7 +119,7 @@ class Result:
         cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
-        with run_directory.replacing(target) as new:
+        with collector.paused(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz")

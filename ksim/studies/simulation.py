@@ -5,6 +5,7 @@ from collections.abc import Callable
 import simpy
 
 from ksim.flow.events import Log
+from ksim.foundation import collector
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
 from ksim.studies.assembly import Site, build
@@ -22,7 +23,8 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> R
     site = Site.of(scenario)
     cluster = build(site, env, log, on_end)
     env.process(cluster.serve(scenario.workload.requests(scenario.seed, ledger)))
-    env.run()
+    with collector.paused():
+        env.run()
     return Result(log, _labels(site.scenario), _limits(site.scenario), site.scenario.to_toml(), ledger.remarks())
 
 
