@@ -32,13 +32,14 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import catalogue, run, step, trace
+    from ksim.cli import catalogue, run, step, trace, validate
 
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("step")(step.step)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
+    app.add_typer(validate.app, name="validate")
 
 
 _register()

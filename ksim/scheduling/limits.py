@@ -33,6 +33,12 @@ class Limits:
         """How many jobs may run at once."""
         return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
 
+    def cap(self, live: int) -> int:
+        """Most tokens that each of *live* jobs may compute in a step; 0 is no cap, as for a job that is alone."""
+        cap = self.long_prefill_token_threshold if live > 1 else 0
+        fair = self.max_num_batched_tokens // live if cap and self.long_prefill_token_threshold_adaptive else 0
+        return max(cap, fair)
+
     def check(self) -> None:
         """Refuse what vLLM refuses to start with; raises ConfigError."""
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -25,6 +25,8 @@ class WaitingQueue(Protocol):
 
     def remove(self, job: Job) -> None: ...
 
+    def __contains__(self, job: object) -> bool: ...
+
     def __iter__(self) -> Iterator[Job]: ...
 
     def __len__(self) -> int: ...
@@ -45,6 +47,9 @@ class ArrivalQueue:
 
     def remove(self, job: Job) -> None:
         del self._jobs[job]
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs)
@@ -71,8 +76,33 @@ class SortedQueue:
     def remove(self, job: Job) -> None:
         del self._jobs[self._keys.pop(job)]
 
+    def __contains__(self, job: object) -> bool:
+        return job in self._keys
+
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+
+class OpenQueue:
+    """The waiting jobs as one step sees them: iterating ends when admission does."""
+
+    __slots__ = ("admitting", "queue")
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        self.queue = queue
+        self.admitting = True
+
+    def __contains__(self, job: object) -> bool:
+        return job in self.queue
+
+    def __iter__(self) -> Iterator[Job]:
+        for job in self.queue:
+            if not self.admitting:
+                return
+            yield job
+
+    def __len__(self) -> int:
+        return len(self.queue)

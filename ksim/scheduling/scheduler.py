@@ -4,44 +4,24 @@ The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and
 no decode phase, only jobs whose computed tokens catch up with what they know.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, field
 
-from ksim.foundation.errors import ConfigError
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.radix import Node
 from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.cadence import Cadence
+from ksim.scheduling.counsel import Counsel
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
-from ksim.scheduling.policies import ALL, Wish
-from ksim.scheduling.queue import ArrivalQueue, SortedQueue, WaitingQueue
+from ksim.scheduling.policies import ALL
+from ksim.scheduling.queue import OpenQueue, WaitingQueue
 from ksim.scheduling.steady import Steady
 
 
-class _Open:
-    """A view of the waiting queue that ends when admission does."""
-
-    __slots__ = ("admitting", "queue")
-
-    def __init__(self, queue: WaitingQueue) -> None:
-        self.queue = queue
-        self.admitting = True
-
-    def __iter__(self) -> Iterator[Job]:
-        for job in self.queue:
-            if not self.admitting:
-                return
-            yield job
-
-    def __len__(self) -> int:
-        return len(self.queue)
-
-
-@define
+@define(eq=False)
 class Scheduler:
     """`running` jobs hold cache blocks, in order of admission; waiting ones hold none."""
 
@@ -51,25 +31,27 @@ class Scheduler:
     waiting: WaitingQueue = field(init=False)
     running: list[Job] = field(factory=list, init=False)
     steps: int = field(default=0, init=False)
+    _admissions: int = field(default=0, init=False)
+    # Of the step being made: what is decided, the tokens left, and the most that one job may have.
+    _assignment: Assignment = field(factory=Assignment, init=False)
     _budget: int = field(default=0, init=False)
     _cap: int = field(default=0, init=False)
-    _assignment: Assignment = field(factory=Assignment, init=False)
-    _spare: int = field(init=False)
+    _counsel: Counsel = field(init=False)
     _cadence: Cadence = field(init=False)
     _steady: Steady = field(init=False)
-    _admissions: int = field(default=0, init=False)
+    _spare: int = field(init=False)
     _foresees: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        order = getattr(self.policy, "order", None)
-        self.waiting = SortedQueue(order) if order else ArrivalQueue()
-        self._spare = int(self.limits.watermark * (self.cache.capacity + 1))
-        self._cadence = Cadence(self.limits.prefill_schedule_interval)
-        self._steady = Steady(self.limits.async_scheduling, self.cache.prefix_caching, self.cache.block_tokens,
-                              self.limits.max_model_len)
+        limits = self.limits
+        self._counsel = Counsel(self.policy)
+        self.waiting = self._counsel.queue()
+        self._cadence = Cadence(limits.prefill_schedule_interval)
+        self._steady = Steady(self.cache, limits.async_scheduling, limits.max_model_len)
+        self._spare = int(limits.watermark * (self.cache.capacity + 1))
         # A policy that orders each step, a cadence and a pipeline all let a decode wait: nothing is steady then.
-        self._foresees = (not hasattr(self.policy, "propose") and self.limits.prefill_schedule_interval == 1
-                          and self.limits.pipeline_parallel_size == 1)
+        self._foresees = (not self._counsel.proposes and limits.prefill_schedule_interval == 1
+                          and limits.pipeline_parallel_size == 1)
 
     def add(self, job: Job) -> None:
         """Let *job* wait for its turn."""
@@ -97,70 +79,37 @@ class Scheduler:
         self._begin()
         self._cadence.begin(self.running)
         running = self.running[self._advance_steady():]
-        waiting = _Open(self.waiting)
+        waiting = OpenQueue(self.waiting)
         admitted: list[Job] = []
-        left = len(running)  # running jobs not yet heard of
-        for job, wish in self._wishes(waiting, running, now):
+        for job, wish in self._counsel.wishes(waiting, running, now):
             if self._budget == 0:
                 break
-            if job.step == self.steps or wish < 1:
-                left -= self._heard(job, wish)
-            elif job.state is State.RUNNING:
-                left -= 1
+            if job.state is State.RUNNING:
                 self._extend(job, wish)
-            elif waiting.admitting and job.due == 0:  # what is due must come back before it starts over
+            elif job.step == self.steps or job.due:  # it gave way just now; or what is due must come back first
+                continue
+            elif waiting.admitting:
                 waiting.admitting = self._admit(job, wish)
                 if waiting.admitting:
                     admitted.append(job)
-            if not waiting.admitting and left == 0:
-                break
         return self._conclude(admitted)
-
-    def _heard(self, job: Job, wish: int) -> bool:
-        """Whether *job*, which needs no tokens now, was preempted before its turn came; anything else is a mistake."""
-        if wish >= 1 and job in self._assignment.preempted:
-            return True
-        mistake = f"wishes {wish} tokens for" if wish < 1 else "proposes twice"
-        raise ConfigError(f"policy {type(self.policy).__name__}", f"{mistake} request {job.request.id}"
-                                                                  f" in step {self.steps}")
 
     def _begin(self) -> None:
         self.steps += 1
+        self._counsel.step = self.steps
         self._assignment = Assignment(self.steps, self._steady.epoch)
         self._budget = self.limits.max_num_batched_tokens
-        live = len(self.running) + len(self.waiting)
-        self._cap = self.limits.long_prefill_token_threshold if live > 1 else 0
-        if self._cap and self.limits.long_prefill_token_threshold_adaptive:
-            self._cap = max(self._cap, self._budget // live)
+        self._cap = self.limits.cap(len(self.running) + len(self.waiting)) or ALL
 
     def _advance_steady(self) -> int:
         """Give each steady job its token, if all can have one; return how many running jobs that settles."""
-        steady = self._steady
-        steady.retire(self.steps)
-        fits = len(steady.members) <= self._budget
-        if not (fits and all(self._renew(job) for job in steady.cache_events(self.steps))):
+        steady, assignment = self._steady, self._assignment
+        if not steady.advance(self.steps, self._budget):
             steady.dissolve(self.running, self.steps - 1)
             return 0
         self._budget -= len(steady.members)
-        self._assignment.epoch = steady.epoch
-        self._assignment.steady, self._assignment.offsets = steady.members, steady.offsets
+        assignment.steady, assignment.offsets = steady.members, steady.offsets
         return steady.length
-
-    def _renew(self, job: Job) -> bool:
-        """Take the block that *job* needs and enter the one that it fills; return whether there was one."""
-        steady = self._steady
-        end = steady.computed(job, self.steps) + 1
-        if not self.cache.grow(job.holding, end):
-            return False
-        self.cache.enter(job.holding, end - steady.ahead)
-        steady.plan(job, self.steps + 1)
-        return True
-
-    def _wishes(self, waiting: _Open, running: Sequence[Job], now: float) -> Iterable[Wish]:
-        if (propose := getattr(self.policy, "propose", None)) is not None:
-            wishes: Iterable[Wish] = propose(waiting, running, now)
-            return wishes
-        return zip(chain(running, waiting), repeat(ALL), strict=False)
 
     def _conclude(self, admitted: Sequence[Job]) -> Assignment:
         """Put the waiting queue in order again, and count the granted tokens as computed."""
@@ -189,10 +138,6 @@ class Scheduler:
     def _will_decode(self, job: Job) -> bool:
         return job.step == self.steps and job.decoding and self._steady.tokens_left(job) > 0
 
-    def _capped(self, tokens: int) -> int:
-        """No more than one job's share of a step."""
-        return self._cap if 0 < self._cap < tokens else tokens
-
     def _extend(self, job: Job, wish: int) -> None:
         """Grant a running job its tokens, preempting until they fit or it must itself give way."""
         due, computed = job.due, job.computed
@@ -201,25 +146,19 @@ class Scheduler:
         if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is already on the way
                     or self.steps < job.step + self.limits.pipeline_parallel_size):  # the one due is not even sampled
             return
-        tokens = min(self._capped(min(job.backlog, wish)), self._budget, self.limits.max_model_len - 1 - computed)
+        tokens = min(job.backlog, wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
             return
         while not self.cache.grow(job.holding, computed + tokens):
-            victim = self._victim()
-            self._preempt(victim)
-            if victim is job:
+            if self._preempt() is job:
                 return
         self._grant(job, tokens, admitted=False)
 
-    def _victim(self) -> Job:
-        choose = getattr(self.policy, "victim", None)
-        victim: Job = choose(self.running) if choose else self.running[-1]
-        return victim
-
-    def _preempt(self, victim: Job) -> None:
-        """Take *victim*'s blocks, and its grant if it has one in this step."""
-        if victim.steady:
+    def _preempt(self) -> Job:
+        """Take a running job's blocks, and its grant if it has one in this step; return whose."""
+        if self._counsel.chooses and self._steady.length:
             self._unsettle()
+        victim = self._counsel.victim(self.running)
         if victim.step == self.steps:
             grants = self._assignment.grants
             index = next(i for i, grant in enumerate(grants) if grant.job is victim)
@@ -229,9 +168,10 @@ class Scheduler:
         victim.state, victim.computed, victim.step = State.WAITING, 0, self.steps
         victim.preemptions += 1
         self._assignment.preempted.append(victim)
+        return victim
 
     def _unsettle(self) -> None:
-        """Write out what the steady jobs were given in this step: one of them is to lose it."""
+        """Count the steady jobs by hand again, and write out what they were given in this step."""
         steady, assignment = self._steady, self._assignment
         given, rest = assignment.steady, assignment.grants
         steady.dissolve(self.running, self.steps - 1)
@@ -247,7 +187,7 @@ class Scheduler:
             return False
         hits = self.cache.lookup(job.holding, job.known) if job.reads_cache else []
         computed = len(hits) * self.cache.block_tokens
-        wanted = self._capped(min(job.known - computed, wish))
+        wanted = min(job.known - computed, wish, self._cap)
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
             return False
         tokens = min(wanted, self._budget)
@@ -282,7 +222,7 @@ class Scheduler:
     # One return.
 
     def update(self, assignment: Assignment, index: int) -> list[Job]:
-        """Take in that *assignment* has been computed, as the engine's step number *index*; return the jobs now done."""
+        """Take in that *assignment* was computed, as the engine's step number *index*; return the jobs now done."""
         steady, finished = self._steady, list[Job]()
         steady.returned, steady.index = assignment.number, index
         if assignment.epoch == steady.epoch:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from ksim.memory.kv_cache import KVCache
 from ksim.scheduling.job import Job
 
 
@@ -19,13 +20,11 @@ class Steady:
 
     The others have their last token on its way.  `offsets` plus the number of a
     schedule are the members' contexts at it.  With `ahead`, a schedule is made
-    before the tokens of the one before it are known; with `enters`, full blocks
-    enter the prefix cache.
+    before the tokens of the one before it are known.
     """
 
+    cache: KVCache
     ahead: bool
-    enters: bool
-    block_tokens: int
     max_model_len: int
     length: int = 0
     members: tuple[Job, ...] = ()
@@ -33,7 +32,7 @@ class Steady:
     epoch: int = 0  # grows when all leave at once
     returned: int = 0  # the latest schedule that has come back
     index: int = -1  # and the engine's number of that step
-    _cache: dict[int, list[Job]] = field(factory=dict)
+    _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
 
     def join(self, jobs: Sequence[Job], start: int) -> None:
@@ -42,7 +41,7 @@ class Steady:
             job.steady, job.start = True, start
             job.end = start - 1 + self.tokens_left(job)
             self._last.setdefault(job.end, []).append(job)
-            self.plan(job, start)
+            self._plan(job, start)
         self.length += len(jobs)
         self.members += tuple(jobs)
         self.offsets += tuple(job.computed - start for job in jobs)
@@ -51,56 +50,32 @@ class Steady:
         """How many tokens *job* has yet to get, beyond one that is on its way."""
         return min(job.request.prompt + job.output, self.max_model_len) - (job.computed + 1)
 
-    def computed(self, job: Job, schedule: int) -> int:
-        """How many tokens *job* has computed when *schedule* begins."""
-        return job.computed + schedule - job.start
-
-    def plan(self, job: Job, first: int) -> None:
-        """Enter in the calendar when, from schedule *first* on, *job* next needs or fills a block."""
-        tokens = self.computed(job, first)
-        event = len(job.holding.blocks) * self.block_tokens - tokens
-        if self.enters:  # a block is entered when its last token is known: with `ahead`, a schedule later
-            fills = (job.holding.entered + 1) * self.block_tokens - tokens - 1 + self.ahead
-            event = min(event, max(fills, 0))
-        if first + event <= self._final(job):
-            self._cache.setdefault(first + event, []).append(job)
-
-    def cache_events(self, schedule: int) -> Sequence[Job]:
-        """The jobs that need or fill a block at *schedule*, in order of admission; asked once."""
-        return self._due(self._cache, schedule)
+    def advance(self, schedule: int, budget: int) -> bool:
+        """See to the blocks that the members need at *schedule*; return whether all of them can have their token."""
+        self._retire(schedule)
+        return len(self.members) <= budget and all(self._renew(job, schedule) for job in _due(self._blocks, schedule))
 
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
-        return self._due(self._last, schedule)
-
-    @staticmethod
-    def _due(calendar: dict[int, list[Job]], schedule: int) -> Sequence[Job]:
-        jobs = calendar.pop(schedule, ())
-        return sorted((job for job in jobs if job.steady), key=_rank)
-
-    def retire(self, schedule: int) -> None:
-        """Before *schedule*: drop the members whose last token is known to be on its way."""
-        spent = {job for job in self._last.get(schedule - 1, ()) if job.steady and self._final(job) < schedule}
-        if self.ahead and spent:
-            self._keep(spent)
+        return _due(self._last, schedule)
 
     def leave(self, jobs: Sequence[Job], schedule: int) -> None:
         """Let *jobs* go, counted up to and with *schedule*."""
         for job in jobs:
-            self.settle(job, schedule)
+            self._settle(job, schedule)
         self.length -= len(jobs)
         self._keep(set(jobs))
 
     def dissolve(self, running: Sequence[Job], schedule: int) -> None:
         """Let all go, counted up to and with *schedule*."""
         for job in running[: self.length]:
-            self.settle(job, schedule)
+            self._settle(job, schedule)
         self.length, self.members, self.offsets = 0, (), ()
-        self._cache.clear()
+        self._blocks.clear()
         self._last.clear()
         self.epoch += 1
 
-    def settle(self, job: Job, schedule: int) -> None:
+    def _settle(self, job: Job, schedule: int) -> None:
         """Write down what *job* has come to after *schedule*, so that it can be counted by hand again."""
         scheduled = min(schedule, self._final(job)) - job.start + 1
         back = max(0, min(self.returned, self._final(job)) - job.start + 1)
@@ -114,6 +89,36 @@ class Steady:
         if back:
             job.emit(back, self.index)
 
+    def _retire(self, schedule: int) -> None:
+        """Before *schedule*: drop the members whose last token is known to be on its way."""
+        spent = {job for job in self._last.get(schedule - 1, ()) if job.steady and self._final(job) < schedule}
+        if self.ahead and spent:
+            self._keep(spent)
+
+    def _renew(self, job: Job, schedule: int) -> bool:
+        """Take the block that *job* needs and enter the one that it fills; return whether there was one."""
+        end = self._computed(job, schedule) + 1
+        if not self.cache.grow(job.holding, end):
+            return False
+        self.cache.enter(job.holding, end - self.ahead)
+        self._plan(job, schedule + 1)
+        return True
+
+    def _computed(self, job: Job, schedule: int) -> int:
+        """How many tokens *job* has computed when *schedule* begins."""
+        return job.computed + schedule - job.start
+
+    def _plan(self, job: Job, first: int) -> None:
+        """Enter in the calendar when, from schedule *first* on, *job* next needs or fills a block."""
+        tokens = self._computed(job, first)
+        block_tokens = self.cache.block_tokens
+        event = len(job.holding.blocks) * block_tokens - tokens
+        if self.cache.prefix_caching:  # a block is entered when its last token is known: with `ahead`, a schedule later
+            fills = (job.holding.entered + 1) * block_tokens - tokens - 1 + self.ahead
+            event = min(event, max(fills, 0))
+        if first + event <= self._final(job):
+            self._blocks.setdefault(first + event, []).append(job)
+
     def _keep(self, gone: set[Job]) -> None:
         kept = [(job, offset) for job, offset in zip(self.members, self.offsets, strict=True) if job not in gone]
         self.members = tuple(job for job, _ in kept)
@@ -123,6 +128,11 @@ class Steady:
         """The last schedule that has *job* in it: one too many where a stop token ends it unforeseen."""
         foreseen = job.limit <= job.output or job.request.prompt + job.output >= self.max_model_len
         return job.end if foreseen or not self.ahead else job.end + 1
+
+
+def _due(calendar: dict[int, list[Job]], schedule: int) -> Sequence[Job]:
+    """Take from *calendar* who is in it for *schedule*, in order of admission."""
+    return sorted((job for job in calendar.pop(schedule, ()) if job.steady), key=_rank)
 
 
 def _rank(job: Job) -> int:

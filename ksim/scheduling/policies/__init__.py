@@ -11,6 +11,9 @@ vLLM's first come, first served:
                                 (job, most tokens) in order of preference, granted until a limit is met; a waiting
                                 job that cannot be admitted ends admission for the step, running ones go on
 
+Each wish must be for a job that waits or runs, no job may be named twice in a
+step, and a victim must be running: ConfigError names a policy that does otherwise.
+
 One from elsewhere is named ``package.module:Class``; nothing need be inherited.
 """
 

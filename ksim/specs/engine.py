@@ -1,0 +1,38 @@
+"""Engine versions: what one release of an engine does by default, and where it decides otherwise than another."""
+
+from attrs import field, frozen, validators
+
+from ksim.foundation.units import quantity
+
+
+@frozen
+class Budget:
+    """Tokens and sequences per step on GPUs of at least `memory` bytes, unless their name contains `exception`."""
+
+    memory: float = field(converter=quantity, validator=validators.ge(0))
+    tokens: int = field(validator=validators.gt(0))
+    sequences: int = field(validator=validators.gt(0))
+    exception: str = ""
+
+    def applies(self, gpu: str, memory: float) -> bool:
+        """Whether it is for a GPU of this name and memory in bytes."""
+        return memory >= self.memory and not (self.exception and self.exception in gpu.lower())
+
+
+@frozen
+class EngineVersion:
+    """A release's defaults, and the decisions in which releases differ; the data files say what each means."""
+
+    name: str
+    unhashed_blocks_first: bool
+    cap_binds_lone_request: bool
+    self_preemption_ends_turn: bool
+    scheduler_reserve_full_isl: bool
+    block_size: int
+    unknown_settings: tuple[str, ...]
+    budgets: tuple[Budget, ...] = field(validator=validators.min_len(1))
+    source: str
+
+    def budget(self, gpu: str, memory: float) -> Budget:
+        """The first of `budgets` that applies; the last one must apply to all."""
+        return next(budget for budget in self.budgets if budget.applies(gpu, memory))
