@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.scheduler import VLLM, microseconds
 from benchmarks.workloads import scenarios
 from benchmarks.yardstick import events_per_second
 
@@ -32,6 +33,21 @@ def main() -> None:
         table.add_row(f"[dim]w5000: {peer}[/]", "5000", "", *(f"{x:.1f}" if x else "-" for x in (simulation, program)),
                       f"{5000 / simulation:.0f}" if simulation else "-", "", "", "")
     console.print(table)
+    console.print(_scheduler())
+
+
+def _scheduler() -> Table:
+    """The scheduler alone, beside vLLM's own."""
+    table = Table(title="The scheduler alone, us of CPU a step: best of 3", title_justify="left")
+    for column in ("load", "running", "waiting", "KV blocks", "ksim", "vLLM 0.33", "ratio"):
+        table.add_column(column, justify="left" if column == "load" else "right")
+    for (load, running), theirs in VLLM.items():
+        ours = min(microseconds(load, running) for _ in range(3))
+        table.add_row(load, str(running), "0", "32768", f"{ours:.1f}", f"{theirs:.0f}", f"{theirs / ours:.1f}")
+    for waiting, blocks in ((10, 32768), (10_000, 32768), (1_000_000, 32768), (0, 8192), (0, 1 << 20)):
+        ours = min(microseconds("decode", 64, 300, waiting, blocks) for _ in range(3))
+        table.add_row("decode", "64", str(waiting), str(blocks), f"{ours:.1f}", "", "")
+    return table
 
 
 def _measured(name: str) -> dict[str, float]:

@@ -21,11 +21,20 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True,
+    explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
+                                                   " and why, and do nothing else")] = False,
 ) -> None:
     """Simulate a scenario and report what users would see, and why."""
     from ksim.studies.scenario import Scenario
 
-    _simulate(Scenario.read(scenario), settings, seed, output, quiet, plots, trace)
+    chosen = _changed(Scenario.read(scenario), settings, seed)
+    if explain_defaults:
+        from ksim.cli.defaults_table import show
+        from ksim.cli.screen import console
+
+        show(console(), chosen)
+    else:
+        _simulate(chosen, output, quiet, plots, trace)
 
 
 @with_serve_flags
@@ -34,6 +43,7 @@ def replay(
     model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
     gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
     system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
+    engine: Annotated[str, typer.Option(help="release whose behaviour and defaults count")] = "vllm-0.33",
     nodes: Annotated[int | None, typer.Option(help="nodes of the system")] = None,
     router: Annotated[str, typer.Option(help="router before the replicas")] = "round_robin",
     oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
@@ -55,12 +65,12 @@ def replay(
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread}
     table = {
-        "model": model, "gpu": gpu, "system": system, "nodes": nodes, "router": router, "oracle": oracle,
+        "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router, "oracle": oracle,
         "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
         "workload": {"replay": _given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(_given(table), "replay", Path.cwd())
-    _simulate(scenario, settings, seed, output, quiet, plots, trace)
+    _simulate(_changed(scenario, settings, seed), output, quiet, plots, trace)
 
 
 def _given(table: dict[str, Any]) -> dict[str, Any]:
@@ -80,17 +90,20 @@ def _targets(pairs: list[str]) -> dict[str, str]:
     return targets
 
 
-def _simulate(scenario: Any, settings: list[str] | None, seed: int | None, output: Path | None, quiet: bool,
-              plots: bool, trace: bool) -> None:
-    from ksim.results import run_directory
+def _changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
+    """*scenario* with the values that flags have set."""
     from ksim.studies.scenario import setting
-    from ksim.studies.simulation import simulate
 
     changes = dict(setting(text) for text in settings or [])
     if seed is not None:
         changes["seed"] = seed
-    if changes:
-        scenario = scenario.with_values(changes)
+    return scenario.with_values(changes) if changes else scenario
+
+
+def _simulate(scenario: Any, output: Path | None, quiet: bool, plots: bool, trace: bool) -> None:
+    from ksim.results import run_directory
+    from ksim.studies.simulation import simulate
+
     if output is not None:
         run_directory.check(output.resolve())  # before the work, not after it
     with _Progress(quiet) as progress:

@@ -15,7 +15,9 @@ def trace(
     trace_format: Annotated[str, typer.Option("--format", help="format, where it is not recognised")] = "",
     chunk_tokens: Annotated[int | None, typer.Option(help="tokens to a block id, where not the format's own")] = None,
     sort: Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")] = False,
-    plot: Annotated[Path | None, typer.Option(help="draw the trace into this PNG file")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="draw the trace")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw into, by default named as the"
+                                                " trace, in this directory")] = None,
 ) -> None:
     """Say what a trace holds: counts, rates, lengths, burstiness, shared prefixes."""
     from ksim.cli.screen import console
@@ -33,13 +35,13 @@ def trace(
         screen.print(part)
     for remark in ledger.remarks():
         screen.print(f"note: {remark}")
-    if plot is not None:
+    if plot or output is not None:
         from ksim.results.plots import plot_trace
 
         rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
         arrivals, prompts, outputs = zip(*rows, strict=True)
-        plot_trace(plot, arrivals, prompts, outputs, path.name)
-        screen.print(f"drawn into {plot}")
+        drawn = plot_trace(output or Path(f"{path.stem}.png"), arrivals, prompts, outputs, path.name)
+        screen.print(f"drawn into {drawn}")
 
 
 def _tables(groups: dict[str, dict[str, float]]) -> Iterator[Table]:

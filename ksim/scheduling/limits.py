@@ -8,7 +8,11 @@ from ksim.foundation.errors import ConfigError
 
 @frozen
 class Limits:
-    """The settings of vLLM's scheduler that decide schedules, by its own names."""
+    """The settings of vLLM's scheduler that decide schedules, by its own names, and where its versions differ.
+
+    In older ones, the cap on a request's tokens binds one that is alone too, and
+    a request that preempts itself ends the turn of those behind it.
+    """
 
     max_num_batched_tokens: int = field(validator=gt(0))
     max_num_seqs: int = field(validator=gt(0))
@@ -20,6 +24,8 @@ class Limits:
     watermark: float = field(default=0.0, validator=(ge(0), le(1)))
     prefill_schedule_interval: int = field(default=1, validator=gt(0))
     max_num_active_seqs: int | None = None
+    cap_binds_lone_request: bool = False
+    self_preemption_ends_turn: bool = False
     async_scheduling: bool = False
     pipeline_parallel_size: int = field(default=1, validator=gt(0))
 
@@ -35,7 +41,7 @@ class Limits:
 
     def cap(self, live: int) -> int:
         """Most tokens that each of *live* jobs may compute in a step; 0 is no cap, as for a job that is alone."""
-        cap = self.long_prefill_token_threshold if live > 1 else 0
+        cap = self.long_prefill_token_threshold if live > 1 or self.cap_binds_lone_request else 0
         fair = self.max_num_batched_tokens // live if cap and self.long_prefill_token_threshold_adaptive else 0
         return max(cap, fair)
 

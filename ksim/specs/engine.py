@@ -6,12 +6,20 @@ from ksim.foundation.units import quantity
 
 
 @frozen
-class Budget:
-    """Tokens and sequences per step on GPUs of at least `memory` bytes, unless their name contains `exception`."""
+class Step:
+    """Most tokens and most sequences in a step."""
 
-    memory: float = field(converter=quantity, validator=validators.ge(0))
     tokens: int = field(validator=validators.gt(0))
     sequences: int = field(validator=validators.gt(0))
+
+
+@frozen
+class Budget:
+    """A step's limits, by usage, on GPUs of at least `memory` bytes whose name does not contain `exception`."""
+
+    memory: float = field(converter=quantity, validator=validators.ge(0))
+    openai_api_server: Step
+    llm_class: Step
     exception: str = ""
 
     def applies(self, gpu: str, memory: float) -> bool:
@@ -33,6 +41,7 @@ class EngineVersion:
     budgets: tuple[Budget, ...] = field(validator=validators.min_len(1))
     source: str
 
-    def budget(self, gpu: str, memory: float) -> Budget:
-        """The first of `budgets` that applies; the last one must apply to all."""
-        return next(budget for budget in self.budgets if budget.applies(gpu, memory))
+    def step(self, usage: str, gpu: str, memory: float) -> Step:
+        """A step's limits by *usage*, the name of a field of `Budget`; the last of `budgets` must apply to all GPUs."""
+        found: Step = getattr(next(budget for budget in self.budgets if budget.applies(gpu, memory)), usage)
+        return found

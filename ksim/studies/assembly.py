@@ -20,10 +20,12 @@ from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
+from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
+from ksim.studies.defaults import Defaults
 from ksim.studies.scenario import Scenario
-from ksim.studies.sizing import derived, kv_blocks, limits
+from ksim.studies.sizing import kv_blocks, limits
 
 
 def plugin(folder: str, choice: Choice) -> Any:
@@ -69,6 +71,10 @@ def system_of(scenario: Scenario) -> System:
     return structure(System, table, f"system {name}")
 
 
+def engine_of(name: str) -> EngineVersion:
+    return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
+
+
 def host_of(name: str) -> Host:
     return structure(Host, catalog.load("hosts", name), f"host {name}")
 
@@ -84,13 +90,15 @@ class Site:
     network: Network
     oracle: Any
     host: Host
+    version: EngineVersion
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
         """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
         model, system = model_of(scenario.model), system_of(scenario)
         gpu = gpu_of(system.gpu)
-        serve = derived(scenario.serve, model, gpu)
+        version = engine_of(scenario.engine)
+        serve = Defaults(scenario.serve, version, model, gpu).complete()
         if (wanted := serve.gpus * serve.data_parallel_size) > system.gpus:
             raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
                              f" and {system.name} has {system.gpus}; set nodes to"
@@ -98,7 +106,7 @@ class Site:
         algorithms = {name: plugin("cost.collectives", Choice(name)) for name in scenario.collectives}
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve)
         return cls(resolved, model, gpu, system, Network(fabric(system), algorithms),
-                   plugin("cost.oracles", scenario.oracle), host_of(scenario.host))
+                   plugin("cost.oracles", scenario.oracle), host_of(scenario.host), version)
 
     @property
     def shards(self) -> list[Shard]:
@@ -133,7 +141,7 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     timers = site.timers(first)
     cache = KVCache(kv_blocks(site.model, shards, site.gpu, serve, site.system), serve.block_size,
                     serve.enable_prefix_caching)
-    scheduler = Scheduler(limits(serve), plugin("scheduling.policies", serve.scheduling_policy), cache)
+    scheduler = Scheduler(limits(serve, site.version), plugin("scheduling.policies", serve.scheduling_policy), cache)
     log.engines.append(_record(site, number, cache))
     return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
 

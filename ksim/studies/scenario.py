@@ -25,12 +25,14 @@ class Scenario:
     """What is simulated, on what, under which load, and how finely.
 
     `model` is a catalogue name or the path of a Hugging Face config.json; `gpu`
-    stands for the GPU's usual system where no `system` is named.  Plug-ins are
+    stands for the GPU's usual system where no `system` is named; `engine` is the
+    release whose behaviour and defaults are simulated.  Plug-ins are
     names, tables with a name and options, or ``package.module:Class``.
     """
 
     model: str
     workload: Workload
+    engine: str = "vllm-0.33"
     gpu: str | None = None
     system: str | None = None
     nodes: int | None = field(default=None, validator=optional(gt(0)))

@@ -1,6 +1,7 @@
-"""What vLLM derives when it starts: the KV cache from memory, and the settings that are not given."""
+"""How much KV cache a GPU has room for, and the limits that follow: what vLLM works out when it starts."""
 
-from attrs import evolve, frozen
+import attrs
+from attrs import frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
@@ -13,6 +14,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
 from ksim.scheduling.limits import Limits
 from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 
 GIB = 2.0**30
@@ -38,7 +40,7 @@ class Memory:
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
     """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch."""
-    assert settings.max_num_batched_tokens and settings.max_num_seqs, "derive the settings first"
+    assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
     return Memory(
         usable=gpu.memory * settings.gpu_memory_utilization,
         weights=model.weights(shard),
@@ -64,35 +66,19 @@ def _working_set(kernel: Kernel | AttentionLayer | Collective) -> float:
     return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
-def derived(settings: EngineSettings, model: Model, gpu: Gpu) -> EngineSettings:
-    """Fill in what is not given, as `vllm serve` 0.33 does (vllm/engine/arg_utils.py).
-
-    Tokens and sequences per step: 16,384 and 1,024 from 160 GiB of GPU memory, 8,192 and 1,024 from 70 GiB unless
-    it is an A100, else 2,048 and 256.
-    """
-    large = gpu.memory >= 70 * GIB and "a100" not in gpu.name.lower()
-    tokens = 16384 if gpu.memory >= 160 * GIB else 8192 if large else 2048
-    sequences = 1024 if large else 256
-    length = settings.max_model_len or model.max_length
-    if length > model.max_length:
-        raise ConfigError("serve.max_model_len", f"{length} is more than the {model.max_length} tokens of {model.name}")
-    budget = settings.max_num_batched_tokens or (tokens if settings.enable_chunked_prefill else max(tokens, length))
-    return evolve(settings, max_model_len=length, max_num_batched_tokens=budget,
-                  max_num_seqs=settings.max_num_seqs or min(sequences, budget))
-
-
 def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
     """How many KV blocks each rank has; raises DoesNotFit that says what is missing and what would help."""
     parts = [memory(model, shard, gpu, settings) for shard in shards]
-    tightest = min(parts, key=lambda part: part.blocks(settings.block_size))
-    blocks = tightest.blocks(settings.block_size)
+    size = settings.block_size
+    assert size, "complete the settings first"
+    tightest = min(parts, key=lambda part: part.blocks(size))
+    blocks = tightest.blocks(size)
     if settings.num_gpu_blocks_override is not None:
         return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
     if blocks < 2:
         raise DoesNotFit(_shortage(model, gpu, settings, system, tightest))
     longest = settings.max_model_len or model.max_length
-    if (blocks - 1) * settings.block_size < longest:
-        room = (blocks - 1) * settings.block_size
+    if (room := (blocks - 1) * size) < longest:
         raise DoesNotFit(
             f"one sequence of max_model_len = {longest} tokens needs {longest * tightest.cache_per_token / GIB:.2f} GiB"
             f" of KV cache a GPU, and {room * tightest.cache_per_token / GIB:.2f} GiB are left: set max_model_len to"
@@ -119,22 +105,14 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
         part = memory(model, shard, gpu, settings)
     except ConfigError:  # a size that does not divide the heads
         return False
-    return part.blocks(settings.block_size) * settings.block_size > (settings.max_model_len or 1)
+    size = settings.block_size or 1
+    return part.blocks(size) * size > (settings.max_model_len or 1)
 
 
-def limits(settings: EngineSettings) -> Limits:
-    """The scheduler's part of *settings*, which must be derived; raises ConfigError for what vLLM refuses."""
-    assert settings.max_num_batched_tokens and settings.max_num_seqs and settings.max_model_len
-    limits = Limits(
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
-        max_model_len=settings.max_model_len,
-        enable_chunked_prefill=settings.enable_chunked_prefill,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        scheduler_reserve_full_isl=settings.scheduler_reserve_full_isl,
-        watermark=settings.watermark,
-        async_scheduling=settings.async_scheduling,
-        pipeline_parallel_size=settings.pipeline_parallel_size,
-    )
+def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
+    """The scheduler's part of complete *settings*; raises ConfigError for what vLLM refuses."""
+    shared = {name: getattr(settings, name) for name in attrs.fields_dict(Limits) if hasattr(settings, name)}
+    limits = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
+                    self_preemption_ends_turn=version.self_preemption_ends_turn)
     limits.check()
     return limits

@@ -85,8 +85,8 @@ def test_list_names_what_there_is(kind, name, tmp_path):
 
 
 def test_trace_says_what_a_trace_holds(tmp_path):
-    out = ksim("trace", ROOT / "traces" / "conversation.csv", "--plot", "t.png", folder=tmp_path)
-    assert "400 requests, plain format" in out and (tmp_path / "t.png").stat().st_size > 10_000
+    out = ksim("trace", ROOT / "traces" / "conversation.csv", "--plot", folder=tmp_path)
+    assert "400 requests, plain format" in out and (tmp_path / "conversation.png").stat().st_size > 10_000
 
 
 def test_a_users_own_oracle_is_ten_lines(scenario):

@@ -7,12 +7,17 @@ import pytest
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.specs.deployment import EngineSettings
-from ksim.studies.assembly import Site, gpu_of, model_of
+from ksim.studies.assembly import Site, engine_of, gpu_of, model_of
 from ksim.studies.scenario import Scenario
-from ksim.studies.sizing import derived, kv_blocks, limits
+from ksim.studies.defaults import Defaults
+from ksim.studies.sizing import kv_blocks, limits
 from tests.studies.test_scenario import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
+
+
+def derived(settings, model, gpu, engine="vllm-0.33"):
+    return Defaults(settings, engine_of(engine), model, gpu).complete()
 
 
 def blocks(**changes):
@@ -63,10 +68,10 @@ def test_a_context_that_does_not_fit_says_which_would():
 
 
 def test_settings_that_vllm_refuses_are_refused():
-    model, gpu = model_of("llama-3.1-8b"), gpu_of("h200")
+    model, gpu, version = model_of("llama-3.1-8b"), gpu_of("h200"), engine_of("vllm-0.33")
     with pytest.raises(ConfigError, match=r"max_num_batched_tokens: \(64\) must be greater than or equal to max_num"):
-        limits(derived(EngineSettings(max_num_batched_tokens=64, max_num_seqs=128), model, gpu))
+        limits(derived(EngineSettings(max_num_batched_tokens=64, max_num_seqs=128), model, gpu), version)
     with pytest.raises(ConfigError, match="without chunked prefill"):
-        limits(derived(EngineSettings(enable_chunked_prefill=False, max_num_batched_tokens=4096), model, gpu))
+        limits(derived(EngineSettings(enable_chunked_prefill=False, max_num_batched_tokens=4096), model, gpu), version)
     with pytest.raises(ConfigError, match="131073 is more than the 131072 tokens of llama-3.1-8b"):
         derived(EngineSettings(max_model_len=131073), model, gpu)

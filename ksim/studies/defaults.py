@@ -1,0 +1,78 @@
+"""The settings that a scenario leaves open, derived as the engine derives them, each with its source."""
+
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ksim.compute.model import Model
+from ksim.foundation.errors import ConfigError
+from ksim.specs.deployment import EngineSettings
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu
+
+GIB = 2.0**30
+
+
+@frozen
+class Derived:
+    """A setting's value and where it comes from."""
+
+    setting: str
+    value: Any
+    source: str
+
+
+@frozen
+class Defaults:
+    """What *version* fills in for *model* on *gpu* where `settings` are open."""
+
+    settings: EngineSettings
+    version: EngineVersion
+    model: Model
+    gpu: Gpu
+
+    def complete(self) -> EngineSettings:
+        """The settings with nothing left open; raises ConfigError for what the engine would refuse."""
+        self._check()
+        return evolve(self.settings, **{row.setting: row.value for row in self.explain()})
+
+    def explain(self) -> list[Derived]:
+        """Every setting that can be left open, with its value and source."""
+        usage, memory = self.settings.usage_context, f"{self.gpu.memory / GIB:.1f} GiB of GPU memory"
+        step = self.version.step(usage, self.gpu.name, self.gpu.memory)
+        length = self.settings.max_model_len or self.model.max_length
+        whole = not self.settings.enable_chunked_prefill and length > step.tokens
+        tokens = self.settings.max_num_batched_tokens or (length if whole else step.tokens)
+        by_gpu = f"{self.version.name}, {usage}, {memory}"
+        return [
+            self._row("max_model_len", length, f"{self.model.name}: longest context of its config.json"),
+            self._row("max_num_batched_tokens", tokens, "max_model_len: without chunked prefill a prompt must fit"
+                      if whole else by_gpu),
+            self._row("max_num_seqs", min(step.sequences, tokens), by_gpu if step.sequences <= tokens else
+                      "max_num_batched_tokens: no more sequences than tokens"),
+            self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
+            self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
+        ]
+
+    def _row(self, setting: str, value: Any, source: str) -> Derived:
+        given = getattr(self.settings, setting)
+        return Derived(setting, value, source) if given is None else Derived(setting, given, "as set")
+
+    def _check(self) -> None:
+        length, longest = self.settings.max_model_len, self.model.max_length
+        if length is not None and length > longest:
+            raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
+        plain = EngineSettings()
+        for setting in self.version.unknown_settings:
+            if getattr(self.settings, setting) != getattr(plain, setting):
+                raise ConfigError(f"serve.{setting}", f"{self.version.name} has no such setting")
+
+
+def capture_sizes(max_num_seqs: int) -> list[int]:
+    """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
+
+    The largest is twice `max_num_seqs`, and at most 512.
+    """
+    largest = min(2 * max_num_seqs, 512)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    return [size for size in sizes if size <= largest]

@@ -1,0 +1,99 @@
+"""What an engine's release makes of settings that are left open, and where releases differ."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.memory.kv_cache import KVCache
+from ksim.scheduling.job import Job
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies.priority import Priority
+from ksim.scheduling.scheduler import Scheduler
+from ksim.specs.deployment import EngineSettings
+from ksim.studies.assembly import Site, engine_of, gpu_of, model_of
+from ksim.studies.defaults import Defaults, capture_sizes
+from ksim.studies.scenario import Scenario
+from tests.studies.test_scenario import TABLE
+
+H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
+
+
+def defaults(engine="vllm-0.33", gpu="h200", **settings):
+    return Defaults(EngineSettings(**settings), engine_of(engine), model_of("llama-3.1-8b"), gpu_of(gpu))
+
+
+@pytest.mark.parametrize(("engine", "gpu", "usage", "tokens", "sequences"), [
+    ("vllm-0.33", "h200", "llm_class", 16384, 1024), ("vllm-0.33", "b200", "openai_api_server", 16384, 1024),
+    ("vllm-0.33", "a100-80g", "llm_class", 8192, 256), ("vllm-0.22", "b200", "openai_api_server", 8192, 1024),
+    ("vllm-0.22", "l4", "openai_api_server", 2048, 256),
+])
+def test_a_step_by_release_gpu_and_usage(engine, gpu, usage, tokens, sequences):
+    complete = defaults(engine, gpu, usage_context=usage, max_model_len=4096).complete()
+    assert (complete.max_num_batched_tokens, complete.max_num_seqs) == (tokens, sequences)
+
+
+def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
+    rows = {row.setting: row for row in defaults(max_num_seqs=64).explain()}
+    assert (rows["max_num_seqs"].value, rows["max_num_seqs"].source) == (64, "as set")
+    assert "139.8 GiB" in rows["max_num_batched_tokens"].source
+    assert "llama-3.1-8b" in rows["max_model_len"].source
+    assert all(row.source for row in rows.values())
+
+
+def test_without_chunked_prefill_a_step_holds_the_longest_prompt():
+    assert defaults(enable_chunked_prefill=False, max_model_len=20000).complete().max_num_batched_tokens == 20000
+
+
+def test_sequences_are_no_more_than_tokens():
+    assert defaults(max_num_batched_tokens=512).complete().max_num_seqs == 512
+
+
+@pytest.mark.skipif(not H200.exists(), reason="needs the measured H200 runs under ../shared/data/h200")
+def test_capture_sizes_are_those_of_a_real_engine():
+    assert capture_sizes(256) == json.loads((H200 / "engine_llama-3.1-8b.json").read_text())["capture_sizes"]
+
+
+def test_few_sequences_have_few_capture_sizes():
+    assert capture_sizes(8) == [1, 2, 4, 8, 16]
+    assert capture_sizes(1) == [1, 2]
+
+
+def test_an_unknown_release_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"no engine named 'vllm-0.34'; did you mean 'vllm-0.33'"):
+        Site.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
+
+
+def test_a_setting_that_a_release_lacks_is_refused():
+    with pytest.raises(ConfigError, match="serve.watermark: vLLM 0.22 has no such setting"):
+        defaults("vllm-0.22", watermark=0.01).complete()
+
+
+def test_releases_differ_in_whether_a_whole_prompt_must_fit():
+    assert defaults("vllm-0.33").complete().scheduler_reserve_full_isl is True
+    assert defaults("vllm-0.22").complete().scheduler_reserve_full_isl is False
+    assert defaults("vllm-0.22", scheduler_reserve_full_isl=True).complete().scheduler_reserve_full_isl is True
+
+
+@pytest.mark.parametrize(("binds", "tokens"), [(False, 500), (True, 100)])
+def test_the_cap_on_a_request_that_is_alone(binds, tokens):
+    limits = Limits(2048, 16, 4096, long_prefill_token_threshold=100, cap_binds_lone_request=binds)
+    scheduler = Scheduler(limits, Priority(), KVCache(100, 16))
+    scheduler.add(Job.of(Request(0, 0.0, 500, 4), 0, 16))
+    assert [grant.tokens for grant in scheduler.schedule(0.0).grants] == [tokens]
+
+
+@pytest.mark.parametrize(("ends", "served"), [(False, [1]), (True, [])])
+def test_who_runs_behind_a_request_that_preempts_itself(ends, served):
+    """Request 0 is less urgent, came first, and needs a third block when request 1 has it."""
+    limits = Limits(64, 4, 4096, scheduler_reserve_full_isl=False, self_preemption_ends_turn=ends)
+    scheduler = Scheduler(limits, Priority(), KVCache(3, 16))
+    scheduler.add(Job.of(Request(0, 0.0, 31, 8, priority=1), 0, 16))
+    scheduler.update(scheduler.schedule(0.0), 0)
+    scheduler.add(Job.of(Request(1, 1.0, 8, 8, priority=0), 1, 16))
+    scheduler.update(scheduler.schedule(0.0), 1)
+    assignment = scheduler.schedule(0.0)
+    assert [job.request.id for job in assignment.preempted] == [0]
+    assert [grant.job.request.id for grant in assignment.all_grants()] == served
