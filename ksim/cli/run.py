@@ -65,8 +65,8 @@ def replay(
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread}
     table = {
-        "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router, "oracle": oracle,
-        "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
+        "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
+        "oracle": oracle, "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
         "workload": {"replay": _given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(_given(table), "replay", Path.cwd())

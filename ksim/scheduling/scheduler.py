@@ -85,10 +85,9 @@ class Scheduler:
             if self._budget == 0:
                 break
             if job.state is State.RUNNING:
-                self._extend(job, wish)
-            elif job.step == self.steps or job.due:  # it gave way just now; or what is due must come back first
-                continue
-            elif waiting.admitting:
+                if not self._extend(job, wish) and self.limits.self_preemption_ends_turn:
+                    break
+            elif waiting.admitting and job.due == 0:  # what is due must come back before it starts over
                 waiting.admitting = self._admit(job, wish)
                 if waiting.admitting:
                     admitted.append(job)
@@ -102,12 +101,13 @@ class Scheduler:
         self._cap = self.limits.cap(len(self.running) + len(self.waiting)) or ALL
 
     def _advance_steady(self) -> int:
-        """Give each steady job its token, if all can have one; return how many running jobs that settles."""
+        """Give each steady job its token, if there are blocks for all; return how many running jobs that settles."""
         steady, assignment = self._steady, self._assignment
-        if not steady.advance(self.steps, self._budget):
+        if not steady.advance(self.steps):
             steady.dissolve(self.running, self.steps - 1)
             return 0
         self._budget -= len(steady.members)
+        assert self._budget >= 0, "a job was admitted although those before it had taken all tokens"
         assignment.steady, assignment.offsets = steady.members, steady.offsets
         return steady.length
 
@@ -138,21 +138,22 @@ class Scheduler:
     def _will_decode(self, job: Job) -> bool:
         return job.step == self.steps and job.decoding and self._steady.tokens_left(job) > 0
 
-    def _extend(self, job: Job, wish: int) -> None:
-        """Grant a running job its tokens, preempting until they fit or it must itself give way."""
+    def _extend(self, job: Job, wish: int) -> bool:
+        """Grant a running job its tokens, preempting until they fit; return False if it had to give way itself."""
         due, computed = job.due, job.computed
         if self._cadence.held and not job.decoding:
-            return
+            return True
         if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is already on the way
                     or self.steps < job.step + self.limits.pipeline_parallel_size):  # the one due is not even sampled
-            return
+            return True
         tokens = min(job.backlog, wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
-            return
+            return True
         while not self.cache.grow(job.holding, computed + tokens):
             if self._preempt() is job:
-                return
+                return False
         self._grant(job, tokens, admitted=False)
+        return True
 
     def _preempt(self) -> Job:
         """Take a running job's blocks, and its grant if it has one in this step; return whose."""

@@ -50,10 +50,10 @@ class Steady:
         """How many tokens *job* has yet to get, beyond one that is on its way."""
         return min(job.request.prompt + job.output, self.max_model_len) - (job.computed + 1)
 
-    def advance(self, schedule: int, budget: int) -> bool:
-        """See to the blocks that the members need at *schedule*; return whether all of them can have their token."""
+    def advance(self, schedule: int) -> bool:
+        """See to the blocks that the members need at *schedule*; return whether there were enough."""
         self._retire(schedule)
-        return len(self.members) <= budget and all(self._renew(job, schedule) for job in _due(self._blocks, schedule))
+        return all(self._renew(job, schedule) for job in _due(self._blocks, schedule))
 
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""

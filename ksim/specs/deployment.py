@@ -60,11 +60,11 @@ CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 class EngineSettings:
     """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
 
-    Each of `data_parallel_size` replicas is an engine of its own.
-    `max_num_batched_tokens` and `max_num_seqs`, where not given, follow from the
-    GPU's memory as vLLM derives them; `max_model_len` from the model;
-    `num_gpu_blocks_override` replaces the KV cache's size that follows from
-    memory and weights.
+    Each of `data_parallel_size` replicas is an engine of its own.  What is None
+    is derived as the engine's version derives it (studies/defaults.py), among
+    other things from how it is used: `usage_context` is its API server or its
+    offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
+    follows from memory and weights.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
@@ -76,15 +76,19 @@ class EngineSettings:
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     gpu_memory_utilization: float = field(default=0.9, validator=(gt(0), le(1)))
     num_gpu_blocks_override: int | None = field(default=None, validator=optional(gt(1)))
-    block_size: int = field(default=16, validator=gt(0))
+    block_size: int | None = field(default=None, validator=optional(gt(0)))
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
-    scheduler_reserve_full_isl: bool = True
+    long_prefill_token_threshold_adaptive: bool = False
+    max_num_active_seqs: int | None = field(default=None, validator=optional(gt(0)))
+    prefill_schedule_interval: int = field(default=1, validator=gt(0))
+    scheduler_reserve_full_isl: bool | None = None
     watermark: float = field(default=0.0, validator=(ge(0), le(1)))
     async_scheduling: bool = True
     quantization: str = field(default="none", validator=in_(tuple(QUANTIZATIONS)))
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
+    usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
 
     @property
     def precision(self) -> Precision:

@@ -3,8 +3,10 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
+from ksim.memory.kv_cache import Holding
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies import ALL
 from tests.scheduling.loop import ROOMY, loop
 
 # The budget.
@@ -82,11 +84,12 @@ def test_a_job_that_is_alone_is_not_capped():
     assert engine.turn() == {job: 25}
 
 
-def test_the_adaptive_cap_is_at_least_a_fair_share_of_the_budget():
-    engine = loop(max_num_batched_tokens=60, max_num_seqs=2, long_prefill_token_threshold=10,
+@pytest.mark.parametrize(("threshold", "cap"), [(10, 20), (25, 25)])
+def test_the_adaptive_cap_is_at_least_a_fair_share_of_the_budget(threshold, cap):
+    engine = loop(max_num_batched_tokens=60, max_num_seqs=2, long_prefill_token_threshold=threshold,
                   long_prefill_token_threshold_adaptive=True)
     a, b, _ = (engine.add(100) for _ in range(3))
-    assert engine.turn() == {a: 20, b: 20}
+    assert engine.turn() == {a: cap, b: cap}
 
 
 # Admission.
@@ -126,7 +129,7 @@ def test_the_watermark_is_kept_free_at_admission_only():
     engine = loop(blocks=9, watermark=0.2)  # 2 of 10: vLLM counts a block that it never hands out
     a = engine.add(20, output=17)
     engine.turn()
-    b = engine.add(9)
+    b = engine.add(5)
     assert engine.turns_of(b, 15) == [0] * 15
     engine.schedule()
     assert (engine.cache.pool.free, a.preemptions) == (0, 0)
@@ -284,6 +287,17 @@ def test_one_preempted_with_a_token_on_its_way_blocks_nobody_and_waits_until_it_
     assert engine.schedule() == {c: 1, b: 8}
 
 
+def test_a_block_can_be_found_when_its_last_token_is_back_even_if_its_job_rests():
+    class Resting:
+        def propose(self, waiting, running, now):
+            return [(job, ALL) for job in (*running, *waiting) if now != 2]
+
+    engine = loop(policy=Resting(), async_scheduling=True)
+    job = engine.add(7, chunks="abc")
+    assert engine.turns_of(job, 3) == [7, 1, 0]
+    assert len(engine.cache.lookup(Holding("ab"), 9)) == 2
+
+
 # Several batches in flight.
 
 
@@ -320,6 +334,15 @@ def test_a_held_step_passes_over_a_prompt_that_runs():
     a, b = engine.add(4), engine.add(20)
     assert engine.turn() == {a: 4, b: 6}
     assert [engine.turn() for _ in range(4)] == [{a: 1}, {a: 1}, {a: 1, b: 9}, {a: 1}]
+
+
+def test_the_last_token_of_a_prompt_that_runs_is_prefill_too():
+    engine = loop(prefill_schedule_interval=3, max_num_batched_tokens=10, max_num_seqs=10)
+    a, b = engine.add(4), engine.add(16)
+    for _ in range(4):
+        engine.turn()
+    assert [engine.turn() for _ in range(3)] == [{a: 1}, {a: 1}, {a: 1, b: 1}]
+    assert engine.turns_of(engine.add(5), 3) == [0, 0, 5]
 
 
 def test_nothing_is_held_while_nobody_decodes_or_some_are_left_waiting():

@@ -70,6 +70,10 @@ def emitted(job: Job) -> list[int]:
     return [turn for run in job.emitted for turn in range(run.first, run.last + 1, run.every or 1)]
 
 
+def history(job: Job) -> tuple[Any, ...]:
+    return job.state, job.known, job.computed, job.due, job.step, job.decoding, job.preemptions, job.cached
+
+
 @pytest.mark.parametrize(("policy", "proposing"), [
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
 @given(workload=workloads())
@@ -80,4 +84,28 @@ def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposi
         assert seen(short) == seen(long)
     for one, other in zip(short.jobs, long.jobs, strict=True):
         assert emitted(one) == emitted(other)
-        assert (one.known, one.preemptions, one.cached) == (other.known, other.preemptions, other.cached)
+        assert history(one) == history(other)
+
+
+def test_when_one_that_decodes_gives_way_what_it_had_returns_to_the_budget():
+    engine = loop(policy=Priority(), blocks=6, max_num_batched_tokens=12, max_num_seqs=12,
+                  long_prefill_token_threshold=8, scheduler_reserve_full_isl=False)
+    a = engine.add(4, priority=5)
+    engine.turn()
+    b, c = engine.add(40), engine.add(40)
+    assert engine.turn() == {a: 1, b: 8, c: 3}
+    assert engine.turn() == {b: 8, c: 4}
+    assert engine.assignment.preempted == [a]
+
+
+def test_with_a_budget_of_fewer_tokens_than_jobs_the_first_get_theirs():
+    engine = loop(max_num_batched_tokens=2)
+    a, b, c = (engine.add(1, output=3) for _ in range(3))
+    assert [engine.turn() for _ in range(5)] == [{a: 1, b: 1}, {a: 1, b: 1}, {a: 1, b: 1}, {c: 1}, {c: 1}]
+
+
+def test_a_run_of_decodes_is_noted_as_one():
+    engine = loop(async_scheduling=True)
+    job = engine.add(5, output=50)
+    engine.run()
+    assert [(run.first, run.last) for run in job.emitted] == [(1, 50)]

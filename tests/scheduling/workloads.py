@@ -71,11 +71,10 @@ def workloads(draw: st.DrawFn, *, aborts: bool = True, pipelines: bool = False) 
     max_model_len = draw(st.sampled_from([1000, 1000, max(a.prompt for a in arrivals) + 3]))
     block_tokens = draw(st.sampled_from([1, 2, 4, 7, 16]))
     longest = max(min(a.prompt + a.output, max_model_len) for a in arrivals)
-    seats = draw(st.sampled_from([1, 2, 4, 100]))
     settings = {
         "max_model_len": max_model_len,
-        "max_num_seqs": seats,
-        "max_num_batched_tokens": max(seats, draw(st.sampled_from([5, 16, 50, 1000]))),
+        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 100])),
+        "max_num_batched_tokens": draw(st.sampled_from([3, 5, 16, 50, 1000])),  # fewer than there are seats, too
         "block_tokens": block_tokens,
         "blocks": -(-(longest + 1) // block_tokens) + draw(st.integers(0, 20)),
         "prefix_caching": draw(st.booleans()),
