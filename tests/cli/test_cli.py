@@ -76,6 +76,20 @@ def test_step_prices_one_step_kernel_by_kernel(tmp_path):
         assert word in out
 
 
+def test_defaults_are_explained_without_a_run(scenario):
+    out = ksim("run", "s.toml", "--explain-defaults", "-o", "run", folder=scenario)
+    for words in ("max_num_batched_tokens", "139.8 GiB of GPU memory", "num_gpu_blocks", "GiB usable", "as set"):
+        assert words in out
+    assert not (scenario / "run").exists()
+
+
+def test_another_release_decides_otherwise(scenario):
+    """The default of a whole prompt that must fit came after vLLM 0.22."""
+    for engine, value in (("vllm-0.33", "True"), ("vllm-0.22", "False")):
+        out = ksim("run", "s.toml", "--explain-defaults", "--set", f"engine={engine}", folder=scenario)
+        assert next(line for line in out.splitlines() if "scheduler_reserve_full_isl" in line).split()[1] == value
+
+
 @pytest.mark.parametrize(("kind", "name"), [
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("policies", "decode_first"),
     ("routers", "prefix_aware"), ("oracles", "table"), ("collectives", "two_shot"), ("traces", "burstgpt"),
