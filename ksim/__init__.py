@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "results": {"foundation", "flow"},
     "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
                 "cluster", "results"},
+    "testing": {"foundation", "specs", "flow", "memory", "scheduling", "studies"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "studies"},
 }
 
@@ -41,7 +42,8 @@ FENCES: dict[str, set[str]] = {
     "matplotlib": {"results"},
     "pyarrow": {"workload", "results"},
     "cattrs": {"foundation"},
-    "tomli_w": {"studies"},
+    "tomli_w": {"studies", "testing"},
+    "hypothesis": {"testing"},
     "typer": {"cli"},
     "rich": {"cli", "results"},
 }

@@ -16,14 +16,18 @@ class Kind(StrEnum):
     SYSTEMS = "systems"
     MODELS = "models"
     POLICIES = "policies"
+    ADMISSIONS = "admissions"
+    EVICTIONS = "evictions"
     ROUTERS = "routers"
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
     TRACES = "traces"
 
 
-_PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ROUTERS: "cluster.routers", Kind.ORACLES: "cost.oracles",
-            Kind.COLLECTIVES: "cost.collectives", Kind.TRACES: "workload.traces"}
+_PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
+            Kind.EVICTIONS: "memory.evictions",
+            Kind.ROUTERS: "cluster.routers", Kind.ORACLES: "cost.oracles", Kind.COLLECTIVES: "cost.collectives",
+            Kind.TRACES: "workload.traces"}
 
 
 def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:

@@ -18,7 +18,7 @@ class Request:
 
     `arrival` is in seconds from the start of the run.  A turn of a `session`
     starts no earlier, and no earlier than `delay` seconds after the end of the
-    session's turn before it.
+    session's turn before it.  `tenant` is whose it is, for policies that share out.
     """
 
     id: int
@@ -30,14 +30,15 @@ class Request:
     priority: int = 0
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
+    tenant: str = ""
 
     def content(self, block_tokens: int) -> Sequence[Hashable]:
         """Name the full blocks of *block_tokens* tokens that `chunks` covers: equal names, equal content."""
         if not self.chunks:
             return ()
         if self.chunk_tokens == block_tokens:
-            return self.chunks[: self._covered() // block_tokens]
-        blocks, per_chunk = self._covered() // block_tokens, self.chunk_tokens
+            return self.chunks[: self.named // block_tokens]
+        blocks, per_chunk = self.named // block_tokens, self.chunk_tokens
         if per_chunk % block_tokens == 0:
             pieces = per_chunk // block_tokens
             return [(self.chunks[i // pieces], i % pieces) for i in range(blocks)]
@@ -47,7 +48,8 @@ class Request:
             for i in range(blocks)
         ]
 
-    def _covered(self) -> int:
+    @property
+    def named(self) -> int:
         """How many tokens the chunks name; a last chunk that the prompt ends in names no output."""
         prompt_ends_it = (len(self.chunks) - 1) * self.chunk_tokens < self.prompt
         return min(len(self.chunks) * self.chunk_tokens, self.prompt + (0 if prompt_ends_it else self.output))

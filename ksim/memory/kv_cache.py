@@ -1,77 +1,80 @@
-"""The KV cache of one engine: who holds which blocks, and which of them others can use."""
+"""vLLM's KV cache of one engine: who holds which blocks, and which of them others can use."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from typing import ClassVar, cast
 
 from attrs import define, field
 
+from ksim.flow.request import Request
 from ksim.memory.blocks import BlockPool
-from ksim.memory.radix import Node, PrefixTree
+from ksim.memory.cache import Hit, Holding
+from ksim.memory.evictions import Eviction
+from ksim.memory.radix import PrefixTree, TrackedNode
+from ksim.memory.ranked import RankedPool
 
-
-@define(eq=False)
-class Holding:
-    """What one request holds: `blocks` in the order of its tokens, the first `entered` of them in the tree.
-
-    `content` names the full blocks whose tokens others may have as well; what
-    comes after them is this request's alone.
-    """
-
-    content: Sequence[Hashable] = ()
-    blocks: list[int] = field(factory=list)
-    entered: int = 0
-    node: Node | None = None
-
-    def names(self, first: int, end: int) -> Iterator[Hashable]:
-        """The names of blocks *first* to *end* - 1.  Below a name that is only its own, a request need but count."""
-        covered = len(self.content)
-        for index in range(first, end):
-            if index < covered:
-                yield self.content[index]
-            else:
-                yield self if index == covered else index
+__all__ = ["Holding", "KVCache"]
 
 
 @define
 class KVCache:
-    """`capacity` blocks of `block_tokens` tokens; without `prefix_caching`, nothing is ever found again."""
+    """`capacity` blocks of `block_tokens` tokens; without `prefix_caching`, nothing is ever found again.
+
+    Free blocks are lost in vLLM's order, or in that of an `eviction`.
+    """
 
     capacity: int
     block_tokens: int
     prefix_caching: bool = True
+    eviction: Eviction | None = None
     pool: BlockPool = field(init=False)
     tree: PrefixTree = field(init=False)
+    _tick: int = field(default=0, init=False)
+
+    enters_computed: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
-        self.pool = BlockPool(self.capacity)
-        self.tree = PrefixTree(self.capacity)
+        if self.eviction is None:
+            self.tree = PrefixTree(self.capacity)
+            self.pool = BlockPool(self.capacity)
+        else:
+            self.tree = PrefixTree(self.capacity, TrackedNode)
+            self.pool = RankedPool(self.capacity, self.eviction, self._tracked)
+
+    def holding(self, request: Request) -> Holding:
+        """What *request* holds at first: nothing."""
+        return Holding(request.content(self.block_tokens))
 
     def blocks(self, tokens: int) -> int:
         """How many blocks hold *tokens* tokens."""
         return -(-tokens // self.block_tokens)
 
-    def lookup(self, holding: Holding, known: int) -> list[Node]:
+    def lookup(self, holding: Holding, known: int) -> Hit:
         """The cached blocks from which a request of *known* tokens can start.  Changes nothing.
 
         The last known token is always computed again: its logits are what is sampled from.
         """
         if not self.prefix_caching:
-            return []
-        return self.tree.match(holding.names(0, (known - 1) // self.block_tokens))
+            return Hit(0)
+        nodes = self.tree.match(holding.names(0, (known - 1) // self.block_tokens))
+        return Hit(len(nodes) * self.block_tokens, nodes)
 
-    def fits(self, hits: Sequence[Node], tokens: int, spare: int = 0) -> bool:
-        """Whether *tokens* tokens that begin with *hits* could be held, *spare* blocks staying free."""
+    def fits(self, hit: Hit, tokens: int, spare: int = 0) -> bool:
+        """Whether *tokens* tokens that begin with *hit* could be held, *spare* blocks staying free."""
         users = self.pool.users
-        revived = sum(users[node.blocks[0]] == 0 for node in hits)
-        return self.blocks(tokens) - len(hits) + revived + spare <= self.pool.free
+        revived: int = sum(users[node.blocks[0]] == 0 for node in hit.nodes)
+        return self.blocks(tokens) - len(hit.nodes) + revived + spare <= self.pool.free
 
-    def open(self, holding: Holding, hits: Sequence[Node]) -> None:
-        """Let *holding* start from *hits*."""
+    def open(self, holding: Holding, hit: Hit) -> None:
+        """Let *holding* start from *hit*."""
         assert not holding.blocks, "a request that holds blocks was admitted again"
-        holding.blocks = [node.blocks[0] for node in hits]
+        holding.blocks = [node.blocks[0] for node in hit.nodes]
         for block in holding.blocks:
             self.pool.share(block)
-        holding.entered = len(hits)
-        holding.node = hits[-1] if hits else self.tree.root
+        holding.entered = len(hit.nodes)
+        holding.node = hit.nodes[-1] if hit.nodes else self.tree.root
+        if self.eviction is not None:
+            self._touch(holding, 0)
+            for node in hit.nodes:
+                node.hits += 1
 
     def grow(self, holding: Holding, tokens: int) -> bool:
         """Have *holding* hold *tokens* tokens in all, at the cost of what is free; all or nothing."""
@@ -88,17 +91,25 @@ class KVCache:
         """Make the full blocks among the first *tokens* tokens of *holding* findable."""
         if not self.prefix_caching:
             return
-        full, node = tokens // self.block_tokens, holding.node
-        if full <= holding.entered:
+        first, full, node = holding.entered, tokens // self.block_tokens, holding.node
+        if full <= first:
             return
         assert node is not None, "a request without blocks cannot share them"
-        names = holding.names(holding.entered, full)
-        for block, name in zip(holding.blocks[holding.entered: full], names, strict=True):
+        for block, name in zip(holding.blocks[first:full], holding.names(first, full), strict=True):
             node = self.tree.enter(node, name, block)
         holding.entered, holding.node = full, node
+        if self.eviction is not None:
+            self._touch(holding, first, entered=True)
 
-    def close(self, holding: Holding) -> None:
-        """Give back all that *holding* holds, last block first."""
+    def computed(self, holding: Holding, tokens: int) -> None:
+        """Do nothing: blocks can be found from the moment they are scheduled."""
+
+    def close(self, holding: Holding, tokens: int = 0) -> None:
+        """Give back all that *holding* holds, last block first; one that is finished computed *tokens* tokens."""
+        if tokens:
+            self.enter(holding, tokens)
+        if self.eviction is not None and holding.blocks:
+            self._touch(holding, 0)
         plain: list[int] = []
         findable: list[int] = []
         for block in reversed(holding.blocks):
@@ -109,3 +120,22 @@ class KVCache:
         holding.blocks = []
         holding.entered = 0
         holding.node = None
+
+    def steps_until_event(self, holding: Holding, tokens: int, ahead: bool) -> int:
+        """How many steps of one token each, on top of *tokens*, need no block and fill none."""
+        event = len(holding.blocks) * self.block_tokens - tokens
+        if self.prefix_caching:  # a block is entered when its last token is known: with `ahead`, a step later
+            fills = (holding.entered + 1) * self.block_tokens - tokens - 1 + ahead
+            event = min(event, max(fills, 0))
+        return event
+
+    def _tracked(self, block: int) -> TrackedNode:
+        return cast("TrackedNode", self.tree.node(block))
+
+    def _touch(self, holding: Holding, first: int, entered: bool = False) -> None:
+        """Note the use of the blocks of *holding* that are in the tree, from number *first* on."""
+        self._tick += 1
+        node = holding.node
+        for number in range(holding.entered, first, -1):
+            node.touch(self._tick, number * self.block_tokens, fresh=entered and len(node.blocks) == 1)
+            node = node.parent

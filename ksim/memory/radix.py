@@ -19,13 +19,33 @@ class Node:
         self.blocks: list[int] = []
 
 
+class TrackedNode(Node):
+    """A node with a past, for evictions that look at it; times are in ticks of the cache."""
+
+    __slots__ = ("created", "depth", "hits", "last_use")
+
+    def __init__(self, name: Hashable, parent: "Node | None"):
+        super().__init__(name, parent)
+        self.depth = 0
+        self.hits = 0
+        self.created = 0
+        self.last_use = 0
+
+    def touch(self, tick: int, depth: int, fresh: bool) -> None:
+        """Note a use at *tick* of a node that ends *depth* tokens from the beginning; a *fresh* one has no past."""
+        if fresh:
+            self.created, self.hits = tick, 0
+        self.last_use = tick
+        self.depth = depth
+
+
 class PrefixTree:
     """Which block holds what, as far as it can be found again."""
 
     __slots__ = ("_holder", "root")
 
-    def __init__(self, blocks: int):
-        self.root = Node(None, None)
+    def __init__(self, blocks: int, kind: type[Node] = Node):
+        self.root = kind(None, None)
         self._holder: list[Node | None] = [None] * blocks
 
     def match(self, names: Iterable[Hashable]) -> list[Node]:
@@ -43,7 +63,7 @@ class PrefixTree:
         """Make *block* findable as *name* after the prefix that *node* ends; return its node."""
         child = node.children.get(name)
         if child is None:
-            child = node.children[name] = Node(name, node)
+            child = node.children[name] = type(node)(name, node)
         child.blocks.append(block)
         self._holder[block] = child
         return child
@@ -62,6 +82,12 @@ class PrefixTree:
     def holds(self, block: int) -> bool:
         """Whether *block* can be found again."""
         return self._holder[block] is not None
+
+    def node(self, block: int) -> Node:
+        """The node of *block*, which can be found again."""
+        node = self._holder[block]
+        assert node is not None, "a block that holds nothing has no node"
+        return node
 
     def __iter__(self) -> Iterator[Node]:
         """All nodes that hold blocks."""

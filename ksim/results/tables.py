@@ -33,6 +33,7 @@ def request_table(history: History) -> pa.Table:
         "status": pa.array(requests.status, pa.string()),
         "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),
         "session": pa.array([request.session for request in asked], pa.string()),
+        "tenant": pa.array([request.tenant for request in asked], pa.string()),
         "priority": ints(asked, "priority"),
     })
 

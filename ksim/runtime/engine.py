@@ -13,7 +13,6 @@ from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Steppe
 from ksim.flow.request import Request
 from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
-from ksim.memory.kv_cache import Holding
 from ksim.runtime.stages import Flight, Stages
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
@@ -78,7 +77,8 @@ class Engine:
 
     def submit(self, request: Request) -> simpy.Event:
         """Queue *request*; the event fires when its last token is out."""
-        job = Job.of(request, self._accepted, self.scheduler.cache.block_tokens)
+        cache = self.scheduler.cache
+        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request))
         self._accepted += 1
         self.outstanding += 1
         self._inbox.append(job)
@@ -90,7 +90,7 @@ class Engine:
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
-        return len(cache.lookup(Holding(request.content(cache.block_tokens)), request.prompt)) * cache.block_tokens
+        return cache.lookup(cache.holding(request), request.prompt).tokens
 
     def _run(self) -> Process:
         """Make batches and take them in, for ever; sleep when there is nothing to do."""
@@ -142,8 +142,8 @@ class Engine:
         if self._inbox or turn.assignment.preempted:
             return
         if turn.waiting or turn.running:
-            policy = type(self.scheduler.policy).__name__
-            raise KsimError(f"policy {policy} schedules nothing at {self.env.now:.6f} s, with nothing in flight,"
+            policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
+            raise KsimError(f"policy {policy} with admission {admission} schedules nothing at {self.env.now:.6f} s, with nothing in flight,"
                             f" {turn.waiting} requests waiting and {turn.running} running")
         self._news = self.env.event()
         yield self._news

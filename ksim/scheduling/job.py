@@ -10,7 +10,7 @@ from enum import Enum
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.memory.kv_cache import Holding
+from ksim.memory.cache import Holding
 
 
 class State(Enum):
@@ -61,11 +61,14 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
-           limit: int | None = None) -> "Job":
-        """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens."""
+           limit: int | None = None, holding: Holding | None = None) -> "Job":
+        """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
+
+        A cache's own *holding* may spare it the names of blocks.
+        """
         output = request.output if output is None else output
         return cls(request, number, output, output if limit is None else limit,
-                   Holding(request.content(block_tokens)), request.prompt)
+                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt)
 
     @property
     def sampled(self) -> int:

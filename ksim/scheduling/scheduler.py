@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import define, field
 
-from ksim.memory.kv_cache import KVCache
-from ksim.memory.radix import Node
+from ksim.memory.cache import Cache, Hit
+from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.cadence import Cadence
 from ksim.scheduling.counsel import Counsel
@@ -27,7 +27,8 @@ class Scheduler:
 
     limits: Limits
     policy: Any
-    cache: KVCache
+    cache: Cache
+    admission: Any = field(factory=Always)
     waiting: WaitingQueue = field(init=False)
     running: list[Job] = field(factory=list, init=False)
     steps: int = field(default=0, init=False)
@@ -44,7 +45,9 @@ class Scheduler:
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
-        self._counsel = Counsel(self.policy)
+        if hasattr(self.policy, "attach"):
+            self.policy.attach(self.cache)
+        self._counsel = Counsel(self.policy, self.admission)
         self.waiting = self._counsel.queue()
         self._cadence = Cadence(limits.prefill_schedule_interval)
         self._steady = Steady(self.cache, limits.async_scheduling, limits.max_model_len)
@@ -186,17 +189,21 @@ class Scheduler:
         """Start a waiting job, if there is room; return whether it was started."""
         if self._assignment.preempted or len(self.running) >= self.limits.active:
             return False
-        hits = self.cache.lookup(job.holding, job.known) if job.reads_cache else []
-        computed = len(hits) * self.cache.block_tokens
+        if self._counsel.demands and self._steady.length:  # who is asked must see true counts
+            self._unsettle()
+        hit = self.cache.lookup(job.holding, job.known) if job.reads_cache else Hit(0)
+        computed = hit.tokens
         wanted = min(job.known - computed, wish, self._cap)
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
             return False
         tokens = min(wanted, self._budget)
         if self._cadence.held and tokens > 1:
             return False
-        if not self._has_room(job, hits, computed + tokens):
+        if not self._has_room(job, hit, computed + tokens):
             return False
-        self.cache.open(job.holding, hits)
+        if self._counsel.demands and not self._counsel.admits(job, self.running, self.cache):
+            return False
+        self.cache.open(job.holding, hit)
         grown = self.cache.grow(job.holding, computed + tokens)
         assert grown, "blocks that were free are gone"
         job.state, job.computed, job.cached = State.RUNNING, computed, computed
@@ -206,11 +213,11 @@ class Scheduler:
         self._grant(job, tokens, admitted=True)
         return True
 
-    def _has_room(self, job: Job, hits: Sequence[Node], tokens: int) -> bool:
+    def _has_room(self, job: Job, hit: Hit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.fits(hits, job.known, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.fits(hit, job.known, spare):
             return False
-        return self.cache.fits(hits, tokens, spare)
+        return self.cache.fits(hit, tokens, spare)
 
     def _grant(self, job: Job, tokens: int, admitted: bool) -> None:
         end = job.computed + tokens
@@ -226,6 +233,9 @@ class Scheduler:
         """Take in that *assignment* was computed, as the engine's step number *index*; return the jobs now done."""
         steady, finished = self._steady, list[Job]()
         steady.returned, steady.index = assignment.number, index
+        if self.cache.enters_computed:
+            for grant in assignment.grants:
+                self._share(grant)
         if assignment.epoch == steady.epoch:
             if ending := steady.ends(assignment.number):
                 steady.leave(ending, self.steps)
@@ -236,6 +246,13 @@ class Scheduler:
         for job in finished:
             self._finish(job)
         return finished
+
+    def _share(self, grant: Grant) -> None:
+        """Tell the cache that a chunk of a prompt is computed; what has given way since is lost."""
+        job = grant.job
+        prefill = grant.admitted or grant.tokens > 1 or grant.start < job.request.prompt
+        if prefill and job.state is State.RUNNING:
+            self.cache.computed(job.holding, min(grant.start + grant.tokens, job.computed))
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token that it was due; return whether it was its last."""
@@ -256,8 +273,6 @@ class Scheduler:
         if job.state is State.WAITING:  # preempted while its last token was on the way
             self.waiting.remove(job)
         else:
-            if self.limits.async_scheduling:
-                self.cache.enter(job.holding, job.computed - job.due)
             self.running.remove(job)
-            self.cache.close(job.holding)
+            self.cache.close(job.holding, job.computed - job.due)
         job.state = State.DONE

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from ksim.memory.kv_cache import KVCache
+from ksim.memory.cache import Cache
 from ksim.scheduling.job import Job
 
 
@@ -23,7 +23,7 @@ class Steady:
     before the tokens of the one before it are known.
     """
 
-    cache: KVCache
+    cache: Cache
     ahead: bool
     max_model_len: int
     length: int = 0
@@ -110,14 +110,9 @@ class Steady:
 
     def _plan(self, job: Job, first: int) -> None:
         """Enter in the calendar when, from schedule *first* on, *job* next needs or fills a block."""
-        tokens = self._computed(job, first)
-        block_tokens = self.cache.block_tokens
-        event = len(job.holding.blocks) * block_tokens - tokens
-        if self.cache.prefix_caching:  # a block is entered when its last token is known: with `ahead`, a schedule later
-            fills = (job.holding.entered + 1) * block_tokens - tokens - 1 + self.ahead
-            event = min(event, max(fills, 0))
-        if first + event <= self._final(job):
-            self._blocks.setdefault(first + event, []).append(job)
+        event = first + self.cache.steps_until_event(job.holding, self._computed(job, first), self.ahead)
+        if event <= self._final(job):
+            self._blocks.setdefault(event, []).append(job)
 
     def _keep(self, gone: set[Job]) -> None:
         kept = [(job, offset) for job, offset in zip(self.members, self.offsets, strict=True) if job not in gone]

@@ -64,13 +64,16 @@ class EngineSettings:
     is derived as the engine's version derives it (studies/defaults.py), among
     other things from how it is used: `usage_context` is its API server or its
     offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
-    follows from memory and weights.
+    follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
+    and `eviction` what is lost first; by default that of the same program:
+    "vllm" or "lru".
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
     pipeline_parallel_size: int = field(default=1, validator=gt(0))
     data_parallel_size: int = field(default=1, validator=gt(0))
     scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
+    admission: Choice = field(factory=lambda: Choice("always"))
     max_num_batched_tokens: int | None = field(default=None, validator=optional(gt(0)))
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
@@ -78,6 +81,8 @@ class EngineSettings:
     num_gpu_blocks_override: int | None = field(default=None, validator=optional(gt(1)))
     block_size: int | None = field(default=None, validator=optional(gt(0)))
     enable_prefix_caching: bool = True
+    prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
+    eviction: Choice | None = None
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
     long_prefill_token_threshold_adaptive: bool = False

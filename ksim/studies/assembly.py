@@ -14,12 +14,15 @@ from ksim.flow.events import EngineBuilt, Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.memory.cache import Cache
+from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
+from ksim.memory.sglang import SglangCache
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
-from ksim.specs.deployment import Shard
+from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
@@ -139,11 +142,20 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
-    cache = KVCache(kv_blocks(site.model, shards, site.gpu, serve, site.system), serve.block_size,
-                    serve.enable_prefix_caching)
-    scheduler = Scheduler(limits(serve, site.version), plugin("scheduling.policies", serve.scheduling_policy), cache)
+    cache = _cache(serve, kv_blocks(site.model, shards, site.gpu, serve, site.system))
+    scheduler = Scheduler(limits(serve, site.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
+                          plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
     return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
+
+
+def _cache(serve: EngineSettings, blocks: int) -> Cache:
+    """The KV cache by whose rules *serve* says, with room for *blocks* of its blocks."""
+    eviction = plugin("memory.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
+    assert serve.block_size is not None, "settings are derived before engines are built"
+    if serve.prefix_cache == "sglang":
+        return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
+    return KVCache(blocks, serve.block_size, serve.enable_prefix_caching, None if eviction is vllm else eviction)
 
 
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
@@ -153,7 +165,7 @@ def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
     return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups])
 
 
-def _record(site: Site, number: int, cache: KVCache) -> EngineBuilt:
+def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
     gpu, serve = site.gpu, site.scenario.serve
     return EngineBuilt(
         engine=number, name=f"engine{number}", gpu=gpu.name, ranks=serve.tensor_parallel_size,

@@ -67,7 +67,7 @@ class Replay:
         scale = self._scale(seed)
         for number, row in enumerate(self._placed(seed, ledger)):
             yield Request(number, row.arrival * scale, row.prompt, row.output, row.chunks, row.chunk_tokens,
-                          row.priority, row.session, row.delay * scale)
+                          row.priority, row.session, row.delay * scale, row.tenant)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))

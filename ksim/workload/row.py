@@ -21,6 +21,7 @@ class Row(NamedTuple):
     priority: int = 0
     session: str = ""
     delay: float = 0.0
+    tenant: str = ""
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

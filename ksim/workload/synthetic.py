@@ -1,7 +1,8 @@
 """Made-up requests: arrivals, lengths, shared prefixes, conversations."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -43,6 +44,7 @@ class _Talk(NamedTuple):
     turns: int
     prefix: _Names
     priority: int
+    tenant: str
 
 
 class _Draws(NamedTuple):
@@ -64,7 +66,8 @@ class Synthetic:
     the first arrives with its session and waits for the turn before it.  No
     prompt and output together pass `max_tokens`: a session ends before, a first
     prompt is cut.  Each session or lone request has one of `priorities`, all as
-    likely.  Tokens that can be shared are named in chunks of `chunk_tokens`.
+    likely, and is one of the `tenants`', as likely as their weights say.  Tokens
+    that can be shared are named in chunks of `chunk_tokens`.
     """
 
     arrivals: Arrivals
@@ -74,12 +77,15 @@ class Synthetic:
     prefixes: Prefixes | None = None
     sessions: Sessions | None = None
     priorities: tuple[int, ...] = ()
+    tenants: Mapping[str, float] = field(factory=dict)
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     chunk_tokens: int = field(default=16, validator=gt(0))
 
     def __attrs_post_init__(self) -> None:
         if self.sessions and self.arrivals.exact:
             raise ValueError("arrivals cannot be exact with sessions, of which the number is not known before")
+        if not all(0 < weight < inf for weight in self.tenants.values()):
+            raise ValueError("the weights of tenants must be above 0")
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield the requests by arrival, numbered from 0, the first at 0 s; the same for the same *seed*.
@@ -97,7 +103,8 @@ class Synthetic:
                  else itertools.repeat(1))
         prefixes = _picks(self._prefix_names(), stream(seed, "workload.prefix"))
         priorities = _picks(self.priorities or (0,), stream(seed, "workload.priority"))
-        return map(_Talk, itertools.count(), times, turns, prefixes, priorities)
+        tenants = _picks(tuple(self.tenants) or ("",), stream(seed, "workload.tenant"), tuple(self.tenants.values()))
+        return map(_Talk, itertools.count(), times, turns, prefixes, priorities, tenants)
 
     def _prefix_names(self) -> list[_Names]:
         if not self.prefixes:
@@ -121,7 +128,7 @@ class Synthetic:
             context = prompt + output
             names = self._extended(names, talk.number, prompt, context)
             yield Request(next(draws.ids), talk.arrival, prompt, output, names, self.chunk_tokens, talk.priority,
-                          session, next(draws.thinks) if turn else 0.0)
+                          session, next(draws.thinks) if turn else 0.0, talk.tenant)
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
         """*names* of full chunks as far as the prompt reaches; in a session, names of all its context."""
@@ -131,8 +138,11 @@ class Synthetic:
         return names + tuple((session, chunk) for chunk in range(len(names), context // self.chunk_tokens))
 
 
-def _picks(options: Sequence[_T], rng: np.random.Generator) -> Iterator[_T]:
-    """Yield members of *options* for ever, all as likely."""
+def _picks(options: Sequence[_T], rng: np.random.Generator, weights: Sequence[float] = ()) -> Iterator[_T]:
+    """Yield members of *options* for ever, as likely as their *weights* say, or else all as likely."""
+    shares = np.array(weights) / sum(weights) if weights else None
     while True:
-        for place in rng.integers(len(options), size=_BLOCK).tolist():
+        places = rng.integers(len(options), size=_BLOCK) if shares is None else (
+            rng.choice(len(options), size=_BLOCK, p=shares))
+        for place in places.tolist():
             yield options[place]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from ksim.flow.request import Request
 
 #: The columns of the plain format.
-COLUMNS = ("arrival", "prompt", "output", "priority", "session", "delay")
+COLUMNS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant")
 
 
 def plain_lines(requests: Iterable[Request], columns: Sequence[str] = COLUMNS) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Whatever a policy proposes: limits are kept, no block is lost, and every request gets exactly its tokens."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,14 @@ AGES = 5000
 each_policy = pytest.mark.parametrize("name", catalog.names("scheduling.policies"))
 
 
+def policy(name: str) -> Any:
+    return catalog.find("scheduling.policies", name)()
+
+
 def play(workload: Workload, name: str) -> Loop:
     """Play *workload* to its end; at every pause, limits and blocks are in order."""
     engine = loop()
-    for engine in workload.play(catalog.find("scheduling.policies", name)()):
+    for engine in workload.play(policy(name)):
         check_batch(engine)
         check_blocks(engine)
         assert engine.turns < AGES, "somebody starves"
@@ -66,3 +71,12 @@ def test_aborts_disturb_nobody_else(name, workload):
     dropped = {number for _, number, _ in workload.aborts}
     assert {job.number for job in engine.jobs} <= {job.number for job in engine.finished} | dropped
     assert engine.cache.pool.used == 0
+
+
+@each_policy
+@given(workload=workloads(pipelines=True))
+@settings(max_examples=20, deadline=None)
+def test_equal_runs_are_equal(name, workload):
+    one, other = ([(job.number, job.emitted, job.preemptions) for job in play(workload, name).finished]
+                  for _ in range(2))
+    assert one == other

@@ -4,7 +4,8 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
-from ksim.memory.kv_cache import Holding, KVCache
+from ksim.memory.cache import Hit, Holding
+from ksim.memory.kv_cache import KVCache
 
 BLOCK = 4
 
@@ -24,7 +25,7 @@ def start(kv: KVCache, content: Sequence[Hashable], tokens: int) -> Holding:
 
 def hit(kv: KVCache, content: Sequence[Hashable], tokens: int) -> int:
     """How many tokens of a prompt are found."""
-    return BLOCK * len(kv.lookup(Holding(content), tokens))
+    return kv.lookup(Holding(content), tokens).tokens
 
 
 def free_blocks(kv: KVCache) -> list[int]:
@@ -78,7 +79,7 @@ def test_looking_up_changes_nothing():
 def test_blocks_can_be_found_as_soon_as_they_are_entered():
     kv = cache()
     holding = Holding("ab")
-    kv.open(holding, [])
+    kv.open(holding, Hit(0))
     kv.grow(holding, 8)
     assert hit(kv, "ab", 9) == 0
     kv.enter(holding, 7)
@@ -109,7 +110,7 @@ def test_equal_blocks_of_two_at_once_are_not_merged_and_the_first_entered_is_hit
     kv = cache()
     one, other = Holding("a"), Holding("a")
     for holding in (one, other):
-        kv.open(holding, [])
+        kv.open(holding, Hit(0))
         kv.grow(holding, 4)
     kv.enter(other, 4)
     kv.enter(one, 4)
@@ -164,26 +165,26 @@ def test_a_hit_on_a_free_block_takes_it_out_of_the_queue():
 def test_hits_that_nobody_uses_take_room_too():
     kv = cache(3)
     kv.close(start(kv, "ab", 8))
-    hits = kv.lookup(Holding("ab"), 12)
-    assert (len(hits), kv.pool.free) == (2, 3)
-    assert kv.fits(hits, 12)
-    assert not kv.fits(hits, 13)
-    assert not kv.fits(hits, 12, spare=1)
+    found = kv.lookup(Holding("ab"), 12)
+    assert (found.tokens, kv.pool.free) == (8, 3)
+    assert kv.fits(found, 12)
+    assert not kv.fits(found, 13)
+    assert not kv.fits(found, 12, spare=1)
 
 
 def test_hits_that_others_use_take_no_room():
     kv = cache(3)
     start(kv, "ab", 8)
-    hits = kv.lookup(Holding("ab"), 12)
-    assert kv.fits(hits, 12)
-    assert not kv.fits([], 12)
+    found = kv.lookup(Holding("ab"), 12)
+    assert kv.fits(found, 12)
+    assert not kv.fits(Hit(0), 12)
 
 
 def test_a_request_that_comes_back_finds_what_it_sampled():
     kv = cache()
     holding = start(kv, "a", 11)
     kv.close(holding)
-    assert BLOCK * len(kv.lookup(holding, 12)) == 8
+    assert kv.lookup(holding, 12).tokens == 8
     assert hit(kv, "a", 12) == 4
 
 
@@ -199,7 +200,7 @@ def test_a_holding_is_not_opened_twice():
     kv = cache()
     holding = start(kv, "a", 8)
     with pytest.raises(AssertionError, match="admitted again"):
-        kv.open(holding, [])
+        kv.open(holding, Hit(0))
 
 
 def test_nothing_is_entered_for_a_holding_without_blocks():

@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from ksim.memory.kv_cache import Holding, KVCache
+from ksim.memory.cache import Holding
+from ksim.memory.evictions.vllm import vllm
+from ksim.memory.kv_cache import KVCache
 from ksim.memory.radix import Node
 from tests.memory.naive import NaiveCache, NaiveRequest, Prefix
 
@@ -18,15 +20,18 @@ contents = st.lists(st.sampled_from("ab"), max_size=5)
 
 
 class Comparison(RuleBasedStateMachine):
-    """One cache and its naive model, and the requests that hold blocks in both."""
+    """One cache and its naive model, and the requests that hold blocks in both.
+
+    vLLM's order is the cache's own, and an eviction among others.
+    """
 
     waiting = Bundle("waiting")
     running = Bundle("running")
 
     @initialize(capacity=st.integers(1, 14), block_tokens=st.integers(1, 4),
-                prefix_caching=st.sampled_from([True, True, True, False]))
-    def build(self, capacity, block_tokens, prefix_caching):
-        self.real = KVCache(capacity, block_tokens, prefix_caching)
+                prefix_caching=st.sampled_from([True, True, True, False]), eviction=st.sampled_from([None, vllm]))
+    def build(self, capacity, block_tokens, prefix_caching, eviction):
+        self.real = KVCache(capacity, block_tokens, prefix_caching, eviction)
         self.naive = NaiveCache(capacity, block_tokens, prefix_caching)
         self.live: list[Pair] = []
         self.numbers: dict[Holding, int] = {}
@@ -42,14 +47,15 @@ class Comparison(RuleBasedStateMachine):
     def admit(self, pair, known, chunk, spare):
         """What it finds is the same, and so is whether there is room for more."""
         holding, request = pair
-        nodes, hits = self.real.lookup(holding, known), self.naive.lookup(request, known)
-        assert [node.blocks[0] for node in nodes] == hits
+        hit, hits = self.real.lookup(holding, known), self.naive.lookup(request, known)
+        assert [node.blocks[0] for node in hit.nodes] == hits
+        assert hit.tokens == len(hits) * self.naive.block_tokens < known
         tokens = min(known, len(hits) * self.naive.block_tokens + chunk)
-        fits = self.real.fits(nodes, tokens, spare)
+        fits = self.real.fits(hit, tokens, spare)
         assert fits == self.naive.fits(hits, tokens, spare)
         if not fits:
             return multiple()
-        self.real.open(holding, nodes)
+        self.real.open(holding, hit)
         self.naive.open(request, hits)
         assert self.real.grow(holding, tokens)
         assert self.naive.grow(request, tokens)
@@ -79,7 +85,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(content=contents, known=st.integers(1, 30))
     def look_up(self, content, known):
-        found = [node.blocks[0] for node in self.real.lookup(Holding(content), known)]
+        found = [node.blocks[0] for node in self.real.lookup(Holding(content), known).nodes]
         assert found == self.naive.lookup(NaiveRequest(content, -1), known)
 
     @invariant()

@@ -16,7 +16,7 @@ def test_requests_of_the_small_log():
     assert first == pytest.approx({
         "id": 7, "engine": 4, "arrival_s": 1.0, "prompt_tokens": 10, "output_tokens": 3, "cached_tokens": 4,
         "queue_s": 0.0, "ttft_s": 1.25, "tpot_s": 1.125, "itl_p50_s": 1.125, "itl_max_s": 1.25, "e2e_s": 3.5,
-        "preemptions": 0, "status": "completed", "reason": None, "session": "chat", "priority": 0,
+        "preemptions": 0, "status": "completed", "reason": None, "session": "chat", "tenant": "", "priority": 0,
     })
     assert (second["queue_s"], second["tpot_s"], second["itl_max_s"], second["priority"]) == (0.125, None, None, 2)
     assert (refused["status"], refused["reason"], refused["engine"]) == ("rejected", "too long", None)

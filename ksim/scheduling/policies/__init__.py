@@ -10,9 +10,14 @@ vLLM's first come, first served:
     propose(waiting, running, now) -> wishes
                                 (job, most tokens) in order of preference, granted until a limit is met; a waiting
                                 job that cannot be admitted ends admission for the step, running ones go on
+    queue() -> WaitingQueue     a queue of its own instead of one by `order`, where the order changes while jobs wait
+    attach(cache)               called once, before all others, with the engine's cache (ksim.memory.cache), which it
+                                may ask (`lookup`, `fits`, `pool`) and must not change
 
 Each wish must be for a job that waits or runs, no job may be named twice in a
 step, and a victim must be running: ConfigError names a policy that does otherwise.
+A `propose` that is a generator goes on when its latest wish has been dealt with,
+and can see what became of it (see `granted`).
 
 One from elsewhere is named ``package.module:Class``; nothing need be inherited.
 """
@@ -20,12 +25,17 @@ One from elsewhere is named ``package.module:Class``; nothing need be inherited.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from ksim.scheduling.job import Job
+from ksim.scheduling.job import Job, State
 
 Wish = tuple[Job, int]  # a job, and the most tokens it should compute
 
 #: More tokens than any job has: "as many as may be".
 ALL = 1 << 60
+
+
+def granted(job: Job, before: int) -> bool:
+    """Whether *job*, whose `step` was *before* when it was proposed, has been given tokens since."""
+    return job.state is State.RUNNING and job.step != before
 
 
 class Waiting(Protocol):

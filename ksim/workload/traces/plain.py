@@ -1,4 +1,4 @@
-"""ksim's own CSV: arrival in seconds, prompt, output; priority, session and delay if wanted."""
+"""ksim's own CSV: arrival in seconds, prompt, output; priority, session, delay and tenant if wanted."""
 
 from collections.abc import Iterator
 
@@ -16,18 +16,18 @@ class Plain:
     """Reads rows of one `session` as its turns, each at least `delay` seconds after the end of the one before."""
 
     example = (
-        "arrival,prompt,output,priority,session,delay\n"
-        "0.0,512,64,0,,\n"
-        "0.25,100,20,1,chat,\n"
-        "0.25,140,20,1,chat,3.5\n"
+        "arrival,prompt,output,priority,session,delay,tenant\n"
+        "0.0,512,64,0,,,alice\n"
+        "0.25,100,20,1,chat,,bob\n"
+        "0.25,140,20,1,chat,3.5,bob\n"
     )
 
     def recognises(self, first: str) -> bool:
         return set(_COLUMNS) <= set(header(first))
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
-        for time, prompt, output, priority, session, delay in columns(
-                lines, _COLUMNS, ("priority", "session", "delay")):
+        for time, prompt, output, priority, session, delay, tenant in columns(
+                lines, _COLUMNS, ("priority", "session", "delay", "tenant")):
             yield Row(moment(time, "arrival", lines), count(prompt, "prompt", lines), count(output, "output", lines),
                       priority=integer(priority, "priority", lines), session=session,
-                      delay=duration(delay, "delay", lines))
+                      delay=duration(delay, "delay", lines), tenant=tenant)

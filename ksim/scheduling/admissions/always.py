@@ -1,0 +1,24 @@
+"""Whoever has a seat, tokens and blocks to begin with may start."""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from ksim.memory.cache import Cache
+from ksim.scheduling.job import Job
+
+__all__ = ["Always"]
+
+
+@frozen
+class Always:
+    """vLLM's V1 scheduler (2025): jobs whose KV cache grows too large give way later.
+
+    Good for: full batches while memory is ample; where it is not, each job that
+    gives way computes its tokens again.
+
+        admission = "always"
+    """
+
+    def admits(self, job: Job, running: Sequence[Job], cache: Cache) -> bool:
+        return True

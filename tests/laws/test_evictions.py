@@ -1,0 +1,100 @@
+"""Whatever an eviction says: only what nobody uses is lost, nobody loses a token, and with room it is not asked."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.foundation import catalog
+from ksim.memory.cache import Hit, Holding
+from ksim.memory.kv_cache import KVCache
+from ksim.memory.sglang import SglangCache
+from ksim.scheduling.job import State
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.scheduler import Scheduler
+from tests.scheduling.loop import ROOMY, Loop
+from tests.scheduling.workloads import Workload, workloads
+
+NAMES = catalog.names("memory.evictions")
+
+each_eviction = pytest.mark.parametrize("name", NAMES)
+each_cache = pytest.mark.parametrize("kind", ["vllm", "sglang"])
+
+
+def cache_of(kind: str, blocks: int, block_tokens: int, prefix_caching: bool, name: str) -> KVCache | SglangCache:
+    eviction = catalog.find("memory.evictions", name)
+    if kind == "sglang":
+        return SglangCache(blocks * block_tokens, prefix_caching, eviction)
+    return KVCache(blocks, block_tokens, prefix_caching, eviction)
+
+
+def play(workload: Workload, cache: KVCache | SglangCache) -> Loop:
+    limits = {key: value for key, value in workload.settings.items()
+              if key not in ("blocks", "block_tokens", "prefix_caching")}
+    engine = Loop(Scheduler(Limits(**(ROOMY | limits)), Fcfs(), cache))
+    for arrival in workload.arrivals:
+        engine.add(arrival.prompt, arrival.output, chunks=arrival.chunks(cache.block_tokens))
+    engine.run()
+    return engine
+
+
+@each_eviction
+@each_cache
+@given(workload=workloads(aborts=False))
+@settings(max_examples=25, deadline=None)
+def test_every_request_gets_exactly_its_tokens_and_gives_all_back(name, kind, workload):
+    room = (workload.settings[key] for key in ("blocks", "block_tokens", "prefix_caching"))
+    engine = play(workload, cache_of(kind, *room, name))
+    for job, arrival in zip(engine.jobs, workload.arrivals, strict=True):
+        tokens = min(arrival.output, engine.scheduler.limits.max_model_len - arrival.prompt)
+        assert (job.state, job.sampled) == (State.DONE, tokens)
+    assert (engine.cache.pool.used, engine.cache.pool.free) == (0, engine.cache.capacity)
+
+
+@each_eviction
+@each_cache
+@given(workload=workloads(aborts=False))
+@settings(max_examples=15, deadline=None)
+def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
+    tokens = workload.settings["block_tokens"]
+    roomy, usual = (play(workload, cache_of(kind, 2000, tokens, True, choice)) for choice in (name, "lru"))
+    assert [job.cached for job in roomy.jobs] == [job.cached for job in usual.jobs]
+
+
+@each_eviction
+@each_cache
+@given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12), kept=st.text("ab", min_size=1, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_what_is_in_use_stays(name, kind, prompts, kept):
+    cache = cache_of(kind, 20, 1, True, name)
+    holding = _start(cache, kept)
+    for prompt in prompts:
+        cache.close(_start(cache, prompt), len(prompt))
+    assert cache.lookup(Holding(kept), len(kept) + 1).tokens == len(kept)
+    assert cache.pool.used == len(kept)
+    cache.close(holding, len(kept))
+    assert cache.pool.used == 0
+
+
+@each_eviction
+@each_cache
+@given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_all_that_nobody_uses_can_be_had(name, kind, prompts):
+    cache = cache_of(kind, 20, 1, True, name)
+    for prompt in prompts:
+        cache.close(_start(cache, prompt), len(prompt))
+    rest = Holding()
+    cache.open(rest, Hit(0))
+    assert cache.grow(rest, 20)
+    assert not any(cache.lookup(Holding(prompt), len(prompt) + 1).tokens for prompt in prompts)
+
+
+def _start(cache: KVCache | SglangCache, prompt: str) -> Holding:
+    """Hold *prompt*, from what is cached of it, and have the rest computed."""
+    holding = Holding(prompt)
+    cache.open(holding, cache.lookup(holding, len(prompt) + 1))
+    assert cache.grow(holding, len(prompt))
+    cache.enter(holding, len(prompt))
+    cache.computed(holding, len(prompt))
+    return holding
