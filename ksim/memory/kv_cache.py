@@ -18,13 +18,16 @@ __all__ = ["Holding", "KVCache"]
 class KVCache:
     """`capacity` blocks of `block_tokens` tokens; without `prefix_caching`, nothing is ever found again.
 
-    Free blocks are lost in vLLM's order, or in that of an `eviction`.
+    Free blocks are lost in vLLM's order, or in that of an `eviction`.  Without
+    `plain_first`, as in older releases, blocks that hold nothing findable wait
+    behind all that are free, like the others.
     """
 
     capacity: int
     block_tokens: int
     prefix_caching: bool = True
     eviction: Eviction | None = None
+    plain_first: bool = True
     pool: BlockPool = field(init=False)
     tree: PrefixTree = field(init=False)
     _tick: int = field(default=0, init=False)
@@ -110,13 +113,13 @@ class KVCache:
             self.enter(holding, tokens)
         if self.eviction is not None and holding.blocks:
             self._touch(holding, 0)
-        plain: list[int] = []
-        findable: list[int] = []
+        front: list[int] = []
+        back: list[int] = []
         for block in reversed(holding.blocks):
             if self.pool.leave(block):
-                (findable if self.tree.holds(block) else plain).append(block)
-        self.pool.to_front(plain)
-        self.pool.to_back(findable)
+                (front if self.plain_first and not self.tree.holds(block) else back).append(block)
+        self.pool.to_front(front)
+        self.pool.to_back(back)
         holding.blocks = []
         holding.entered = 0
         holding.node = None

@@ -143,7 +143,8 @@ class Engine:
             return
         if turn.waiting or turn.running:
             policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
-            raise KsimError(f"policy {policy} with admission {admission} schedules nothing at {self.env.now:.6f} s, with nothing in flight,"
+            raise KsimError(f"policy {policy} with admission {admission} schedules nothing at {self.env.now:.6f} s,"
+                            f" with nothing in flight,"
                             f" {turn.waiting} requests waiting and {turn.running} running")
         self._news = self.env.event()
         yield self._news

@@ -22,7 +22,7 @@ from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
-from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
@@ -142,20 +142,22 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
-    cache = _cache(serve, kv_blocks(site.model, shards, site.gpu, serve, site.system))
+    cache = _cache(site, kv_blocks(site.model, shards, site.gpu, serve, site.system))
     scheduler = Scheduler(limits(serve, site.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
     return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
 
 
-def _cache(serve: EngineSettings, blocks: int) -> Cache:
-    """The KV cache by whose rules *serve* says, with room for *blocks* of its blocks."""
+def _cache(site: Site, blocks: int) -> Cache:
+    """The KV cache by the rules that the scenario names, with room for *blocks* of its blocks."""
+    serve = site.scenario.serve
     eviction = plugin("memory.evictions", serve.eviction or Choice("vllm" if serve.prefix_cache == "vllm" else "lru"))
     assert serve.block_size is not None, "settings are derived before engines are built"
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
-    return KVCache(blocks, serve.block_size, serve.enable_prefix_caching, None if eviction is vllm else eviction)
+    return KVCache(blocks, serve.block_size, serve.enable_prefix_caching, None if eviction is vllm else eviction,
+                   site.version.unhashed_blocks_first)
 
 
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:

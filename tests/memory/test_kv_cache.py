@@ -206,3 +206,15 @@ def test_a_holding_is_not_opened_twice():
 def test_nothing_is_entered_for_a_holding_without_blocks():
     with pytest.raises(AssertionError, match="without blocks"):
         cache().enter(Holding("a"), 4)
+
+
+@pytest.mark.parametrize(("plain_first", "reused"), [(True, [2, 3, 1]), (False, [3, 2, 1])])
+def test_where_a_freed_block_without_content_goes(plain_first, reused):
+    """Blocks 0 and 1 are full, 2 is not: in vLLM 0.33 it is taken next, in older releases after block 3, never used."""
+    cache = KVCache(4, 4, plain_first=plain_first)
+    holding = Holding()
+    cache.open(holding, cache.lookup(holding, 10))
+    assert cache.grow(holding, 10)
+    cache.enter(holding, 10)
+    cache.close(holding)
+    assert [cache.pool.take() for _ in reused] == reused
