@@ -81,7 +81,7 @@ class Idle:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_policy_that_schedules_nothing_is_named_and_never_hangs(ahead):
-    with pytest.raises(KsimError, match=r"policy Idle with admission Always schedules nothing at .* 1 requests waiting and 0"):
+    with pytest.raises(KsimError, match=r"policy Idle with admission Always schedules nothing .* 1 requests waiting"):
         play([ONE], policy=Idle(), async_scheduling=ahead)
 
 

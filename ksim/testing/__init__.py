@@ -1,0 +1,15 @@
+"""Property tests for anyone's scheduling policy, scheduler or KV cache."""
+
+try:
+    import hypothesis  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError("ksim.testing needs Hypothesis: pip install 'ksim[testing]'") from error
+
+from ksim.testing.batching import check_batching
+from ksim.testing.cache import CacheFault, check_cache
+from ksim.testing.fault import PolicyFault
+from ksim.testing.invariants import INVARIANTS
+from ksim.testing.policy import check_policy, check_scheduler
+
+__all__ = ["check_policy", "check_scheduler", "check_cache", "check_batching", "INVARIANTS", "PolicyFault",
+           "CacheFault"]

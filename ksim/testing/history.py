@@ -1,0 +1,191 @@
+"""What a scheduler was seen to do: plain values, for invariants to be checked on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.scheduling.assignment import Assignment, Grant
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.limits import Limits
+
+
+@frozen
+class Share:
+    """So many tokens of request number `request`, on top of `start` computed before."""
+
+    request: int
+    tokens: int
+    start: int
+    samples: bool
+    admitted: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + self.tokens
+
+    @classmethod
+    def of(cls, grant: Grant) -> "Share":
+        return cls(grant.job.number, grant.tokens, grant.start, bool(grant.samples), grant.admitted)
+
+
+@frozen
+class Moment:
+    """An engine just after a schedule, or after an update that took in `shares` as the engine's step `index`.
+
+    `queue` has the (place in the policy's order, number, tokens known) of those that could be admitted, as they
+    waited before the schedule, and `live` counts all that were there; `known` is the tokens known of those that
+    are admitted in it.  `holdings` are blocks by request, `users` counts by block,
+    empty for a cache that does not count them.
+    """
+
+    kind: str
+    step: int
+    now: float
+    index: int
+    shares: tuple[Share, ...]
+    preempted: tuple[int, ...]
+    finished: tuple[int, ...]
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+    states: dict[int, State]
+    holdings: dict[int, tuple[int, ...]]
+    users: tuple[int, ...]
+    free: int
+    in_flight: int
+    known: dict[int, int] = field(factory=dict)
+    queue: tuple[tuple[Any, int, int], ...] = ()
+    live: int = 0
+    ran: tuple[int, ...] = ()  # who was running before the schedule
+
+
+@define(eq=False)
+class History:
+    """All moments of one engine in order, its requests by number, and the numbers of those aborted."""
+
+    limits: Limits
+    policy: Any
+    capacity: int
+    block_tokens: int
+    prefix_caching: bool = True
+    moments: list[Moment] = field(factory=list)
+    jobs: list[Job] = field(factory=list)
+    arrived: list[int] = field(factory=list)  # after how many schedules
+    aborted: dict[int, int] = field(factory=dict)
+    error: Exception | None = None  # what ended it
+
+    @property
+    def schedules(self) -> list[Moment]:
+        return [moment for moment in self.moments if moment.kind == "schedule"]
+
+    @property
+    def updates(self) -> list[Moment]:
+        return [moment for moment in self.moments if moment.kind == "update"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the engine came to rest."""
+        return self.error is None and not (self.moments and (self.moments[-1].running or self.moments[-1].waiting))
+
+    @property
+    def spare(self) -> int:
+        """Blocks that the watermark keeps free."""
+        return int(self.limits.watermark * (self.capacity + 1))
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_tokens)
+
+    def output(self, number: int) -> int:
+        """How many tokens request *number* must get."""
+        return min(self.jobs[number].output, self.limits.max_model_len - self.jobs[number].request.prompt)
+
+    def size(self, number: int) -> int:
+        """All tokens of request *number*."""
+        return self.jobs[number].request.prompt + self.output(number)
+
+    def foreseen(self, number: int) -> int:
+        """Output tokens after which the scheduler must expect an end."""
+        return min(max(self.jobs[number].limit, self.jobs[number].output),
+                   self.limits.max_model_len - self.jobs[number].request.prompt)
+
+
+@define(eq=False)
+class Recorder:
+    """A scheduler that writes a history, and is otherwise the one it wraps."""
+
+    scheduler: Any
+    history: History = field(init=False)
+    _flying: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        scheduler = self.scheduler
+        self.history = History(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
+                               scheduler.cache.block_tokens, scheduler.cache.prefix_caching)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scheduler, name)
+
+    def add(self, job: Job) -> None:
+        self.history.jobs.append(job)
+        self.history.arrived.append(self.scheduler.steps)
+        self.scheduler.add(job)
+
+    def abort(self, job: Job) -> None:
+        if job.state is not State.DONE:
+            self.history.aborted[job.number] = self.scheduler.steps
+        self.scheduler.abort(job)
+
+    def schedule(self, now: float) -> Assignment:
+        policy = self.scheduler.policy
+        order = getattr(policy, "order", _unknown_order if hasattr(policy, "queue") else _arrival_order)
+        queue = tuple((order(job), job.number, job.known) for job in self.scheduler.waiting if job.due == 0)
+        ran = tuple(job.number for job in self.scheduler.running)
+        live = len(self.scheduler.running) + len(self.scheduler.waiting)
+        assignment: Assignment = self.scheduler.schedule(now)
+        known = {grant.job.number: grant.job.known for grant in assignment.grants if grant.admitted}
+        preempted = tuple(job.number for job in assignment.preempted)
+        self._note("schedule", now, -1, _shares(assignment), preempted, (), known=known, queue=queue, live=live,
+                   ran=ran)
+        self._flying += bool(assignment)
+        return assignment
+
+    def update(self, assignment: Assignment, index: int) -> list[Job]:
+        shares = _shares(assignment)
+        finished: list[Job] = self.scheduler.update(assignment, index)
+        self._flying -= bool(assignment)
+        self._note("update", float(index), index, shares, (), tuple(job.number for job in finished))
+        return finished
+
+    def _note(self, kind: str, now: float, index: int, shares: tuple[Share, ...], preempted: tuple[int, ...],
+              finished: tuple[int, ...], **rest: Any) -> None:
+        scheduler, pool = self.scheduler, self.scheduler.cache.pool
+        self.history.moments.append(Moment(
+            kind, scheduler.steps, now, index, shares, preempted, finished,
+            tuple(job.number for job in scheduler.running), tuple(job.number for job in scheduler.waiting),
+            {job.number: job.state for job in self.history.jobs},
+            {job.number: tuple(job.holding.blocks) for job in self.history.jobs if job.holding.blocks},
+            tuple(getattr(pool, "users", ())), pool.free, self._flying, **rest))
+
+
+def _arrival_order(job: Job) -> int:
+    """Those that gave way before all others, which come in order of arrival."""
+    return 0 if job.preemptions else job.number + 1
+
+
+def _unknown_order(job: Job) -> int:
+    """That of a queue of the policy's own."""
+    return 0
+
+
+def _shares(assignment: Assignment) -> tuple[Share, ...]:
+    return tuple(Share.of(grant) for grant in assignment.all_grants())
+
+
+def emitted(job: Job) -> list[int]:
+    """The engine's steps from which the tokens of *job* came."""
+    return [step for run in job.emitted for step in range(run.first, run.last + 1, run.every or 1)]
+
+
+def digest(history: History) -> Sequence[Any]:
+    """What must be the same when only names differ."""
+    return [(m.kind, m.shares, m.preempted, sorted(m.finished), m.running, m.free) for m in history.moments]

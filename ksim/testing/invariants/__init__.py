@@ -1,0 +1,27 @@
+"""What must hold of any scheduler, each as a function from a history to its breaches: (step, what is wrong)."""
+
+from collections.abc import Callable, Iterator
+
+from ksim.testing.history import History
+from ksim.testing.invariants import blocks, limits, order, progress, tokens
+
+Breach = tuple[int, str]
+Invariant = Callable[[History], Iterator[Breach]]
+
+#: All of them, by name.  `bounded_wait` is for policies under which nobody starves, `everything_ends` for all.
+INVARIANTS: dict[str, Invariant] = {
+    invariant.__name__: invariant for invariant in (
+        limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.whole_prompts,
+        limits.watermark_kept, limits.whole_prompt_reserved,
+        blocks.blocks_conserved, blocks.blocks_fit_tokens, blocks.waiting_hold_nothing, blocks.all_blocks_return,
+        tokens.tokens_in_order, tokens.exact_tokens, tokens.preemption_keeps_tokens, tokens.hit_leaves_last_token,
+        tokens.hits_were_computed, tokens.counters_grow,
+        progress.nobody_lost, progress.no_idle_step, progress.everything_ends, progress.bounded_wait,
+        order.work_conserved, order.no_overtaking, order.no_admission_after_preemption,
+    )
+}
+
+
+def breach(history: History, invariant: Invariant) -> Breach | None:
+    """The first breach of *invariant*, if there is one."""
+    return next(invariant(history), None)

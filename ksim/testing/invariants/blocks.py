@@ -1,0 +1,48 @@
+"""Blocks are neither lost nor made, and are held by those who need them."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ksim.testing.history import History
+
+
+def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
+    """At all times each block has as many users as hold it, nobody holds one twice, and all others are free."""
+    for moment in history.moments:
+        if not moment.users:
+            return
+        users = Counter(block for blocks in moment.holdings.values() for block in blocks)
+        for number, blocks in moment.holdings.items():
+            if len(set(blocks)) < len(blocks):
+                yield moment.step, f"request {number} holds a block twice: {blocks}"
+        for block, counted in enumerate(moment.users):
+            if counted != users[block]:
+                yield moment.step, f"block {block} has {users[block]} holders, and {counted} are counted"
+        if len(users) + moment.free != history.capacity:
+            yield moment.step, f"{len(users)} blocks are held and {moment.free} free, of {history.capacity}"
+
+
+def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
+    """Who was given tokens holds exactly the blocks that all its tokens so far need."""
+    for moment in history.schedules:
+        for share in moment.shares:
+            if not moment.users:
+                return
+            held, needed = len(moment.holdings.get(share.request, ())), history.blocks(share.end)
+            if held != needed:
+                yield moment.step, f"request {share.request} holds {held} blocks for {share.end} tokens, not {needed}"
+
+
+def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
+    """Who does not run holds no block."""
+    for moment in history.moments:
+        for number in moment.holdings:
+            if number not in moment.running:
+                yield moment.step, f"request {number} holds blocks, and does not run"
+
+
+def all_blocks_return(history: History) -> Iterator[tuple[int, str]]:
+    """When nobody waits or runs, every block is free."""
+    for moment in history.moments:
+        if not moment.running and not moment.waiting and moment.free != history.capacity:
+            yield moment.step, f"nobody runs, and {moment.free} of {history.capacity} blocks are free"

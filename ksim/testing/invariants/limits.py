@@ -1,0 +1,91 @@
+"""The settings that bound a batch are kept in every step."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ksim.testing.history import History, Moment, Share
+
+
+def token_budget(history: History) -> Iterator[tuple[int, str]]:
+    """The tokens of a batch are at most `max_num_batched_tokens`."""
+    most = history.limits.max_num_batched_tokens
+    for moment in history.schedules:
+        if (tokens := sum(share.tokens for share in moment.shares)) > most:
+            yield moment.step, f"the batch has {tokens} tokens, and the budget is {most}"
+
+
+def sequence_limit(history: History) -> Iterator[tuple[int, str]]:
+    """After every schedule, at most `max_num_seqs` requests run."""
+    for moment in history.schedules:
+        if len(moment.running) > history.limits.active:
+            yield moment.step, f"{len(moment.running)} requests run, and the limit is {history.limits.active}"
+
+
+def one_share_each(history: History) -> Iterator[tuple[int, str]]:
+    """A batch has each request once, with one token or more, and none that gave way in the same step."""
+    for moment in history.schedules:
+        counted = Counter(share.request for share in moment.shares)
+        for share in moment.shares:
+            if counted[share.request] > 1:
+                yield moment.step, f"request {share.request} is in the batch {counted[share.request]} times"
+            if share.tokens < 1:
+                yield moment.step, f"request {share.request} is in the batch with {share.tokens} tokens"
+            if share.request in moment.preempted:
+                yield moment.step, f"request {share.request} gave way, and is in the batch"
+
+
+def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
+    """No share exceeds what `long_prefill_token_threshold` allows among so many requests."""
+    for moment in history.schedules:
+        cap = history.limits.cap(moment.live)
+        for share in moment.shares:
+            if cap and share.tokens > cap:
+                yield moment.step, f"request {share.request} gets {share.tokens} tokens, and the cap is {cap}"
+
+
+def whole_prompts(history: History) -> Iterator[tuple[int, str]]:
+    """Without chunked prefill, a request is admitted with all tokens that it knows, or as many as the cap allows."""
+    if history.limits.enable_chunked_prefill:
+        return
+    for moment in history.schedules:
+        cap = history.limits.cap(moment.live)
+        for share in moment.shares:
+            wanted = moment.known[share.request] - share.start if share.admitted else share.tokens
+            if share.tokens < (min(wanted, cap) if cap else wanted):
+                yield moment.step, f"request {share.request} is admitted with {share.tokens} of {wanted} tokens"
+
+
+def watermark_kept(history: History) -> Iterator[tuple[int, str]]:
+    """Whoever is admitted beside others leaves `watermark` of the blocks free."""
+    for moment in history.schedules:
+        for share, free, alone in _admissions(history, moment):
+            if not alone and free < history.spare:
+                yield moment.step, (f"request {share.request} is admitted and {free} blocks are left, fewer than the"
+                                    f" {history.spare} of the watermark")
+
+
+def whole_prompt_reserved(history: History) -> Iterator[tuple[int, str]]:
+    """With `scheduler_reserve_full_isl`, a request is admitted only if all tokens that it knows would fit."""
+    if not history.limits.scheduler_reserve_full_isl:
+        return
+    for moment in history.schedules:
+        for share, free, alone in _admissions(history, moment):
+            more = history.blocks(moment.known[share.request]) - history.blocks(share.end)
+            if more > free - (0 if alone else history.spare):
+                yield moment.step, (f"request {share.request} is admitted, and of the {more} blocks that it is yet to"
+                                    f" need {free} are free")
+
+
+def _admissions(history: History, moment: Moment) -> Iterator[tuple[Share, int, bool]]:
+    """Each admission of a step without preemption, the blocks free after it, and whether it was alone.
+
+    Of admissions before the last, the free blocks may be overstated: those after them may have revived some.
+    """
+    if moment.preempted:
+        return
+    free, others = moment.free, set(moment.ran)
+    for share in reversed(moment.shares):
+        if share.admitted:
+            earlier = any(other.admitted for other in moment.shares[: moment.shares.index(share)])
+            yield share, free, not others and not earlier
+        free += history.blocks(share.end) - (0 if share.admitted else history.blocks(share.start))

@@ -1,0 +1,119 @@
+"""Every request gets its tokens: all of them, once, in order, and from what was really computed."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from itertools import pairwise
+
+from ksim.scheduling.job import State
+from ksim.testing.history import History, emitted
+
+
+def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
+    """A share samples just where the request's next token is due, and none goes beyond it or beyond the end."""
+    sampled = Counter[int]()
+    for moment in history.schedules:
+        for share in moment.shares:
+            number = share.request
+            due = history.jobs[number].request.prompt + sampled[number]
+            if share.end > due or share.samples != (share.end == due):
+                yield moment.step, (f"request {number} computes up to token {share.end} and "
+                                    f"{'samples' if share.samples else 'does not sample'}; the next is due after {due}")
+            sampled[number] += share.samples
+            if sampled[number] > history.foreseen(number):
+                yield moment.step, f"request {number} samples token {sampled[number]}, beyond its end"
+
+
+def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
+    """Each request ends with exactly its tokens, one from each step that sampled it; one aborted has no more."""
+    owed: dict[int, list[int]] = {number: [] for number in range(len(history.jobs))}
+    step = history.moments[-1].step if history.moments else 0
+    for index, number in _returns(history):
+        if len(owed[number]) < history.output(number) and number not in history.aborted:
+            owed[number].append(index)
+    if not history.complete:
+        return
+    for number, job in enumerate(history.jobs):
+        got = emitted(job)
+        if any(later <= earlier for earlier, later in pairwise(got)):
+            yield step, f"request {number} got two tokens from one step: {got}"
+        if number in history.aborted:
+            if len(got) > history.output(number):
+                yield step, f"request {number} was aborted, and got {len(got)} tokens of {history.output(number)}"
+        elif got != owed[number] or job.sampled != history.output(number) or job.state is not State.DONE:
+            yield step, (f"request {number} is {job.state.value} with {job.sampled} tokens of"
+                         f" {history.output(number)}, from steps {got} where {owed[number]} sampled it")
+
+
+def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
+    """Who is admitted again knows its prompt and every token that it was given."""
+    given = Counter[int]()
+    for moment in history.moments:
+        for share in moment.shares:
+            number = share.request
+            if moment.kind == "update":
+                given[number] += share.samples
+            elif share.admitted:
+                expected = history.jobs[number].request.prompt + min(given[number], history.output(number))
+                if moment.known[number] != expected:
+                    yield moment.step, (f"request {number} is admitted knowing {moment.known[number]} tokens,"
+                                        f" not {expected}")
+
+
+def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
+    """A prefix hit never covers the last known token, and is nothing for those that do not read the cache."""
+    for moment in history.schedules:
+        for share in moment.shares:
+            if share.admitted and share.start >= moment.known[share.request]:
+                yield moment.step, (f"request {share.request} finds {share.start} of its {moment.known[share.request]}"
+                                    " tokens: none is left to sample from")
+            if share.admitted and share.start and not history.jobs[share.request].reads_cache:
+                yield moment.step, f"request {share.request} does not read the cache, and finds {share.start} tokens"
+
+
+def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
+    """A prefix hit is of blocks that somebody whose prompt begins with the same tokens was given to compute."""
+    seen = set[Hashable]()
+    for moment in history.schedules:
+        for share in moment.shares:
+            if share.admitted:
+                missing = [name for name in _prefixes(history, share.request, share.start) if name not in seen]
+                if missing or (share.start and not history.prefix_caching):
+                    yield moment.step, (f"request {share.request} finds {share.start} tokens, and nobody has computed"
+                                        f" {len(missing)} blocks of them")
+            seen.update(_prefixes(history, share.request, share.end))
+        for number in moment.preempted:  # what it was given before it gave way stays findable, as in vLLM
+            seen.update(_prefixes(history, number, history.size(number)))
+
+
+def counters_grow(history: History) -> Iterator[tuple[int, str]]:
+    """Steps and time go forward, and a share begins where the one before it ended, unless the request starts over."""
+    computed: dict[int, int] = {}
+    for earlier, later in pairwise(history.schedules):
+        if later.step != earlier.step + 1 or later.now < earlier.now:
+            yield later.step, f"step {later.step} at {later.now:g} follows step {earlier.step} at {earlier.now:g}"
+    for moment in history.schedules:
+        for number in moment.preempted:
+            computed.pop(number, None)
+        for share in moment.shares:
+            if share.admitted == (share.request in computed):
+                what = "admitted twice" if share.admitted else "not admitted"
+                yield moment.step, f"request {share.request} is {what}"
+            elif not share.admitted and share.start != computed[share.request]:
+                yield moment.step, (f"request {share.request} goes on from token {share.start}, and had computed"
+                                    f" {computed[share.request]}")
+            computed[share.request] = share.end
+
+
+def _returns(history: History) -> Iterator[tuple[int, int]]:
+    """The engine's step and the request of each token that came back."""
+    for moment in history.updates:
+        for share in moment.shares:
+            if share.samples:
+                yield moment.index, share.request
+
+
+def _prefixes(history: History, number: int, tokens: int) -> Iterator[Hashable]:
+    """Names of the full prefixes in the first *tokens* tokens; beyond its content, they are the request's own."""
+    content = tuple(history.jobs[number].holding.content)
+    for blocks in range(1, tokens // history.block_tokens + 1):
+        yield content[:blocks] if blocks <= len(content) else (number, blocks)

@@ -1,0 +1,92 @@
+"""An engine's loop without an engine: make a batch, and once enough are in flight, take in the oldest."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.memory.kv_cache import KVCache
+from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.scheduler import Scheduler
+
+#: Limits that do not bind, but for those that a test sets.
+ROOMY: dict[str, Any] = {"max_num_batched_tokens": 1000, "max_num_seqs": 100, "max_model_len": 1000}
+
+
+@define(eq=False)
+class Loop:
+    """`turn` says who computed how many tokens; jobs are made by `add`, and `finished` lists those that are done.
+
+    `scheduler` is ksim's or anything with its methods, and jobs are made of `job_class`.
+    """
+
+    scheduler: Any
+    jobs: list[Job] = field(factory=list)
+    finished: list[Job] = field(factory=list)
+    assignment: Assignment = field(factory=Assignment)  # the latest
+    flying: deque[Assignment] = field(factory=deque)
+    turns: int = 0
+    job_class: type[Job] = Job
+    tick: float = 1.0  # seconds that a turn takes
+
+    @property
+    def cache(self) -> Any:
+        return self.scheduler.cache
+
+    def add(self, prompt: int, output: int = 10, *, chunks: Sequence[Any] = (), limit: int | None = None,
+            priority: int = 0, reads_cache: bool = True, arrival: float | None = None,
+            request_id: int | None = None, tenant: str = "") -> Job:
+        """Let a request wait; unless told otherwise its arrival time and id are its number, and `chunks` name its
+        blocks."""
+        number, block_tokens = len(self.jobs), self.cache.block_tokens
+        request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
+                          prompt, output, chunks, block_tokens, priority, tenant=tenant)
+        job = self.job_class.of(request, number, block_tokens, limit=limit, holding=self.cache.holding(request))
+        job.reads_cache = reads_cache
+        self.jobs.append(job)
+        self.scheduler.add(job)
+        return job
+
+    def schedule(self) -> dict[Job, int]:
+        """Make a batch: tokens by job, in the order of the batch."""
+        self.assignment = self.scheduler.schedule(self.turns * self.tick)
+        self.flying.append(self.assignment)
+        return {grant.job: grant.tokens for grant in self.assignment.all_grants()}
+
+    def update(self) -> list[Job]:
+        """Take in the oldest batch, if enough are in flight; return who is done."""
+        done: list[Job] = []
+        if len(self.flying) == self.scheduler.limits.depth:
+            done = self.scheduler.update(self.flying.popleft(), self.turns)
+        self.turns += 1
+        self.finished += done
+        return done
+
+    def turn(self) -> dict[Job, int]:
+        batch = self.schedule()
+        self.update()
+        return batch
+
+    def turns_of(self, job: Job, turns: int) -> list[int]:
+        """How many tokens *job* gets in each of the next so many turns."""
+        return [self.turn().get(job, 0) for _ in range(turns)]
+
+    def run(self, turns: int = 10_000) -> None:
+        """Go on until all are done."""
+        while any(job.state is not State.DONE for job in self.jobs):
+            assert self.turns < turns, f"jobs are still there after {turns} turns"
+            self.turn()
+
+
+def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
+         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = KVCache, **limits: Any) -> Loop:
+    """A loop whose limits do not bind, but for those given; *scheduler* and *cache* are classes such as ksim's."""
+    store = cache(blocks, block_tokens, prefix_caching)
+    return Loop(scheduler(Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,
+                          Always() if admission is None else admission))

@@ -1,0 +1,105 @@
+"""Hold a policy to the invariants, and show the smallest case in which one does not hold."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as hypothesis_settings
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from ksim.memory.kv_cache import KVCache
+from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.scheduler import Scheduler
+from ksim.testing.case import Case
+from ksim.testing.counter_example import files
+from ksim.testing.fault import PolicyFault
+from ksim.testing.invariants import INVARIANTS
+from ksim.testing.strategies import cases, replayable_cases
+from ksim.testing.trial import NAMES_DO_NOT_MATTER, NO_ERROR, SAME_AS_PLAIN, Subject, examine
+
+#: Examples that a check plays by default: half of them such as a scenario can tell, half with all there is.
+EXAMPLES = 200
+#: Smaller cases that are tried once there is a fault.
+SHRINKS = 400
+_NAMES = (*INVARIANTS, NO_ERROR, NAMES_DO_NOT_MATTER, SAME_AS_PLAIN)
+
+
+def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False, conserves_work: bool = True,
+                 max_examples: int = EXAMPLES, seed: int = 0, invariants: Sequence[str] = (), shrink: bool = True,
+                 write_to: str | Path | None = None) -> None:
+    """Play *policy* on many small cases; raise PolicyFault with the smallest one found that breaks an invariant.
+
+    *policy* and *admission* are each a class, an object, or a name as in a
+    scenario.  A policy that lets some wait as long as others come (priority,
+    shortest first) `starves`: it is spared `bounded_wait`, not `everything_ends`.
+    One that leaves seats empty on purpose does not conserve work: it is spared
+    `work_conserved`, not `no_idle_step`.  *invariants* names those to be checked,
+    by default all.  The scenario file is written to *write_to* where given, its
+    trace beside it.  The same *seed* plays the same cases.
+    """
+    check_scheduler(Scheduler, policy=policy, admission=admission, starves=starves, conserves_work=conserves_work,
+                    max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
+
+
+def check_scheduler(scheduler: Any, *, cache: Any = KVCache, policy: Any = "fcfs", admission: Any = Always,
+                    starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
+                    invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
+    """Do as `check_policy` for a *scheduler* or a *cache* of one's own: classes such as ksim's.
+
+    They are also compared, step by step, with ksim's own.
+    """
+    if unknown := set(invariants) - set(_NAMES):
+        raise ValueError(f"no invariants named {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
+    subject = Subject(policy, scheduler, cache, admission, starves, conserves_work, tuple(invariants))
+    half = max(max_examples // 2, 1)
+    fault = (_search(subject, replayable_cases(starving=not starves), half, seed, shrink)
+             or _search(subject, cases(starving=not starves), half, seed, shrink))
+    if fault is not None:
+        if write_to is not None:
+            _write(fault, Path(write_to))
+        raise fault
+
+
+def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, number: int,
+            shrink: bool) -> PolicyFault | None:
+    """The fault of the smallest case found, if there is one."""
+    best: list[PolicyFault] = []
+    tries = 0
+
+    def play(case: Case) -> None:
+        nonlocal tries
+        tries += bool(best)
+        if tries > SHRINKS:  # enough: none but the smallest so far is a fault from now on
+            if case == best[-1].case:
+                raise best[-1]
+        elif found := examine(subject, case):
+            best.append(_fault(subject, case, *found))
+            raise best[-1]
+
+    phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
+    options = hypothesis_settings(max_examples=examples, deadline=None, database=None, phases=phases,
+                                  suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+    run: Callable[[], None] = seed(number)(options(given(strategy)(play)))
+    try:
+        run()
+    except PolicyFault as fault:
+        return fault.with_traceback(None)
+    except Flaky:
+        return PolicyFault("same_each_time", subject.name, 0, "the same case, played again, went otherwise: what it "
+                           "decides must depend on nothing but what it is shown")
+    return None
+
+
+def _fault(subject: Subject, case: Case, invariant: str, step: int, problem: str) -> PolicyFault:
+    note = f"{subject.name} breaks {invariant} in step {step}: {problem}"
+    written = files(case, subject.policy, note=note)
+    return PolicyFault(invariant, subject.name, step, problem, case, written.scenario, written.trace,
+                       written.trace_name)
+
+
+def _write(fault: PolicyFault, path: Path) -> None:
+    if fault.scenario:
+        path.write_text(fault.scenario)
+        (path.parent / fault.trace_name).write_text(fault.trace)

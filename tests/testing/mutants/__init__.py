@@ -1,0 +1,27 @@
+"""Schedulers, caches and policies that are each broken in one place, and what must notice."""
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class Mutant:
+    """`what` is wrong, the invariant that is `broken`, and a `check` that takes names of invariants to restrict to."""
+
+    name: str
+    what: str
+    broken: str
+    check: Callable[[tuple[str, ...]], None]
+
+
+def patched(kind: type, method: str, old: str, new: str) -> Any:
+    """A subclass of *kind* in whose *method* the text *old* reads *new*."""
+    source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
+    assert source.count(old) == 1, f"{kind.__name__}.{method} has {source.count(old)} times {old!r}: renew this mutant"
+    names: dict[str, Any] = {}
+    exec(source.replace(old, new), vars(inspect.getmodule(kind)), names)
+    return type(f"Broken{kind.__name__}", (kind,), names)

@@ -1,0 +1,83 @@
+"""Schedulers with one line that is wrong."""
+
+from ksim.scheduling.scheduler import Scheduler
+from ksim.testing import check_scheduler
+from tests.testing.mutants import Mutant, patched
+
+
+def mutant(name: str, what: str, broken: str, method: str, old: str, new: str, policy: str = "fcfs") -> Mutant:
+    return Mutant(name, what, broken, lambda only: check_scheduler(
+        patched(Scheduler, method, old, new), policy=policy, starves=policy != "fcfs", invariants=only, shrink=False))
+
+
+MUTANTS = [
+    mutant("budget_overrun", "the budget is one token too many", "token_budget",
+           "_begin", "limits.max_num_batched_tokens", "limits.max_num_batched_tokens + 1"),
+    mutant("seat_too_many", "one request too many is let in", "sequence_limit",
+           "_admit", ">= self.limits.active", "> self.limits.active"),
+    mutant("seat_too_few", "the last seat stays empty", "work_conserved",
+           "_admit", ">= self.limits.active", "+ 1 >= self.limits.active > 1 or len(self.running) >= 1 == "
+                                              "self.limits.active"),
+    mutant("cap_ignored_in_prefill", "the chunk cap does not bind those that run", "chunk_cap",
+           "_extend", "self._cap, ", ""),
+    mutant("cap_ignored_at_admission", "the chunk cap does not bind at admission", "chunk_cap",
+           "_admit", "wish, self._cap)", "wish)"),
+    mutant("chunked_anyway", "prompts are cut without chunked prefill", "whole_prompts",
+           "_admit", "not self.limits.enable_chunked_prefill and ", "False and "),
+    mutant("watermark_ignored", "the watermark is not kept", "watermark_kept",
+           "_has_room", "self._spare if self.running else 0", "0"),
+    mutant("reserve_ignored", "a prompt is let in that will not fit", "whole_prompt_reserved",
+           "_has_room", "self.limits.scheduler_reserve_full_isl and ", "False and "),
+    mutant("too_few_blocks", "the last token's block is not asked for", "blocks_fit_tokens",
+           "_extend", "computed + tokens):", "computed + tokens - 1):"),
+    mutant("leak_at_preemption", "who gives way keeps its blocks", "waiting_hold_nothing",
+           "_preempt", "self.cache.close(victim.holding)", "pass"),
+    mutant("leak_at_abort", "who is aborted keeps its blocks", "waiting_hold_nothing",
+           "abort", "self.cache.close(job.holding)", "pass"),
+    mutant("freed_twice_at_end", "blocks are given back twice", "blocks_conserved",
+           "_finish", "job.state = State.DONE",
+           "job.state = State.DONE; self.cache.pool.to_back(range(self.cache.capacity))"),
+    mutant("computed_not_reset", "who gives way goes on where it was", "blocks_fit_tokens",
+           "_admit", "State.RUNNING, computed, computed",
+           "State.RUNNING, max(computed, job.known - tokens) if job.preemptions else computed, computed"),
+    mutant("lost_resumed_token", "who gives way forgets its last token", "preemption_keeps_tokens",
+           "_preempt", "victim.preemptions += 1",
+           "victim.preemptions += 1; victim.known -= victim.known > victim.request.prompt"),
+    mutant("token_twice", "a token is given twice", "exact_tokens",
+           "_deliver", "job.emit(1, index)", "job.emit(1, index); job.emit(1, index)"),
+    mutant("stop_not_honoured", "a stop token does not stop", "exact_tokens",
+           "_deliver", "job.sampled >= job.output", "job.sampled >= job.limit"),
+    mutant("due_counted_twice", "asynchronous tokens are awaited twice", "tokens_in_order",
+           "_conclude", "job.due += grant.samples and self.limits.async_scheduling",
+           "job.due += 2 * (grant.samples and self.limits.async_scheduling)"),
+    mutant("not_requeued", "who gives way is forgotten", "nobody_lost",
+           "_conclude", "self.waiting.put_back(job)", "pass"),
+    mutant("requeued_last", "who gives way goes to the end of the queue", "no_overtaking",
+           "_conclude", "self.waiting.put_back(job)", "self.waiting.add(job)"),
+    mutant("stays_in_queue", "who is let in stays in the queue", "nobody_lost",
+           "_finish", "self.running.remove(job)", "self.running.remove(job); self.waiting.add(job)"),
+    mutant("head_skipped", "who does not fit is passed by those behind", "no_overtaking",
+           "schedule", "waiting.admitting = self._admit(job, wish)\n            if waiting.admitting:",
+           "if self._admit(job, wish):"),
+    mutant("admits_after_preemption", "others are let in when somebody gives way", "no_admission_after_preemption",
+           "_admit", "self._assignment.preempted or ", ""),
+    mutant("one_admission_a_step", "a step lets in one request only", "work_conserved",
+           "schedule", "admitted.append(job)", "admitted.append(job); waiting.admitting = False"),
+    mutant("idle_every_third", "every third step is left empty", "no_idle_step",
+           "schedule", "if self._budget == 0:", "if self._budget == 0 or (self.steps % 3 == 0 and job.sampled == 0):"),
+    mutant("youngest_starves_eldest", "the last in the queue comes first", "bounded_wait",
+           "_conclude", "for job in admitted:\n        self.waiting.remove(job)",
+           "for job in admitted:\n        self.waiting.remove(job)\n    for job in sorted(self.waiting, key=lambda "
+           "job: job.number):\n        self.waiting.put_back(job)"),
+    mutant("wrong_victim", "the first gives way, not the last", "same_as_plain_scheduler",
+           "_preempt", "self._counsel.victim(self.running)", "self.running[0]"),
+    mutant("sets_decide", "those let in are settled in the order of a set", "names_do_not_matter",
+           "_conclude", "for job in self._assignment.preempted:", "self.running[:] = sorted(self.running, key=lambda "
+           "job: (job.steady is False, hash(job) if not job.steady else 0)) if self._steady.length == 0 else "
+           "self.running\n    for job in self._assignment.preempted:"),
+    mutant("batch_twice", "one that runs is in the batch twice", "one_share_each",
+           "_conclude", "for job in admitted:", "self._assignment.grants += self._assignment.grants[:1] if "
+           "self._budget else []\n    for job in admitted:"),
+    mutant("time_backwards", "every step bears the number of the one before", "counters_grow",
+           "_begin", "self.steps += 1", "self.steps += 1 + (self.steps == 3)"),
+]

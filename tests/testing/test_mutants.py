@@ -1,0 +1,50 @@
+"""Each broken scheduler, cache and policy is found, by the invariant that it breaks; the table in the docs says so."""
+
+from pathlib import Path
+
+import pytest
+
+from ksim.testing import check_batching, check_cache
+from ksim.testing.batching import CHECKS, steps
+from ksim.testing.case import Arrival, Case
+from ksim.testing.trial import Subject
+from tests.testing.mutants import caches, policies, schedulers
+
+MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS]
+DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
+BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->"
+
+
+def table() -> str:
+    rows = [f"| `{mutant.name}` | {mutant.what} | `{mutant.broken}` |\n" for mutant in MUTANTS]
+    return "| mutant | what is wrong | caught by |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_it_is_caught(mutant):
+    with pytest.raises(AssertionError) as found:
+        mutant.check((mutant.broken,))
+    assert found.value.invariant == mutant.broken
+
+
+def test_the_table_in_the_docs_is_of_these():
+    text = DOCS.read_text()
+    assert text[text.index(BEGIN) + len(BEGIN): text.index(END)] == table()
+
+
+def test_ksims_own_cache_passes():
+    check_cache()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_first_come_first_served_keeps_what_is_said_of_batching(name):
+    check_batching("fcfs", checks=(name,), max_examples=40)
+
+
+def test_one_more_block_can_make_everything_end_later():
+    """With few tokens a step: what fits beside others takes from their tokens, and then gives way after all."""
+    arrivals = (Arrival(2, prompt=8, output=8), Arrival(2, prompt=6, output=8), Arrival(3, prompt=10, output=4))
+    settings = {"max_model_len": 1000, "max_num_seqs": 3, "max_num_batched_tokens": 4, "block_tokens": 4,
+                "prefix_caching": False, "scheduler_reserve_full_isl": False}
+    ends = [steps(Subject("fcfs").play(Case(settings | {"blocks": blocks}, arrivals))) for blocks in (8, 9)]
+    assert ends == [16, 17]
