@@ -1,5 +1,6 @@
 """An engine: one model replica that batches, computes and emits tokens."""
 
+import math
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ class Engine:
     outstanding: int = field(default=0, init=False)
     _inbox: list[Job] = field(factory=list, init=False)
     _accepted: int = field(default=0, init=False)
+    _latest: float = field(default=-1.0, init=False)  # arrival
     _done: dict[Job, simpy.Event] = field(factory=dict, init=False)
     _news: simpy.Event = field(init=False)
     _turns: deque[Turn] = field(factory=deque, init=False)
@@ -78,7 +80,9 @@ class Engine:
     def submit(self, request: Request) -> simpy.Event:
         """Queue *request*; the event fires when its last token is out."""
         cache = self.scheduler.cache
-        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request))
+        # Requests that are sent at once reach a real engine one after the other, if only just.
+        self._latest = max(self.env.now, math.nextafter(self._latest, math.inf))
+        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request), arrived=self._latest)
         self._accepted += 1
         self.outstanding += 1
         self._inbox.append(job)

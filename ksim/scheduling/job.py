@@ -35,7 +35,8 @@ class Job:
     `due` sampled tokens are on their way: with asynchronous scheduling a step is
     made while the one before it runs.  The job ends after `output` tokens; the
     scheduler foresees an end after `limit` tokens only, which is the later one
-    where a stop token ends the output.
+    where a stop token ends the output.  `arrived` is when it reached the engine,
+    in seconds; an engine lets no two arrive at once.
     """
 
     request: Request
@@ -44,6 +45,7 @@ class Job:
     limit: int
     holding: Holding
     known: int
+    arrived: float = 0.0
     reads_cache: bool = True
     state: State = State.WAITING
     computed: int = 0
@@ -61,14 +63,15 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
-           limit: int | None = None, holding: Holding | None = None) -> "Job":
+           limit: int | None = None, holding: Holding | None = None, arrived: float | None = None) -> "Job":
         """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
 
         A cache's own *holding* may spare it the names of blocks.
         """
         output = request.output if output is None else output
         return cls(request, number, output, output if limit is None else limit,
-                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt)
+                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt,
+                   request.arrival if arrived is None else arrived)
 
     @property
     def sampled(self) -> int:

@@ -1,5 +1,6 @@
 """A case: settings, arrivals and aborts, small enough to be read."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,9 +77,11 @@ class Case:
             yield engine
 
     def _arrive(self, engine: Loop, arrival: Arrival, naming: "Naming") -> None:
+        sent = arrival.turn * engine.tick
+        engine.latest = max(sent, math.nextafter(engine.latest, math.inf))  # no two reach an engine at once
         chunks = arrival.chunks(engine.cache.block_tokens, named_outputs=self.named_outputs)
         engine.add(arrival.prompt, arrival.output, limit=arrival.output + arrival.overrun, priority=arrival.priority,
-                   reads_cache=arrival.reads_cache, arrival=arrival.turn * engine.tick, tenant=str(arrival.family),
+                   reads_cache=arrival.reads_cache, arrival=sent, arrived=engine.latest, tenant=str(arrival.family),
                    chunks=[naming.content(name) for name in chunks], request_id=naming.request(len(engine.jobs)))
 
     def _abort(self, engine: Loop, *, in_flight: bool) -> None:

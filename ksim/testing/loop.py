@@ -33,6 +33,7 @@ class Loop:
     flying: deque[Assignment] = field(factory=deque)
     turns: int = 0
     job_class: type[Job] = Job
+    latest: float = -1.0  # when the last request reached the engine, in seconds
     tick: float = 1.0  # seconds that a turn takes
 
     @property
@@ -41,13 +42,14 @@ class Loop:
 
     def add(self, prompt: int, output: int = 10, *, chunks: Sequence[Any] = (), limit: int | None = None,
             priority: int = 0, reads_cache: bool = True, arrival: float | None = None,
-            request_id: int | None = None, tenant: str = "") -> Job:
+            arrived: float | None = None, request_id: int | None = None, tenant: str = "") -> Job:
         """Let a request wait; unless told otherwise its arrival time and id are its number, and `chunks` name its
         blocks."""
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
                           prompt, output, chunks, block_tokens, priority, tenant=tenant)
-        job = self.job_class.of(request, number, block_tokens, limit=limit, holding=self.cache.holding(request))
+        job = self.job_class.of(request, number, block_tokens, limit=limit, holding=self.cache.holding(request),
+                                arrived=arrived)
         job.reads_cache = reads_cache
         self.jobs.append(job)
         self.scheduler.add(job)

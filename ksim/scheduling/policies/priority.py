@@ -15,13 +15,15 @@ class Priority:
 
     Source: vLLM's V1 scheduler (2025).  Good for: traffic whose classes are
     known, such as chat beside batch jobs; the least urgent may wait for ever
-    while more urgent ones keep coming.  The priority is the request's.
+    while more urgent ones keep coming.  The priority is the request's.  Two of
+    equal priority that arrived at the very same time could take each other's
+    blocks for ever: it relies on engines not letting that happen.
 
         scheduling_policy = "priority"
     """
 
     def order(self, job: Job) -> tuple[int, float, int]:
-        return job.request.priority, job.request.arrival, job.number
+        return job.request.priority, job.arrived, job.number
 
     def victim(self, running: Sequence[Job]) -> Job:
-        return max(running, key=lambda job: (job.request.priority, job.request.arrival))
+        return max(running, key=lambda job: (job.request.priority, job.arrived))
