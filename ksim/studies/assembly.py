@@ -21,6 +21,7 @@ from ksim.memory.sglang import SglangCache
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
+from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
@@ -76,6 +77,14 @@ def system_of(scenario: Scenario) -> System:
 
 def engine_of(name: str) -> EngineVersion:
     return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
+
+
+def policy_of(choice: Choice) -> Any:
+    """Build a scheduling policy; raises ConfigError for one from elsewhere that has nothing a policy can have."""
+    policy = plugin("scheduling.policies", choice)
+    if ":" in choice.name and not any(hasattr(policy, member) for member in POLICY_MEMBERS):
+        raise ConfigError(choice.name, f"has none of {', '.join(POLICY_MEMBERS)}, so it is no policy")
+    return policy
 
 
 def host_of(name: str) -> Host:
@@ -143,7 +152,7 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     first = number * serve.gpus
     timers = site.timers(first)
     cache = _cache(site, kv_blocks(site.model, shards, site.gpu, serve, site.system))
-    scheduler = Scheduler(limits(serve, site.version), plugin("scheduling.policies", serve.scheduling_policy), cache,
+    scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
     return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)

@@ -6,7 +6,7 @@ import pytest
 
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
-from ksim.studies.assembly import Site, model_of, plugin
+from ksim.studies.assembly import Site, model_of, plugin, policy_of
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
 
@@ -79,3 +79,11 @@ def test_every_catalogue_pair_builds_or_says_why_not():
                 assert site(gpu=gpu, model=model).timers()
             except KsimError as error:
                 assert str(error)
+
+
+def test_a_policy_that_has_nothing_of_one_is_refused(tmp_path, monkeypatch):
+    """A misspelt `propose` must not run as first come, first served in silence."""
+    (tmp_path / "misspelt.py").write_text("class Mine:\n    def propse(self, waiting, running, now): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="misspelt:Mine: has none of order, victim, propose, queue, so it is no policy"):
+        policy_of(Choice("misspelt:Mine"))

@@ -29,6 +29,9 @@ from ksim.scheduling.job import Job, State
 
 Wish = tuple[Job, int]  # a job, and the most tokens it should compute
 
+#: What a policy can have; one that has none of them is a mistake, such as a misspelt name.
+POLICY_MEMBERS = ("order", "victim", "propose", "queue")
+
 #: More tokens than any job has: "as many as may be".
 ALL = 1 << 60
 
