@@ -85,5 +85,5 @@ def test_a_policy_that_has_nothing_of_one_is_refused(tmp_path, monkeypatch):
     """A misspelt `propose` must not run as first come, first served in silence."""
     (tmp_path / "misspelt.py").write_text("class Mine:\n    def propse(self, waiting, running, now): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="misspelt:Mine: has none of order, victim, propose, queue, so it is no policy"):
+    with pytest.raises(ConfigError, match="misspelt:Mine: has none of order, victim, propose, queue"):
         policy_of(Choice("misspelt:Mine"))
