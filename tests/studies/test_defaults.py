@@ -66,9 +66,11 @@ def test_an_unknown_release_is_answered_with_the_nearest():
         Site.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
 
 
-def test_a_setting_that_a_release_lacks_is_refused():
-    with pytest.raises(ConfigError, match="serve.watermark: vLLM 0.22 has no such setting"):
-        defaults("vllm-0.22", watermark=0.01).complete()
+@pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8}])
+def test_a_setting_that_a_release_lacks_is_refused(setting):
+    defaults("vllm-0.33", **setting).complete()
+    with pytest.raises(ConfigError, match=f"serve.{next(iter(setting))}: vLLM 0.22 has no such setting"):
+        defaults("vllm-0.22", **setting).complete()
 
 
 def test_releases_differ_in_whether_a_whole_prompt_must_fit():
