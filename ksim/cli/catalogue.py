@@ -45,7 +45,7 @@ def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> 
 def _gpus() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
-    from ksim.studies.assembly import gpu_of
+    from ksim.studies.lookup import gpu_of
 
     gpus = {name: gpu_of(name) for name in catalog.entries("gpus")}
     formats = (DType.BF16, DType.FP8, DType.FP4)
@@ -68,7 +68,7 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _models() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.specs.deployment import Shard
-    from ksim.studies.assembly import model_of
+    from ksim.studies.lookup import model_of
 
     models = {name: model_of(name) for name in catalog.entries("models")}
     return ("name", ">parameters", ">active", ">layers", ">KV cache a token", ">context"), (

@@ -3,8 +3,9 @@
 from rich.console import Console
 
 from ksim.cli.screen import table
-from ksim.studies.assembly import Site, engine_of
+from ksim.studies.assembly import Site
 from ksim.studies.defaults import GIB, Defaults, Derived, capture_sizes
+from ksim.studies.lookup import engine_of
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import RESERVED, kv_blocks, memory
 

@@ -1,19 +1,18 @@
-"""Names to objects: everything that a scenario names, built and wired."""
+"""From a scenario to engines: everything that it names, built and wired."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
-from ksim.compute.model import Config, Model
+from ksim.compute.model import Model
 from ksim.cost.network import Network, fabric
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt, Log
-from ksim.foundation import catalog
-from ksim.foundation.config import Choice, structure
-from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import DoesNotFit
 from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
@@ -21,74 +20,15 @@ from ksim.memory.sglang import SglangCache
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
-from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.studies.defaults import Defaults
+from ksim.studies.lookup import engine_of, gpu_of, host_of, model_of, plugin, policy_of, system_of
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import kv_blocks, limits
-
-
-def plugin(folder: str, choice: Choice) -> Any:
-    """Build the plug-in that *choice* names, its options set as the fields of its class."""
-    made = catalog.find(folder, choice.name)
-    if isinstance(made, type):
-        return structure(made, choice.options, choice.name) if hasattr(made, "__attrs_attrs__") else _call(made, choice)
-    if choice.options:
-        raise ConfigError(choice.name, f"takes no options, and was given {', '.join(choice.options)}")
-    return made
-
-
-def _call(made: type, choice: Choice) -> Any:
-    """Build a plug-in whose class is a plain one."""
-    try:
-        return made(**choice.options)
-    except TypeError as error:
-        raise ConfigError(choice.name, str(error)) from None
-
-
-def model_of(name: str) -> Model:
-    """Read a model: the path of a config.json, or a catalogue name; raises UnknownName, DataError, ConfigError."""
-    table = catalog.load("models", name)
-    config = Config(name, table)
-    architecture = config.get("model_type", "")
-    if architecture not in catalog.names("compute.architectures"):
-        raise UnknownName("architecture", architecture, catalog.names("compute.architectures"))
-    return Model(name, catalog.find("compute.architectures", architecture)(config))
-
-
-def gpu_of(name: str) -> Gpu:
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
-
-
-def system_of(scenario: Scenario) -> System:
-    """The system that *scenario* names, or its GPU's usual one."""
-    name = scenario.system or gpu_of(cast("str", scenario.gpu)).system
-    table = catalog.load("systems", name)
-    if scenario.nodes is not None:
-        table["nodes"] = scenario.nodes
-    if scenario.gpu is not None and scenario.gpu != table.get("gpu"):
-        raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
-    return structure(System, table, f"system {name}")
-
-
-def engine_of(name: str) -> EngineVersion:
-    return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
-
-
-def policy_of(choice: Choice) -> Any:
-    """Build a scheduling policy; raises ConfigError for one from elsewhere that has nothing a policy can have."""
-    policy = plugin("scheduling.policies", choice)
-    if ":" in choice.name and not any(hasattr(policy, member) for member in POLICY_MEMBERS):
-        raise ConfigError(choice.name, f"has none of {', '.join(POLICY_MEMBERS)}, so it is no policy")
-    return policy
-
-
-def host_of(name: str) -> Host:
-    return structure(Host, catalog.load("hosts", name), f"host {name}")
 
 
 @frozen

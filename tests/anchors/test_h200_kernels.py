@@ -15,7 +15,7 @@ from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.studies.assembly import gpu_of
+from ksim.studies.lookup import gpu_of
 from tests.anchors.errors import Errors, rows
 
 H200, WAVES = gpu_of("h200"), Waves()

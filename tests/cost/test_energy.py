@@ -5,7 +5,7 @@ import pytest
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.energy import joules, sent_joules
 from ksim.foundation.units import DType
-from ksim.studies.assembly import gpu_of
+from ksim.studies.lookup import gpu_of
 from tests.cost.toys import TOY, Shape
 
 

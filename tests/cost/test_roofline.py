@@ -7,7 +7,7 @@ from ksim.cost.oracles.roofline import Roofline
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.studies.assembly import plugin
+from ksim.studies.lookup import plugin
 from tests.cost.toys import TOY, Shape, blocks
 
 

@@ -11,7 +11,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.units import DType
-from ksim.studies.assembly import gpu_of, plugin
+from ksim.studies.lookup import gpu_of, plugin
 
 H200 = gpu_of("h200")
 HEADER = "family,latency_us,m,n,k,dtype,heads,kv_heads,head_dim,decode,prefill,bytes\n"

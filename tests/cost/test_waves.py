@@ -9,7 +9,7 @@ from ksim.cost.oracles.waves import REACH, Reach, Waves
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.studies.assembly import gpu_of, plugin
+from ksim.studies.lookup import gpu_of, plugin
 from tests.cost.toys import TOY, Shape, blocks
 
 PERFECT = Waves({"shape": Reach(compute=1, memory=1, start=0)})

@@ -22,7 +22,8 @@ from ksim.flow.events import Stepped
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.studies.assembly import Site, gpu_of, plugin
+from ksim.studies.assembly import Site
+from ksim.studies.lookup import gpu_of, plugin
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.laws.test_kernels import shapes

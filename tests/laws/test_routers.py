@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
-from ksim.studies.assembly import plugin
+from ksim.studies.lookup import plugin
 
 NAMES = catalog.names("cluster.routers")
 

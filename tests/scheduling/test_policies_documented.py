@@ -12,7 +12,7 @@ import ksim
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.specs.deployment import EngineSettings
-from ksim.studies.assembly import plugin
+from ksim.studies.lookup import plugin
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGE = (ROOT / "docs" / "policies.md").read_text()

@@ -6,7 +6,8 @@ import pytest
 
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
-from ksim.studies.assembly import Site, model_of, plugin, policy_of
+from ksim.studies.assembly import Site
+from ksim.studies.lookup import model_of, plugin, policy_of
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
 

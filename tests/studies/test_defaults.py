@@ -13,8 +13,9 @@ from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import EngineSettings
-from ksim.studies.assembly import Site, engine_of, gpu_of, model_of
+from ksim.studies.assembly import Site
 from ksim.studies.defaults import Defaults, capture_sizes
+from ksim.studies.lookup import engine_of, gpu_of, model_of
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
 

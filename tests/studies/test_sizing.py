@@ -7,8 +7,9 @@ import pytest
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.specs.deployment import EngineSettings
-from ksim.studies.assembly import Site, engine_of, gpu_of, model_of
+from ksim.studies.assembly import Site
 from ksim.studies.defaults import Defaults
+from ksim.studies.lookup import engine_of, gpu_of, model_of
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import kv_blocks, limits
 from tests.studies.test_scenario import TABLE

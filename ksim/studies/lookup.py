@@ -1,0 +1,72 @@
+"""Names to values: the models, hardware, releases and plug-ins that a scenario names."""
+
+from typing import Any, cast
+
+from ksim.compute.model import Config, Model
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, structure
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.scheduling.policies import POLICY_MEMBERS
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.host import Host
+from ksim.studies.scenario import Scenario
+
+
+def plugin(folder: str, choice: Choice) -> Any:
+    """Build the plug-in that *choice* names, its options set as the fields of its class."""
+    made = catalog.find(folder, choice.name)
+    if isinstance(made, type):
+        return structure(made, choice.options, choice.name) if hasattr(made, "__attrs_attrs__") else _call(made, choice)
+    if choice.options:
+        raise ConfigError(choice.name, f"takes no options, and was given {', '.join(choice.options)}")
+    return made
+
+
+def _call(made: type, choice: Choice) -> Any:
+    """Build a plug-in whose class is a plain one."""
+    try:
+        return made(**choice.options)
+    except TypeError as error:
+        raise ConfigError(choice.name, str(error)) from None
+
+
+def model_of(name: str) -> Model:
+    """Read a model: the path of a config.json, or a catalogue name; raises UnknownName, DataError, ConfigError."""
+    table = catalog.load("models", name)
+    config = Config(name, table)
+    architecture = config.get("model_type", "")
+    if architecture not in catalog.names("compute.architectures"):
+        raise UnknownName("architecture", architecture, catalog.names("compute.architectures"))
+    return Model(name, catalog.find("compute.architectures", architecture)(config))
+
+
+def gpu_of(name: str) -> Gpu:
+    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+
+
+def system_of(scenario: Scenario) -> System:
+    """The system that *scenario* names, or its GPU's usual one."""
+    name = scenario.system or gpu_of(cast("str", scenario.gpu)).system
+    table = catalog.load("systems", name)
+    if scenario.nodes is not None:
+        table["nodes"] = scenario.nodes
+    if scenario.gpu is not None and scenario.gpu != table.get("gpu"):
+        raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+    return structure(System, table, f"system {name}")
+
+
+def engine_of(name: str) -> EngineVersion:
+    return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
+
+
+def policy_of(choice: Choice) -> Any:
+    """Build a scheduling policy; raises ConfigError for one from elsewhere that has nothing a policy can have."""
+    policy = plugin("scheduling.policies", choice)
+    if ":" in choice.name and not any(hasattr(policy, member) for member in POLICY_MEMBERS):
+        raise ConfigError(choice.name, f"has none of {', '.join(POLICY_MEMBERS)}, so it is no policy")
+    return policy
+
+
+def host_of(name: str) -> Host:
+    return structure(Host, catalog.load("hosts", name), f"host {name}")
