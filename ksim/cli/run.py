@@ -53,6 +53,7 @@ def replay(
     request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
     time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) the time of arrivals")] = None,
     spread: Annotated[bool, typer.Option("--spread", help="spread arrivals of equal time stamps")] = False,
+    sort: Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")] = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
@@ -63,7 +64,7 @@ def replay(
     from ksim.studies.scenario import Scenario
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
-                "time_scale": time_scale, "spread": spread}
+                "time_scale": time_scale, "spread": spread, "sort": sort}
     table = {
         "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
         "oracle": oracle, "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),

@@ -145,6 +145,14 @@ def test_requests_that_can_never_run_are_rejected_with_the_reason(tmp_path):
     assert [row["status"] for row in rows] == ["completed", "rejected"] and "max_model_len = 4096" in rows[1]["reason"]
 
 
+def test_a_trace_out_of_order_is_an_error_until_it_may_be_sorted(tmp_path):
+    rows = "".join(f"{1500 - i},10,2\n" for i in range(1500))
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n" + rows, encoding="utf-8")
+    words = ("replay", "t.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "--max-model-len", 4096)
+    assert "set sort = true" in ksim(*words, folder=tmp_path, code=1)
+    assert "1,500 requests completed" in ksim(*words, "--sort", folder=tmp_path)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals a process group, which Windows has not")
 def test_an_interrupted_run_leaves_nothing_behind(scenario):
     """Ctrl-C in the midst of a long run."""
