@@ -3,9 +3,9 @@
 from rich.console import Console
 
 from ksim.cli.screen import table
+from ksim.foundation.units import GIB
 from ksim.studies.assembly import Site
-from ksim.studies.defaults import GIB, Defaults, Derived, capture_sizes
-from ksim.studies.lookup import engine_of
+from ksim.studies.defaults import Defaults, Derived, capture_sizes
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import RESERVED, kv_blocks, memory
 
@@ -13,7 +13,7 @@ from ksim.studies.sizing import RESERVED, kv_blocks, memory
 def show(console: Console, scenario: Scenario) -> None:
     """Print every setting that *scenario* leaves open, what the engine makes of it, and why."""
     site = Site.of(scenario)
-    version = engine_of(scenario.engine)
+    version = site.version
     rows = table("setting", "value", "from", title=f"{version.name}, {site.model.name} on {site.gpu.name}")
     for derived in [*Defaults(scenario.serve, version, site.model, site.gpu).explain(), *_consequences(site)]:
         rows.add_row(derived.setting, str(derived.value), derived.source)

@@ -22,12 +22,17 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapped(**values: Any) -> None:
         serve = {flag.name: values.pop(flag.name) for flag in flags}
-        command(**values, serve={name: value for name, value in serve.items() if value is not None})
+        command(**values, serve=given(serve))
 
     parameters = [p for p in own.parameters.values() if p.name != "serve"]
     wrapped.__signature__ = own.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
     wrapped.__doc__ = command.__doc__
     return wrapped
+
+
+def given(table: dict[str, Any]) -> dict[str, Any]:
+    """*table* without the values that no flag has set."""
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _flag(field: "attrs.Attribute[Any]", hint: Any) -> inspect.Parameter:

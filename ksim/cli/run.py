@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ksim.cli.flags import with_serve_flags
+from ksim.cli.flags import given, with_serve_flags
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
@@ -68,14 +68,10 @@ def replay(
     table = {
         "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
         "oracle": oracle, "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
-        "workload": {"replay": _given(recorded), "max_concurrency": max_concurrency},
+        "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
-    scenario = Scenario.of(_given(table), "replay", Path.cwd())
+    scenario = Scenario.of(given(table), "replay", Path.cwd())
     _simulate(_changed(scenario, settings, seed), output, quiet, plots, trace)
-
-
-def _given(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if value is not None}
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ksim.cli.flags import with_serve_flags
+from ksim.cli.flags import given, with_serve_flags
 
 #: A scenario has a workload; a step is priced without looking at it.
 _ONE = {"kind": "fixed", "value": 1}
@@ -35,6 +35,6 @@ def step(
         raise ConfigError("--decode, --prefill", str(error)) from None
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle, "serve": serve or {},
              "workload": {"synthetic": _ANY}}
-    site = Site.of(Scenario.of({key: value for key, value in table.items() if value is not None}, "step"))
+    site = Site.of(Scenario.of(given(table), "step"))
     timelines = [timer.timeline(batch) for timer in site.timers()]
     show(console(), site, batch, timelines)

@@ -40,6 +40,10 @@ def optional_quantity(value: float | str | None) -> float | None:
     return None if value is None else quantity(value)
 
 
+#: Bytes.
+GIB = 2.0**30
+
+
 class DType(Enum):
     """A number format; its value is the bytes one number takes."""
 

@@ -6,11 +6,10 @@ from attrs import evolve, frozen
 
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import GIB
 from ksim.specs.deployment import EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
-
-GIB = 2.0**30
 
 
 @frozen

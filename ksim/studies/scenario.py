@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 import tomli_w
 from attrs import field, frozen
 from attrs.validators import ge, gt, in_, optional
@@ -110,8 +109,3 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             if isinstance(value, str) and (keys != ("model",) or value.endswith(".json")):
                 holder[keys[-1]] = str((folder / value).resolve())
     return rooted
-
-
-def evolve(scenario: Scenario, **changes: Any) -> Scenario:
-    """Return *scenario* with other fields."""
-    return attrs.evolve(scenario, **changes)

@@ -11,13 +11,11 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.foundation.units import DType
+from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
 from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
-
-GIB = 2.0**30
 
 #: CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: what is left of the memory that two H200 runs
 #: of vLLM 0.22 used, after weights, KV cache and the activations below (llama-3.1-8b, qwen3-30b-a3b).
@@ -68,13 +66,12 @@ def _working_set(kernel: Kernel | AttentionLayer | Collective) -> float:
 
 def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
     """How many KV blocks each rank has; raises DoesNotFit that says what is missing and what would help."""
-    parts = [memory(model, shard, gpu, settings) for shard in shards]
-    size = settings.block_size
-    assert size, "complete the settings first"
-    tightest = min(parts, key=lambda part: part.blocks(size))
-    blocks = tightest.blocks(size)
     if settings.num_gpu_blocks_override is not None:
         return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
+    size = settings.block_size
+    assert size, "complete the settings first"
+    tightest = min((memory(model, shard, gpu, settings) for shard in shards), key=lambda part: part.blocks(size))
+    blocks = tightest.blocks(size)
     if blocks < 2:
         raise DoesNotFit(_shortage(model, gpu, settings, system, tightest))
     longest = settings.max_model_len or model.max_length
@@ -112,7 +109,7 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
 def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
     """The scheduler's part of complete *settings*; raises ConfigError for what vLLM refuses."""
     shared = {name: getattr(settings, name) for name in attrs.fields_dict(Limits) if hasattr(settings, name)}
-    limits = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
-                    self_preemption_ends_turn=version.self_preemption_ends_turn)
-    limits.check()
-    return limits
+    kept = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
+                  self_preemption_ends_turn=version.self_preemption_ends_turn)
+    kept.check()
+    return kept
