@@ -60,13 +60,18 @@ def entries(folder: str) -> list[str]:
     return sorted(path.stem for path in (DATA / folder).iterdir() if path.suffix in _PARSERS)
 
 
+def is_file(name: str) -> bool:
+    """Whether *name* is the path of a data file, and not a catalogue name."""
+    return Path(name).suffix in _PARSERS
+
+
 def load(folder: str, name: str) -> dict[str, Any]:
     """Return the content of data file *name*: a path ending in .toml or .json, or a catalogue name.
 
     Raises UnknownName for a name that the catalogue lacks, DataError for a file that cannot be read.
     """
     path = Path(name)
-    if path.suffix not in _PARSERS:
+    if not is_file(name):
         found = [DATA / folder / f"{name}{suffix}" for suffix in _PARSERS]
         path = next((p for p in found if p.exists()), path)
     if path.suffix not in _PARSERS:

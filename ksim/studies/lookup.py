@@ -46,13 +46,19 @@ def gpu_of(name: str) -> Gpu:
 
 
 def system_of(scenario: Scenario) -> System:
-    """The system that *scenario* names, or its GPU's usual one."""
+    """The system that *scenario* names, or its GPU's usual one, with that GPU in it.
+
+    Raises ConfigError where both are named and the GPU is neither the system's nor made for it.
+    """
     name = scenario.system or gpu_of(cast("str", scenario.gpu)).system
     table = catalog.load("systems", name)
     if scenario.nodes is not None:
         table["nodes"] = scenario.nodes
-    if scenario.gpu is not None and scenario.gpu != table.get("gpu"):
-        raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+    if scenario.gpu is not None:
+        if scenario.gpu != table.get("gpu") and gpu_of(scenario.gpu).system != name:
+            raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r};"
+                                     f" name one of them")
+        table["gpu"] = scenario.gpu
     return structure(System, table, f"system {name}")
 
 

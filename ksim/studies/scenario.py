@@ -15,8 +15,10 @@ from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.workload.workload import Workload
 
-#: Keys that name files, which a scenario gives relative to its own place.
-_PATHS = (("model",), ("workload", "replay", "path"), ("oracle", "path"))
+#: Keys that name files, which a scenario gives relative to its own place; of the catalogue's, if they end like a file.
+_CATALOGUE = ("model", "gpu", "system", "host", "engine")
+_PATHS = (*((key,) for key in _CATALOGUE), ("oracle", "path"), ("workload", "replay", "path"),
+          ("workload", "synthetic", "prompt", "path"), ("workload", "synthetic", "output", "path"))
 
 
 @frozen
@@ -106,6 +108,6 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             holder = holder[key]
         else:
             value = holder.get(keys[-1])
-            if isinstance(value, str) and (keys != ("model",) or value.endswith(".json")):
+            if isinstance(value, str) and (keys[0] not in _CATALOGUE or catalog.is_file(value)):
                 holder[keys[-1]] = str((folder / value).resolve())
     return rooted

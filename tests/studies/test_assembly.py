@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
 from ksim.studies.assembly import Site
@@ -54,6 +55,15 @@ def test_a_gpu_and_a_system_that_disagree_are_refused():
         site(gpu="h100", system="hgx-h200")
 
 
+def test_a_gpu_of_ones_own_is_one_file(tmp_path):
+    """It takes the place of the GPU in the system that it is made for, there and when the resolved scenario runs."""
+    text = (catalog.DATA / "gpus" / "h200.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(text.replace('"H200 SXM"', '"H200 of mine"'), encoding="utf-8")
+    built = site(gpu=str(tmp_path / "mine.toml"))
+    assert (built.gpu.name, built.system.name) == ("H200 of mine", site().system.name)
+    assert Site.of(built.scenario).gpu == built.gpu
+
+
 def test_tensor_parallelism_must_divide_the_heads():
     with pytest.raises(ConfigError, match="tensor_parallel_size: 3 does not divide 32 attention heads"):
         site(serve={"tensor_parallel_size": 3}).model.weights(site(serve={"tensor_parallel_size": 3}).shards[0])
@@ -72,8 +82,6 @@ def test_a_resolved_scenario_resolves_to_itself():
 
 def test_every_catalogue_pair_builds_or_says_why_not():
     """No model on any GPU ends in anything but timers or an error with a remedy."""
-    from ksim.foundation import catalog
-
     for gpu in catalog.entries("gpus"):
         for model in ("llama-3.2-1b", "llama-3.1-70b", "qwen3-30b-a3b"):
             try:
