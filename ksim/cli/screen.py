@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 #: Columns of a file or pipe, which has none of its own.
-WIDTH = 172
+WIDTH = 216
 
 
 def console() -> Console:

@@ -1,6 +1,7 @@
 """The table that `ksim step` prints."""
 
 from collections.abc import Sequence
+from math import isnan
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +11,8 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
 from ksim.studies.assembly import Site
 
-_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch")
+_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
+            ">eta", ">90 % of us", "source")
 
 
 def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timeline]) -> None:
@@ -39,7 +41,12 @@ def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.seconds:.2f}",
-            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch)
+            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch,
+            "" if isnan(span.eta) else f"{span.eta:.2f}", _interval(span.low, span.high, 1e6), span.source)
+
+
+def _interval(low: float, high: float, scale: float) -> str:
+    return "" if isnan(low) else f"{scale * low:.4g}-{scale * high:.4g}"
 
 
 def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
@@ -47,7 +54,10 @@ def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations]
     moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth
     static = site.gpu.power.idle * timeline.seconds
-    sources = ", ".join(sorted({span.source for span, _ in timeline.counted()}))
-    return (f"GPU {1e3 * timeline.seconds:.3f} ms, host {1e3 * site.host.before(batch.sequences):.3f} ms before and"
-            f" {1e3 * site.host.after(batch.samples):.3f} ms after; MFU {flops:.1%}, MBU {moved:.1%};"
-            f" {timeline.joules + static:.2f} J a GPU; priced by {sources}\n")
+    between = _interval(timeline.low, timeline.high, 1e3)
+    likely = f" ({between} at 90 %)" if between else ""
+    outside = timeline.extrapolated / timeline.seconds
+    return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, host {1e3 * site.host.before(batch.sequences):.3f} ms before"
+            f" and {1e3 * site.host.after(batch.samples):.3f} ms after; MFU {flops:.1%}, MBU {moved:.1%};"
+            f" {timeline.joules + static:.2f} J a GPU"
+            + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

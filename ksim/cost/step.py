@@ -13,7 +13,7 @@ from ksim.cost.energy import joules, sent_joules
 from ksim.cost.network import Network
 from ksim.cost.oracles import estimate
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 
@@ -24,10 +24,7 @@ class Plan:
 
     laps: tuple[Lap, ...]
     holes: tuple[tuple[str, AttentionLayer, int], ...]  # label, layer, and how often it runs
-    seconds: float
-    joules: float
-    flops: float
-    bytes: float
+    totals: Totals
 
 
 @define
@@ -52,16 +49,9 @@ class StepTimer:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(*key)
-        fills = []
-        seconds, energy, flops, moved = plan.seconds, plan.joules, plan.flops, plan.bytes
-        for label, layer, count in plan.holes:
-            span = self._kernel(label, layer.over(batch))
-            fills.append(span)
-            seconds += count * span.seconds
-            energy += count * span.joules
-            flops += count * span.flops
-            moved += count * span.bytes
-        return Timeline(plan.laps, tuple(fills), seconds, energy, flops, moved)
+        fills = tuple(self._kernel(label, layer.over(batch)) for label, layer, _ in plan.holes)
+        counted = zip(fills, (count for _, _, count in plan.holes), strict=True)
+        return plan.totals.plus(counted).timeline(plan.laps, fills)
 
     def _plan(self, tokens: int, samples: int) -> Plan:
         """Price all but attention; equal layers of attention share one hole."""
@@ -79,12 +69,9 @@ class StepTimer:
                 else:
                     spans.append(self._span(op.label, op.kernel))
             laps.append(Lap(tuple(spans), block.repeat))
-        counted = [(span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span)]
-        return Plan(
-            tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()),
-            seconds=sum(span.seconds * n for span, n in counted), joules=sum(span.joules * n for span, n in counted),
-            flops=sum(span.flops * n for span, n in counted), bytes=sum(span.bytes * n for span, n in counted),
-        )
+        counted = ((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
+        return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()),
+                    Totals().plus(counted))
 
     def _span(self, label: str, kernel: Kernel | Collective) -> Span:
         key = (label, kernel)
@@ -96,7 +83,8 @@ class StepTimer:
     def _kernel(self, label: str, kernel: Kernel) -> Span:
         found, work = estimate(self.oracle, kernel, self.gpu), kernel.work
         return Span(label, kernel.family, found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
-                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source)
+                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
+                    found.eta, found.low, found.high, found.extrapolated)
 
     def _collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]

@@ -1,9 +1,10 @@
 """When one rank does what in one step: durations, not dates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import hypot, nan
 from typing import Any
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 
 @frozen
@@ -16,6 +17,10 @@ class Span:
     the last of these waves.  A span with a `group` ends together with its peers.
     `shape` is the kernel or collective itself, which prints as its shape;
     `launch` names the tile, or the algorithm and protocol; `source` who priced it.
+
+    `eta` is its time over what the roofline allows.  `low` and `high` are the
+    ends of the 90 % interval of `seconds`, nan where nobody knows;
+    `extrapolated` says that the shape lies outside what was measured.
     """
 
     label: str
@@ -31,6 +36,11 @@ class Span:
     shape: Any = ""
     launch: str = ""
     source: str = ""
+    # nan is no equal of itself, and these follow from the rest.
+    eta: float = field(default=nan, eq=False)
+    low: float = field(default=nan, eq=False)
+    high: float = field(default=nan, eq=False)
+    extrapolated: bool = False
 
 
 @frozen
@@ -41,13 +51,50 @@ class Lap:
     repeat: int = 1
 
 
+@define
+class Totals:
+    """Sums over spans, each as often as it runs; `below` and `above` are, by family, how far its interval reaches."""
+
+    seconds: float = 0.0
+    joules: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+    extrapolated: float = 0.0
+    below: dict[str, float] = field(factory=dict)
+    above: dict[str, float] = field(factory=dict)
+
+    def add(self, span: Span, count: int) -> None:
+        self.seconds += count * span.seconds
+        self.joules += count * span.joules
+        self.flops += count * span.flops
+        self.bytes += count * span.bytes
+        self.extrapolated += count * span.seconds * span.extrapolated
+        self.below[span.family] = self.below.get(span.family, 0.0) + count * (span.seconds - span.low)
+        self.above[span.family] = self.above.get(span.family, 0.0) + count * (span.high - span.seconds)
+
+    def plus(self, spans: Iterable[tuple[Span, int]]) -> "Totals":
+        """These sums and those of *spans*."""
+        more = Totals(self.seconds, self.joules, self.flops, self.bytes, self.extrapolated,
+                      {**self.below}, {**self.above})
+        for span, count in spans:
+            more.add(span, count)
+        return more
+
+    def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
+        return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
+                        self.seconds - hypot(*self.below.values()), self.seconds + hypot(*self.above.values()),
+                        self.extrapolated)
+
+
 @frozen
 class Timeline:
     """One rank's step, folded: laps shared by all steps of a shape, and the spans that fill their holes.
 
     Most kernels depend on how many tokens a step has, attention on whose they
     are; so `laps` is one object for many steps and `fills` is each step's own.
-    The totals are those of the unfolded spans.
+    The totals are those of the unfolded spans.  `low` and `high` are the ends
+    of the 90 % interval of `seconds`: spans of one family err together, families
+    apart from each other.  `extrapolated` counts the seconds outside what was measured.
     """
 
     laps: tuple[Lap, ...]
@@ -56,16 +103,18 @@ class Timeline:
     joules: float
     flops: float
     bytes: float
+    low: float = nan
+    high: float = nan
+    extrapolated: float = 0.0
 
     @classmethod
     def of(cls, laps: Sequence[Lap], fills: Sequence[Span] = ()) -> "Timeline":
         """Fold *laps* and *fills*, adding up the totals."""
         blank = cls(tuple(laps), tuple(fills), 0.0, 0.0, 0.0, 0.0)
-        totals = [0.0] * 4
+        totals = Totals()
         for span, count in blank.counted():
-            for i, amount in enumerate((span.seconds, span.joules, span.flops, span.bytes)):
-                totals[i] += count * amount
-        return cls(blank.laps, blank.fills, *totals)
+            totals.add(span, count)
+        return totals.timeline(blank.laps, blank.fills)
 
     def counted(self) -> Iterator[tuple[Span, int]]:
         """Each distinct span with how often it runs."""

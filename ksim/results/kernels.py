@@ -1,6 +1,7 @@
 """Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
 
 from functools import cached_property
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
     for row in rows:
         row["run_share"] = row["seconds"] / total if total else None
     rows.sort(key=lambda row: (-row["seconds"], row["label"], row["family"]))
+    for row in rows:  # what nobody knows is null in a file
+        row.update((name, None) for name, value in list(row.items()) if isinstance(value, float) and isnan(value))
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
@@ -45,6 +48,8 @@ def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> 
         **tally.time(),
         **tally.waves(),
         **tally.work(),
+        **tally.estimates(),
+        **tally.heaviest(),
         "source": tally.sources(),
     }
 
@@ -97,6 +102,29 @@ class _Tally:
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
 
+    def estimates(self) -> dict[str, Floats]:
+        """How one rank's time compares with the roofline's, and how far it may be off; nan where nobody knows."""
+        seconds, column = self.runs * self.occurrences.column("seconds"), self.occurrences.column
+        return {
+            "eta": shares(self.total(seconds), self.total(seconds / column("eta")), otherwise=nan),
+            "low_seconds": self.total(self.runs * column("low")),
+            "high_seconds": self.total(self.runs * column("high")),
+            "extrapolated_share": shares(self.total(seconds * column("extrapolated")), self.total(seconds)),
+        }
+
+    def heaviest(self) -> dict[str, list[Any]]:
+        """How many shapes each kernel came in, and the shape and launch that took most time."""
+        seconds, found = self.runs * self.occurrences.column("seconds"), self.occurrences.spans
+        by_shape: list[dict[str, float]] = [{} for _ in range(self.count)]
+        launch: dict[tuple[int, str], str] = {}
+        for group, span, time in zip(self.groups.tolist(), found, seconds.tolist(), strict=True):
+            shape = str(span.shape)
+            by_shape[group][shape] = by_shape[group].get(shape, 0.0) + time
+            launch[group, shape] = span.launch
+        most = [max(sorted(shapes), key=shapes.__getitem__) for shapes in by_shape]
+        return {"shapes": [len(shapes) for shapes in by_shape], "heaviest_shape": most,
+                "heaviest_launch": [launch[group, shape] for group, shape in enumerate(most)]}
+
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
         rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
@@ -137,5 +165,8 @@ _SCHEMA = pa.schema([
     *((f"{bound}_share", pa.float64()) for bound in BOUNDS),
     ("mean_waves", pa.float64()), ("mean_idle_sms", pa.float64()),
     ("flops", pa.float64()), ("bytes", pa.float64()), ("joules", pa.float64()),
-    ("flops_share", pa.float64()), ("bandwidth_share", pa.float64()), ("source", pa.string()),
+    ("flops_share", pa.float64()), ("bandwidth_share", pa.float64()),
+    ("eta", pa.float64()), ("low_seconds", pa.float64()), ("high_seconds", pa.float64()),
+    ("extrapolated_share", pa.float64()),
+    ("shapes", pa.int64()), ("heaviest_shape", pa.string()), ("heaviest_launch", pa.string()), ("source", pa.string()),
 ])

@@ -12,6 +12,7 @@ from ksim.results.arrays import Bools, Floats, floats, ratio
 from ksim.results.history import History
 from ksim.results.saturation import saturation
 from ksim.results.series import concurrency
+from ksim.results.uncertainty import uncertainty
 
 Summary = dict[str, Any]
 PERCENTILES = (50, 90, 95, 99)
@@ -36,6 +37,7 @@ def summarise(history: History, limits: Limits = Limits()) -> Summary:
         **_counts(history),
         **_throughput(history, limits),
         **_latencies(history),
+        **uncertainty(history),
         **_cache(history),
         **_batches(history),
         **_utilisation(history),

@@ -37,6 +37,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
     return Group(
         _headline(summary, labels),
         _latency_table(summary),
+        _intervals(summary),
         _beside(_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
                 _pairs("Energy and cache", _energy(summary))),
         _time_table(kernels),
@@ -77,6 +78,16 @@ def _latency_table(summary: Summary) -> Table:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
         table.add_row(_TITLES[name], "" if name == "queue" else name.upper(), *values)
     return table
+
+
+def _intervals(summary: Summary) -> Text:
+    """How far off the oracle may be; empty where it does not say."""
+    ends = {f"{name.upper()} {statistic}": [summary[f"{statistic}_{name}_{side}_ms"] for side in ("low", "high")]
+            for name in ("ttft", "tpot") for statistic in ("median", "p99")}
+    said = [f"{title} {number(low)} to {number(high)}" for title, (low, high) in ends.items() if low is not None]
+    outside = summary["extrapolated_share"] or 0.0
+    text = f"90 % intervals: {', '.join(said)}" if said else ""
+    return Text(text + (f"; {percent(outside)} of the kernels' time is extrapolated" if said and outside else ""), style="dim")
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:

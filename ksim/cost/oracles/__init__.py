@@ -7,10 +7,11 @@ compose: one may hold another to scale, to add noise to, or to fall back on.
 `tests/laws` holds every oracle to: positive, and no time below the hardware's bound.
 """
 
+from math import nan
 from numbers import Real
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.foundation.errors import ConfigError
@@ -23,7 +24,10 @@ class Estimate:
     """A kernel's seconds and the reason for them.
 
     `bound` is compute, memory or launch; `waves` and `idle` are of the launch
-    assumed, which `launch` names; `source` says who estimated.
+    assumed, which `launch` names; `source` says who estimated.  `eta` is the
+    time over the roofline's, `low` and `high` the ends of its 90 % interval, all
+    nan where they are not known; `extrapolated` tells that the shape lies
+    outside what was measured.
     """
 
     seconds: float
@@ -32,6 +36,10 @@ class Estimate:
     idle: float = 0.0
     launch: str = ""
     source: str = ""
+    eta: float = field(default=nan, eq=False)  # nan is no equal of itself
+    low: float = field(default=nan, eq=False)
+    high: float = field(default=nan, eq=False)
+    extrapolated: bool = False
 
 
 class LatencyOracle(Protocol):

@@ -58,10 +58,9 @@ class Waves:
         if not launches:
             arithmetic = work.flops / peak(gpu, work.dtype) / reach.compute
             memory = work.bytes / gpu.bandwidth / reach.memory
-            return Estimate(reach.start + max(arithmetic, memory), _bound(arithmetic, memory, reach), source="waves")
+            return _estimate(arithmetic, memory, reach)
         arithmetic, memory, launch = _fastest(launches, work, gpu, reach)
-        return Estimate(reach.start + max(arithmetic, memory), _bound(arithmetic, memory, reach),
-                        launch.blocks / gpu.sms, launch.idle(gpu.sms), launch.name, "waves")
+        return _estimate(arithmetic, memory, reach, launch.blocks / gpu.sms, launch.idle(gpu.sms), launch.name)
 
 
 def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, reach: Reach) -> tuple[float, float, Launch]:
@@ -78,6 +77,13 @@ def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, reach: Reach) -> 
         if (max(arithmetic, memory), arithmetic) < (max(best[0], best[1]), best[0]):
             best = (arithmetic, memory, launch)
     return best
+
+
+def _estimate(arithmetic: float, memory: float, reach: Reach, waves: float = 0.0, idle: float = 0.0,
+              launch: str = "") -> Estimate:
+    seconds = reach.start + max(arithmetic, memory)
+    roofline = max(arithmetic * reach.compute, memory * reach.memory)
+    return Estimate(seconds, _bound(arithmetic, memory, reach), waves, idle, launch, "waves", seconds / roofline)
 
 
 def _bound(arithmetic: float, memory: float, reach: Reach) -> str:

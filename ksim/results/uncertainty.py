@@ -1,0 +1,68 @@
+"""How far off a run's latencies may be, as the intervals of its kernels have it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ksim.results.arrays import Bools, Floats, floats, ratio, sums
+from ksim.results.history import History
+
+#: Which statistics of which latencies get an interval.
+_JUDGED: dict[str, Callable[[Floats], Any]] = {"median": np.median, "p99": lambda values: np.percentile(values, 99)}
+
+
+def uncertainty(history: History) -> dict[str, Any]:
+    """90 % intervals of TTFT and TPOT, in milliseconds, and the share of GPU time that rests on extrapolation.
+
+    A request's latency is off by what the steps in it are off: kernels of a
+    family err alike in all steps, so the steps' intervals add up.  What a slower
+    or faster engine does to the batches and queues is not in it.  None where the
+    oracle gives no intervals.
+    """
+    requests, done = history.requests, history.requests.completed
+    several = done & (requests.output > 1)
+    judged: dict[str, Any] = {}
+    for side, sign in (("low", -1.0), ("high", 1.0)):
+        off = _accumulated(history, side)
+        ttft = requests.ttft + sign * (off(requests.first_token) - off(requests.arrival))
+        decode = requests.last_token - requests.first_token
+        decode = decode + sign * (off(requests.last_token) - off(requests.first_token))
+        judged |= _statistics("ttft", side, ttft[done])
+        judged |= _statistics("tpot", side, decode[several] / (requests.output[several] - 1))
+    rests = sums(history.steps.lane_step, floats(history.steps.lanes, "extrapolated") * history.steps.lane_ranks,
+                 len(history.steps))
+    return {**judged, "extrapolated_share": ratio(float(rests.sum()), history.busy_gpu_seconds)}
+
+
+def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
+    known = len(seconds) > 0 and bool(np.isfinite(seconds).all())
+    return {f"{statistic}_{name}_{side}_ms": float(1e3 * judge(seconds)) if known else None
+            for statistic, judge in _JUDGED.items()}
+
+
+def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
+    """By when, by how many seconds the steps so far are off at most, on each request's own engine."""
+    steps, engine = history.steps, history.requests.engine
+    off = sums(steps.lane_step, abs(floats(steps.lanes, side) - steps.lane_seconds), len(steps))
+    curves = [_curve(history, off, place) for place in range(len(history.engines))]
+
+    def by(times: Floats) -> Floats:
+        total = np.zeros(len(times))
+        for place, (knots, heights) in enumerate(curves):
+            of: Bools = engine == place
+            total[of] = np.interp(times[of], knots, heights)
+        return total
+
+    return by
+
+
+def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
+    """Knots in time and what has added up by then: each step adds its own evenly from start to end."""
+    rows = history.steps.rows(place)
+    start, end = history.steps.start[rows], history.steps.end[rows]
+    after = np.cumsum(off[rows])
+    before = after - off[rows]
+    knots = np.maximum.accumulate(np.stack([start, end], axis=1).ravel())
+    heights = np.stack([before, after], axis=1).ravel()
+    return (knots, heights) if len(knots) else (np.zeros(1), np.zeros(1))
