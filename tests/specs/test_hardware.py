@@ -18,12 +18,13 @@ SYSTEMS = {name: structure(System, catalog.load("systems", name), name) for name
 REFERENCE = Path(__file__).parents[3] / "shared" / "data" / "kernels" / "gpus.json"
 REFERENCE_NAMES = {
     "a100-80g": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "gb200": "gb200",
-    "l40s": "l40s", "l4": "l4", "rtx-pro-6000": "rtx_pro_6000_server",
+    "b300": "b300_sxm", "gb300": "gb300", "l40s": "l40s", "l4": "l4", "rtx-pro-6000": "rtx_pro_6000_server",
 }
 #: Where we differ from the reference, and why.
 EXCEPTIONS = {
     ("l4", "mem_capacity_gib"): "24 GB are sold; ECC leaves 23,034 MiB",
     ("b200", "pcie_bw_gbs_unidir"): "HGX B200 hosts have PCIe Gen5; the reference takes the chip's Gen6",
+    ("b300", "pcie_bw_gbs_unidir"): "the link to the host, as of HGX B200",
     ("rtx-pro-6000", "mem_bw_gbs"): "1,792 GB/s is the Workstation Edition's; none of its kernels exceeds 1,540",
 }
 
