@@ -7,6 +7,7 @@ Data flows one way, and each package answers one question about it:
     memory      what stays cached?          scheduling  what runs next?
     runtime     what happens when?          cluster     where does it happen?
     results     how good was it?            studies     what should be tried?
+    calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
 """
@@ -24,15 +25,16 @@ LAYERS: dict[str, set[str]] = {
     "workload": {"foundation", "flow"},
     "compute": {"foundation", "specs.deployment", "flow"},
     "cost": {"foundation", "specs", "flow", "compute"},
+    "calibration": {"foundation", "specs", "flow", "compute", "cost"},
     "memory": {"foundation", "flow"},
     "scheduling": {"foundation", "specs.deployment", "flow", "memory"},
     "runtime": {"foundation", "specs", "flow", "compute", "cost", "memory", "scheduling"},
     "cluster": {"foundation", "specs", "flow", "cost", "runtime"},
     "results": {"foundation", "flow"},
     "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
-                "cluster", "results"},
+                "cluster", "results", "calibration"},
     "testing": {"foundation", "specs", "flow", "memory", "scheduling", "studies"},
-    "cli": {"foundation", "specs", "flow", "workload", "results", "studies"},
+    "cli": {"foundation", "specs", "flow", "workload", "results", "studies", "calibration"},
 }
 
 #: The only packages that may import each third-party library.
@@ -40,7 +42,11 @@ FENCES: dict[str, set[str]] = {
     "simpy": {"runtime", "cluster", "studies"},
     "networkx": {"cost"},
     "matplotlib": {"results"},
-    "pyarrow": {"workload", "results"},
+    "pyarrow": {"workload", "results", "calibration"},
+    "sklearn": {"calibration"},
+    "scipy": {"calibration"},
+    "torch": {"calibration"},
+    "vllm": {"calibration"},
     "cattrs": {"foundation"},
     "tomli_w": {"studies", "testing"},
     "hypothesis": {"testing"},

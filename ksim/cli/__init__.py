@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `replay`, `step`, `trace` and `list`."""
+"""The command line: `ksim run`, `replay`, `step`, `roofline`, `trace` and `list`."""
 
 import os
 import sys
@@ -32,11 +32,13 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import catalogue, run, step, trace, validate
+    from ksim.cli import catalogue, roofline, run, step, sweep_kernels, trace, validate
 
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("step")(step.step)
+    app.command("roofline")(roofline.roofline)
+    app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
     app.add_typer(validate.app, name="validate")

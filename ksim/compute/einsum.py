@@ -97,11 +97,11 @@ class Einsum:
         if activations is not DType.BF16:
             values = float(local.volume(left))
             yield Op(f"{self.label}_quantize", Pointwise(
-                "quantize", values * DType.BF16.bytes, values * activations.bytes, values))
+                "quantize", values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
         if self.routed:
             loads = even_loads(sizes.of["t"], sizes.of["x"] // sizes.of["t"], sizes.of[self.routed])
             inputs = local.volume(left) // depth
-            yield Op(self.label, GroupedGemm(loads, columns, depth, weights, activations, inputs))
+            yield Op(self.label, GroupedGemm(loads, columns, depth, local.of["t"], weights, activations, inputs))
             return
         yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
         if self.parallel and self.parallel not in out and shard.tensor > 1:
@@ -140,7 +140,9 @@ class Map:
         if read and written:
             read_bytes = read * self._format(self.reads, shard).bytes + self.weights(sizes, shard)
             written_bytes = written * self._format(self.writes, shard).bytes
-            yield Op(self.label, Pointwise(self.family, read_bytes, written_bytes, float(read)))
+            # Where pairs of tokens and experts come in or go out, a block has all pairs of a token.
+            rows = min(local.of[inputs[0]], local.of[outputs[0]])
+            yield Op(self.label, Pointwise(self.family, read_bytes, written_bytes, float(read), rows))
 
     @staticmethod
     def _format(name: str, shard: Shard) -> DType:
@@ -163,7 +165,7 @@ class Gather:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         moved = sizes.volume(self.equation.partition("->")[2]) * DType.BF16.bytes
-        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0))
+        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0, sizes.of[self.equation.partition("->")[2][0]]))
         if self.parallel and shard.tensor > 1:  # each rank has the rows of some tokens, and zeros for the others
             yield Op(f"{self.label}_all_reduce", Collective("all_reduce", moved, "tensor"))
 

@@ -103,8 +103,8 @@ class Timeline:
     joules: float
     flops: float
     bytes: float
-    low: float = nan
-    high: float = nan
+    low: float = field(default=nan, eq=False)
+    high: float = field(default=nan, eq=False)
     extrapolated: float = 0.0
 
     @classmethod

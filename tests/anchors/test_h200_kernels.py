@@ -54,7 +54,7 @@ def test_attention(tag, mean, bias):
 
 def pointwise(family: str, read: float, written: float) -> Pointwise:
     """So many numbers of two bytes."""
-    return Pointwise(family, 2.0 * read, 2.0 * written, 0.0)
+    return Pointwise(family, 2.0 * read, 2.0 * written, 0.0, 1)
 
 
 #: What a row of each family's file launches, as the models' equations say it.
@@ -87,8 +87,8 @@ def test_what_moves_memory(family, mean, bias):
 def experts(t: int, e: int, topk: int, h: int, inter: int) -> float:
     """The fused kernels of a mixture, its rows spread evenly."""
     loads, pairs = even_loads(t, topk, e), t * topk
-    return seconds(GroupedGemm(loads, 2 * inter, h, inputs=t), pointwise("silu_mul", 2 * pairs * inter, pairs * inter),
-                   GroupedGemm(loads, h, inter), pointwise("moe_combine", pairs * h, t * h))
+    return seconds(GroupedGemm(loads, 2 * inter, h, t, inputs=t), pointwise("silu_mul", 2 * pairs * inter, pairs * inter),
+                   GroupedGemm(loads, h, inter, t), pointwise("moe_combine", pairs * h, t * h))
 
 
 @pytest.mark.parametrize("skew, mean, bias", [

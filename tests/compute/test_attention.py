@@ -27,7 +27,6 @@ def test_decode():
     assert kernel.work.flops == 16_384_000
     assert kernel.work.reads == 8_192 + 4_096_000
     assert kernel.work.writes == 8_192
-    assert kernel.tiles == 1
 
 
 def test_a_causal_chunk_after_a_context():
@@ -59,6 +58,13 @@ def test_a_mixed_batch_adds_up():
     assert kernel.pairs == 100 + 10 + 55 + 115
 
 
+def test_what_stands_out_in_a_batch():
+    kernel = GQA.over(Batch.of((1, 99), (1, 9), (10, 0), (5, 20)))
+    assert (kernel.decodes, kernel.decode_keys, kernel.decode_longest) == (2, 110, 100)
+    assert (kernel.chunks, kernel.chunk_queries, kernel.chunk_most, kernel.chunk_longest) == (2, 15, 10, 25)
+    assert kernel.chunk_reach == 10 * 10 + 5 * 25
+
+
 @pytest.mark.parametrize("window", [0, 1, 4, 7, 100])
 @pytest.mark.parametrize("batch", [
     Batch.of((1, 0)), Batch.of((1, 50)), Batch.of((8, 0)), Batch.of((3, 4)), Batch.of((5, 30)),
@@ -87,7 +93,6 @@ def test_a_cache_in_fp8_takes_half():
 def test_blocks():
     """A decode is one tile per KV head; 100 tokens of 4 heads each fill 4 tiles of 128 rows."""
     kernel = GQA.over(Batch.of((1, 99), (100, 0)))
-    assert kernel.tiles == 1 + 4
     whole, half, *_ = kernel.launches(132)
     assert (whole.blocks, half.blocks) == (40, 80)
     assert half.extra_bytes == 2 * 2 * 101 * 32 * 128 * 4  # two partial results, written and read in FP32

@@ -50,15 +50,15 @@ def test_experts_gather_tokens_and_are_summed_by_an_operation_of_their_own():
     gate_up = op("tm,Emgf->xgf", "gate_up", parallel="f", routed="E")
     down = op("xf,Efm->xm", "down", parallel="f", routed="E")
     assert gate_up.parameters(SIZES) == 33_554_432  # 8 x 4096 x 2 x 512
-    assert launched(gate_up) == {"gate_up": GroupedGemm(((25, 8),), 1024, 4096, inputs=100)}
-    assert launched(down) == {"down": GroupedGemm(((25, 8),), 4096, 512, inputs=200)}
-    assert launched(down, HALF) == {"down": GroupedGemm(((25, 8),), 4096, 256, inputs=200)}
+    assert launched(gate_up) == {"gate_up": GroupedGemm(((25, 8),), 1024, 4096, 100, inputs=100)}
+    assert launched(down) == {"down": GroupedGemm(((25, 8),), 4096, 512, 100, inputs=200)}
+    assert launched(down, HALF) == {"down": GroupedGemm(((25, 8),), 4096, 256, 100, inputs=200)}
 
 
 def test_fp8_activations_are_quantized_before_the_product():
     """100 x 4096 numbers come in BF16 and leave in FP8."""
     assert launched(op("tm,mgF->tgF", "gate_up"), FP8) == {
-        "gate_up_quantize": Pointwise("quantize", 819_200, 409_600, 409_600),
+        "gate_up_quantize": Pointwise("quantize", 819_200, 409_600, 409_600, 100),
         "gate_up": Gemm(100, 28672, 4096, DType.FP8, DType.FP8)}
 
 
@@ -89,15 +89,15 @@ def test_no_rows_no_launch():
 def test_a_map_reads_and_writes():
     """Gate and up of 100 tokens come in, their product goes out: 100 x 14336 x 2 bytes each."""
     act = Map("silu_mul", "tgF->tF", "act", parallel="F")
-    assert launched(act) == {"act": Pointwise("silu_mul", 5_734_400, 2_867_200, 2_867_200)}
-    assert launched(act, HALF) == {"act": Pointwise("silu_mul", 2_867_200, 1_433_600, 1_433_600)}
+    assert launched(act) == {"act": Pointwise("silu_mul", 5_734_400, 2_867_200, 2_867_200, 100)}
+    assert launched(act, HALF) == {"act": Pointwise("silu_mul", 2_867_200, 1_433_600, 1_433_600, 100)}
 
 
 def test_a_scale_is_weights_that_are_read_too():
     norm = Map("fused_add_rms_norm", "tm,tm->tm,tm", "norm", scale="m")
     assert norm.parameters(SIZES) == 4096
     assert norm.weights(SIZES, HALF) == 8192  # every rank has all of them
-    assert launched(norm) == {"norm": Pointwise("fused_add_rms_norm", 1_638_400 + 8192, 1_638_400, 819_200)}
+    assert launched(norm) == {"norm": Pointwise("fused_add_rms_norm", 1_638_400 + 8192, 1_638_400, 819_200, 100)}
 
 
 def test_the_cache_is_written_in_its_own_format():
@@ -109,7 +109,7 @@ def test_the_cache_is_written_in_its_own_format():
 def test_an_embedding_shared_out_is_summed():
     embedding = Gather("Vm->tm", "embedding", parallel="V")
     assert embedding.parameters(SIZES) == 525_336_576
-    assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0)}
+    assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0, 100)}
     assert launched(embedding, HALF)["embedding_all_reduce"] == Collective("all_reduce", 819_200, "tensor")
 
 

@@ -42,7 +42,7 @@ def table(tmp_path):
     (Gemm(64, 4096, 4096, DType.FP8, DType.FP8), 15e-6),
     (AttentionLayer(32, 8, 128).over(Batch.parse("64x1024")), 40e-6),
     (AttentionLayer(32, 8, 128).over(Batch.parse("64x1024", "512+0")), 90e-6),
-    (Pointwise("silu_mul", 600_000, 400_000, 0.0), 5e-6),
+    (Pointwise("silu_mul", 600_000, 400_000, 0.0, 1), 5e-6),
 ])
 def test_a_measured_point_is_returned_as_it_was_measured(table, kernel, seconds):
     found = table().estimate(kernel, H200)
@@ -73,7 +73,7 @@ def test_outside_all_points_the_nearest_says_how_much_of_waves_is_reached(table,
         oracle.seconds(nearest, H200) / waves.seconds(nearest, H200))
 
 
-@pytest.mark.parametrize("kernel", [Pointwise("rope", 1e6, 1e6, 0.0), Gemm(64, 4096, 4096, DType.FP8)])
+@pytest.mark.parametrize("kernel", [Pointwise("rope", 1e6, 1e6, 0.0, 1), Gemm(64, 4096, 4096, DType.FP8)])
 def test_a_family_or_format_without_points_is_left_to_waves_which_says_so(table, kernel):
     assert table().estimate(kernel, H200) == Waves().estimate(kernel, H200)
     assert table().estimate(kernel, H200).source == "waves"
@@ -88,7 +88,7 @@ def test_waves_between_the_points_can_be_set(table, tmp_path):
     table()
     reach = {"rope": {"compute": 1, "memory": 0.5, "start": "100 us"}}
     oracle = plugin("cost.oracles", Choice("table", {"path": str(tmp_path / "points.csv"), "waves": {"reach": reach}}))
-    assert oracle.seconds(Pointwise("rope", 1.0, 1.0, 0.0), H200) == pytest.approx(100e-6, rel=1e-3)
+    assert oracle.seconds(Pointwise("rope", 1.0, 1.0, 0.0, 1), H200) == pytest.approx(100e-6, rel=1e-3)
 
 
 def test_a_table_needs_a_path():

@@ -69,7 +69,7 @@ def test_unequal_blocks_are_balanced_until_the_longest_binds():
 
 
 def test_a_family_that_nothing_is_known_of_is_pointwise():
-    other = Pointwise("unheard_of", 1e9, 1e9, 0.0)
+    other = Pointwise("unheard_of", 1e9, 1e9, 0.0, 1)
     assert Waves().seconds(other, TOY) == REACH["pointwise"].start + 2 / REACH["pointwise"].memory
 
 

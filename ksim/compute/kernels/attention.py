@@ -21,20 +21,25 @@ SPLITS, MAX_WAVES = (2, 4, 8, 16, 32), 2
 
 @frozen
 class Attention:
-    """`queries` new tokens of `sequences` sequences attend to `keys` cached ones, in `pairs` (query, key) pairs.
+    """Sequences with one new token (`decodes`) and with more (`chunks`) attend to their cached keys.
 
     All counts are per head and over the whole batch; keys include the new
-    tokens.  `tiles` counts the query tiles per KV head, `padded_pairs` the pairs
-    computed with tiles filled up, `longest_pairs` those of the largest tile.
+    tokens.  `decode_longest` and `chunk_longest` are the most keys of one
+    sequence, `chunk_most` the most new tokens; `chunk_pairs` counts (query,
+    key) pairs, and `chunk_reach` what they would be without masks: new tokens
+    times keys.
     """
 
-    sequences: int
-    queries: int
-    keys: int
-    pairs: int
-    tiles: int
-    padded_pairs: int
-    longest_pairs: int
+    decodes: int
+    decode_keys: int
+    decode_longest: int
+    chunks: int
+    chunk_queries: int
+    chunk_keys: int
+    chunk_pairs: int
+    chunk_reach: int
+    chunk_most: int
+    chunk_longest: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -45,6 +50,22 @@ class Attention:
     def __str__(self) -> str:
         return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
                 f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+
+    @property
+    def sequences(self) -> int:
+        return self.decodes + self.chunks
+
+    @property
+    def queries(self) -> int:
+        return self.decodes + self.chunk_queries
+
+    @property
+    def keys(self) -> int:
+        return self.decode_keys + self.chunk_keys
+
+    @property
+    def pairs(self) -> int:
+        return self.decode_keys + self.chunk_pairs
 
     @cached_property
     def work(self) -> Work:
@@ -57,9 +78,15 @@ class Attention:
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        blocks = self.tiles * self.kv_heads
-        flops = 4.0 * self.head_dim * self.padded_pairs / max(1, self.tiles)
-        longest = 4.0 * self.head_dim * self.longest_pairs
+        """With query heads that share a KV head packed into tiles, the last of a chunk half full."""
+        group = self.heads // self.kv_heads
+        rows = -(-group // MIN_ROWS) * MIN_ROWS
+        chunk_tiles = ceil(self.chunk_queries * group / TILE_ROWS + self.chunks / 2)
+        padded = self.chunk_pairs * group + self.chunks * TILE_ROWS / 2 * self.chunk_longest
+        blocks = (self.decodes + chunk_tiles) * self.kv_heads
+        per_key = 4.0 * self.head_dim
+        flops = per_key * (self.decode_keys * rows + padded) / max(1, self.decodes + chunk_tiles)
+        longest = per_key * max(self.decode_longest * rows, self.chunk_longest * TILE_ROWS)
         partial = 2.0 * self.queries * self.heads * self.head_dim * DType.FP32.bytes
         whole = Launch(f"{TILE_ROWS} rows", blocks, flops, longest=longest)
         return [whole] + [
@@ -82,23 +109,18 @@ class AttentionLayer:
 
     def over(self, batch: Batch) -> Attention:
         """The kernel that computes *batch*."""
-        group = self.heads // self.kv_heads
-        keys, longest = self._decode_keys(batch.contexts)
-        decodes, rows = len(batch.contexts), -(-group // MIN_ROWS) * MIN_ROWS
-        queries, pairs, tiles, padded = decodes, keys, decodes, keys * rows
-        longest *= rows
+        decode_keys, decode_longest = self._decode_keys(batch.contexts)
+        queries = keys = pairs = reach = most = longest = 0
         for new, context in batch.chunks:
-            chunk_pairs = self._chunk_pairs(new, context)
-            chunk_tiles = ceil(new * group / TILE_ROWS)
-            last = min(context + new, self.window + new - 1) if self.window else context + new
+            seen = min(context + new, self.window + new - 1) if self.window else context + new
             queries += new
-            keys += last
-            pairs += chunk_pairs
-            tiles += chunk_tiles
-            padded += chunk_tiles * TILE_ROWS * chunk_pairs // new
-            longest = max(longest, TILE_ROWS * min(last, self.window or last))
-        return Attention(batch.sequences, queries, keys, pairs, tiles, padded, longest,
-                         self.heads, self.kv_heads, self.head_dim, self.cache)
+            keys += seen
+            pairs += self._chunk_pairs(new, context)
+            reach += new * seen
+            most = max(most, new)
+            longest = max(longest, min(seen, self.window or seen))
+        return Attention(len(batch.contexts), decode_keys, decode_longest, len(batch.chunks), queries, keys, pairs,
+                         reach, most, longest, self.heads, self.kv_heads, self.head_dim, self.cache)
 
     def _decode_keys(self, contexts: Contexts) -> tuple[int, int]:
         """Keys that sequences with one new token each read: of all of them, and of the longest."""

@@ -21,11 +21,13 @@ class GroupedGemm:
     `loads` holds (rows, how many experts have so many); experts without rows
     are neither read nor computed.  Where a row of x goes to several experts,
     `inputs` is how many different ones there are: the others are in the L2 cache.
+    `tokens` entered the layer, each of them as several rows.
     """
 
     loads: tuple[tuple[int, int], ...]
     n: int
     k: int
+    tokens: int
     weights: DType = DType.BF16
     activations: DType = DType.BF16
     inputs: int | None = None

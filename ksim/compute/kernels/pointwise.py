@@ -12,12 +12,16 @@ __all__ = ["Pointwise"]
 
 @frozen
 class Pointwise:
-    """Read and write so many bytes, with about one FLOP for each number read."""
+    """Read and write so many bytes, with about one FLOP for each number read.
+
+    Thread blocks work off one of `rows` each, as a token of a norm.
+    """
 
     family: str
     read_bytes: float
     write_bytes: float
     flops: float
+    rows: int
 
     def __str__(self) -> str:
         return f"{(self.read_bytes + self.write_bytes) / 1e6:.3g} MB"

@@ -115,7 +115,7 @@ def _kernel(row: Mapping[str, str]) -> Kernel:
         if layer.heads % layer.kv_heads:
             raise ValueError(f"{layer.heads} heads do not share {layer.kv_heads} kv_heads evenly")
         return layer.over(Batch.parse(row.get("decode") or "", row.get("prefill") or ""))
-    return Pointwise(family, _number(row, "bytes"), 0.0, 0.0)
+    return Pointwise(family, _number(row, "bytes"), 0.0, 0.0, 1)
 
 
 def _count(row: Mapping[str, str], column: str) -> int:

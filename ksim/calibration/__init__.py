@@ -1,0 +1,1 @@
+"""Measured kernels to fitted efficiencies: reading sweeps, judging them, fitting profiles."""

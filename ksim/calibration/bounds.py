@@ -1,0 +1,131 @@
+"""What points compute and move, and the least seconds that a GPU's peaks allow for that; arrays, one entry a point.
+
+The counts are those of `ksim.compute.kernels`; `tests/calibration` holds them to be equal where both know a family.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ksim.calibration.measurements import COLLECTIVES, Batches, Floats, Ints, Points
+from ksim.foundation.errors import DataError
+from ksim.foundation.units import DType
+from ksim.specs.hardware import Gpu
+
+#: What points call their number format, and the formats of weights and of activations.
+FORMATS: Mapping[str, tuple[DType, DType]] = {
+    **{dtype.label: (dtype, dtype) for dtype in DType},
+    "fp8_block": (DType.FP8, DType.FP8),
+    "fp8_w8a16": (DType.FP8, DType.BF16),
+    "int8_w8a16": (DType.INT8, DType.BF16),
+    "int4_w4a16": (DType.INT4, DType.BF16),
+    "fp4_w4a16": (DType.FP4, DType.BF16),
+    "fp4_w4a8": (DType.FP4, DType.FP8),
+}
+#: Numbers that multi-head latent attention caches for a token, and those that one score and its value cost a head.
+_LATENT, _LATENT_PAIR = 576, 192 + 128
+
+
+@frozen(eq=False)
+class Work:
+    """FLOP of the number format `dtype`, and bytes to and from device memory."""
+
+    flops: Floats
+    bytes: Floats
+    dtype: DType
+
+
+def formats(points: Points) -> tuple[DType, DType]:
+    """The formats of the weights and of the activations of *points*; raises DataError for one that ksim lacks."""
+    if points.dtype not in FORMATS:
+        raise DataError(str(points), f"{points.dtype!r} is no number format that ksim knows ({', '.join(FORMATS)})")
+    return FORMATS[points.dtype]
+
+
+def work(points: Points) -> Work:
+    """What each of *points* computes and moves at the least; raises DataError for an unknown number format."""
+    weights, activations = formats(points)
+    if points.family in COLLECTIVES:
+        return Work(np.zeros(len(points)), points["bytes"].astype(np.float64), DType.BF16)
+    if points.family in _PRODUCTS:
+        flops, moved = _PRODUCTS[points.family](points, weights.bytes, activations.bytes)
+        return Work(flops, moved, DType.BF16 if points.batches else activations)
+    moved = _MOVED[points.family](*(points[name].astype(np.float64) for name in _ARGUMENTS[points.family]))
+    return Work(np.zeros(len(points)), moved, DType.FP32)
+
+
+def floor(points: Points, gpu: Gpu) -> Floats:
+    """The seconds that no kernel of *points* can beat on *gpu*."""
+    done = work(points)
+    if points.family in COLLECTIVES:
+        gpus = points["gpus"].astype(np.float64)
+        return np.asarray((gpus - 1) / gpus * done.bytes / (gpu.nvlink or gpu.pcie), dtype=np.float64)
+    peak = gpu.flops.get(done.dtype, max(gpu.flops.values()))
+    return np.maximum(done.flops / peak, done.bytes / gpu.bandwidth)
+
+
+def pairs(batches: Batches, window: Ints | None = None) -> tuple[Ints, Ints]:
+    """How many (query, key) pairs causal attention has, and how many keys it reads.
+
+    `window` is how many tokens a query sees back, its own among them; 0 or less means all.
+    """
+    new, length = batches.qlens, batches.kvlens
+    seen = length.copy()
+    if window is not None:
+        of_runs = np.repeat(window, np.diff(batches.starts))
+        seen = np.where(of_runs > 0, np.minimum(of_runs, length), length)
+    growing = np.clip(seen - (length - new), 0, new)  # queries that do not yet see a whole window
+    first = length - new
+    count = growing * first + growing * (growing + 1) // 2 + (new - growing) * seen
+    read = np.minimum(length, seen + new - 1)
+    return batches.total(batches.counts * count), batches.total(batches.counts * read)
+
+
+def _gemm(points: Points, weights: float, activations: float) -> tuple[Floats, Floats]:
+    m, n, k = (points[name].astype(np.float64) for name in "mnk")
+    return 2.0 * m * n * k, k * n * weights + m * k * activations + m * n * DType.BF16.bytes
+
+
+def _attention(points: Points, cache: float, _: float) -> tuple[Floats, Floats]:
+    assert points.batches is not None
+    heads, kv_heads, size = (points[name].astype(np.float64) for name in ("hq", "hkv", "d"))
+    computed, read = pairs(points.batches, points.columns.get("window"))
+    rows = points.batches.queries * heads * size * DType.BF16.bytes
+    return 4.0 * computed * heads * size, 2.0 * rows + 2.0 * read * kv_heads * size * cache
+
+
+def _mla(points: Points, cache: float, _: float) -> tuple[Floats, Floats]:
+    assert points.batches is not None
+    computed, read = pairs(points.batches)
+    heads = points["hq"].astype(np.float64)
+    return 2.0 * computed * heads * _LATENT_PAIR, read.astype(np.float64) * _LATENT * cache
+
+
+def _moe(points: Points, weights: float, activations: float) -> tuple[Floats, Floats]:
+    """Of one rank; where it is not known how many experts were active, as few as the choice of one token needs."""
+    tokens, experts, top, hidden, inter = (points[name].astype(np.float64) for name in ("t", "e", "topk", "h", "inter"))
+    ranks = np.maximum(points.columns.get("ep", np.ones(len(points))), 1)
+    active = points.columns.get("active", np.full(len(points), -1))
+    active = np.where(active > 0, active, np.minimum(top, experts) / ranks)
+    flops = 2.0 * tokens * top / ranks * 3.0 * hidden * inter
+    return flops, 3.0 * active * hidden * inter * weights + tokens * hidden * (activations + DType.BF16.bytes)
+
+
+#: Families that compute products of matrices.
+_PRODUCTS: Mapping[str, Callable[[Points, float, float], tuple[Floats, Floats]]] = {
+    "gemm": _gemm, "attention": _attention, "mla": _mla, "moe": _moe}
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "rms_norm": ("t", "h"), "fused_add_rms_norm": ("t", "h"), "silu_mul": ("t", "inter"), "quantize": ("t", "h"),
+    "rope": ("t", "hq", "hkv", "d"), "kv_write": ("t", "hkv", "d"), "argmax": ("t", "vocab"), "copy": ("bytes",)}
+#: Bytes that the other families read and write; numbers in BF16, but for logits, which argmax takes in FP32.
+_MOVED: Mapping[str, Callable[..., Floats]] = {
+    "rms_norm": lambda t, h: 2.0 * (2 * t * h + h),
+    "fused_add_rms_norm": lambda t, h: 2.0 * (4 * t * h + h),
+    "silu_mul": lambda t, inter: 2.0 * 3 * t * inter,
+    "quantize": lambda t, h: 3.0 * t * h,
+    "rope": lambda t, hq, hkv, d: 2.0 * 2 * t * (hq + hkv) * d,
+    "kv_write": lambda t, hkv, d: 2.0 * 4 * t * hkv * d,
+    "argmax": lambda t, vocab: 4.0 * t * vocab + 4.0 * t,
+    "copy": lambda size: 2.0 * size,
+}

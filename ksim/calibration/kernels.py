@@ -1,0 +1,89 @@
+"""Points as the kernels that ksim simulates, one by one."""
+
+from collections.abc import Callable, Mapping
+
+from ksim.calibration.bounds import formats
+from ksim.calibration.measurements import Points
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.oracles.waves import Waves
+from ksim.flow.batch import Batch
+from ksim.foundation.errors import DataError
+from ksim.foundation.units import DType
+from ksim.specs.hardware import Gpu
+
+
+def kernels(points: Points, point: int) -> list[Kernel]:
+    """What is launched for one of *points*; raises DataError for a family that is no kernel of one GPU."""
+    if points.family not in _MAKERS:
+        raise DataError(str(points), f"is not of the families that a single GPU runs ({', '.join(_MAKERS)})")
+    return _MAKERS[points.family](points, point)
+
+
+def seconds(points: Points, gpu: Gpu, oracle: Waves | None = None) -> list[float]:
+    """How long the `waves` oracle, or another, expects each of *points* to take on *gpu*."""
+    oracle = oracle or Waves()
+    return [sum(oracle.seconds(kernel, gpu) for kernel in kernels(points, i)) for i in range(len(points))]
+
+
+def _values(points: Points, point: int, *names: str) -> tuple[int, ...]:
+    return tuple(int(points[name][point]) for name in names)
+
+
+def _gemm(points: Points, point: int) -> list[Kernel]:
+    m, n, k = _values(points, point, "m", "n", "k")
+    return [Gemm(m, n, k, *formats(points))]
+
+
+def _attention(points: Points, point: int) -> list[Kernel]:
+    assert points.batches is not None
+    window = int(points["window"][point]) if "window" in points.columns else 0
+    heads, kv_heads, size = _values(points, point, "hq", "hkv", "d")
+    layer = AttentionLayer(heads, kv_heads, size, max(0, window), formats(points)[0])
+    sequences = zip(*(lengths.tolist() for lengths in points.batches.lengths(point)), strict=True)
+    return [layer.over(Batch.of(*((new, length - new) for new, length in sequences)))]
+
+
+def _moe(points: Points, point: int) -> list[Kernel]:
+    """The fused kernels of a mixture, its rows spread evenly over the experts."""
+    tokens, experts, top, hidden, inter = _values(points, point, "t", "e", "topk", "h", "inter")
+    weights, activations = formats(points)
+    loads, rows = even_loads(tokens, top, experts), tokens * top
+    return [GroupedGemm(loads, 2 * inter, hidden, tokens, weights, activations, inputs=tokens),
+            _moving("silu_mul", 2 * rows * inter, rows * inter, rows),
+            GroupedGemm(loads, hidden, inter, tokens, weights, activations),
+            _moving("moe_combine", rows * hidden, tokens * hidden, tokens)]
+
+
+def _moving(family: str, read: float, written: float, rows: int) -> Pointwise:
+    """So many numbers in BF16."""
+    return Pointwise(family, DType.BF16.bytes * read, DType.BF16.bytes * written, 0.0, rows)
+
+
+def _moves(family: str, moved: Callable[..., tuple[float, float]],
+           *names: str) -> Callable[[Points, int], list[Kernel]]:
+    """Kernels whose rows are tokens; a copy has one of every 32 KiB."""
+    def makes(points: Points, point: int) -> list[Kernel]:
+        values = _values(points, point, *names)
+        return [_moving(family, *moved(*values), values[0] if names[0] == "t" else max(1, values[0] // 32768))]
+
+    return makes
+
+
+#: Of what moves memory: numbers read and written, as the equations of the models say.
+_MAKERS: Mapping[str, Callable[[Points, int], list[Kernel]]] = {
+    "gemm": _gemm,
+    "attention": _attention,
+    "moe": _moe,
+    "rms_norm": _moves("rms_norm", lambda t, h: ((t + 1) * h, t * h), "t", "h"),
+    "fused_add_rms_norm": _moves("fused_add_rms_norm", lambda t, h: ((2 * t + 1) * h, 2 * t * h), "t", "h"),
+    "silu_mul": _moves("silu_mul", lambda t, inter: (2 * t * inter, t * inter), "t", "inter"),
+    "quantize": _moves("quantize", lambda t, h: (t * h, t * h / 2), "t", "h"),
+    "rope": _moves("rope", lambda t, hq, hkv, d: (t * (hq + hkv) * d,) * 2, "t", "hq", "hkv", "d"),
+    "kv_write": _moves("kv_write", lambda t, hkv, d: (2 * t * hkv * d,) * 2, "t", "hkv", "d"),
+    "argmax": _moves("argmax", lambda t, vocab: (2 * t * vocab, 2 * t), "t", "vocab"),
+    "copy": _moves("copy", lambda size: (size / 2,) * 2, "bytes"),
+}

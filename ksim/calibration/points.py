@@ -1,0 +1,120 @@
+"""Which kernels to measure on a GPU so that its profile can be fitted, within a budget of GPU time."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import numpy as np
+from attrs import frozen
+
+from ksim.calibration.checks import FEWEST
+from ksim.calibration.grids import GRIDS, Layers
+from ksim.calibration.kernels import seconds
+from ksim.calibration.measurements import CHECKS, Floats, Ints, Points
+from ksim.calibration.timing import cost, fits
+from ksim.compute.model import Model
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.specs.hardware import Gpu
+
+#: Seconds of GPU time that a sweep may take, and that one kernel may.
+BUDGET, LONGEST = 300.0, 0.025
+
+
+@frozen(eq=False)
+class Plan:
+    """Points to measure, and what each is expected to cost: seconds of GPU time to time it."""
+
+    points: tuple[Points, ...]
+    costs: tuple[Floats, ...]
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(cost.sum() for cost in self.costs))
+
+    def families(self) -> list[tuple[str, int, int, float]]:
+        """For each family and number format: points to calibrate with, points to check with, expected seconds."""
+        rows = []
+        for name, group in groupby(zip(self.points, self.costs, strict=True), key=lambda pair: str(pair[0])):
+            parts = list(group)
+            checks = sum(int(np.isin(points.tags, CHECKS).sum()) for points, _ in parts)
+            rows.append((name, sum(len(points) for points, _ in parts) - checks, checks,
+                         float(sum(cost.sum() for _, cost in parts))))
+        return rows
+
+
+def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), budget: float = BUDGET) -> Plan:
+    """The points of *families*, of all by default, with the layers of *models* among them, for *gpu*.
+
+    What does not fit its memory or takes too long for one kernel is left out.  A *budget* of GPU time, in seconds, that
+    is too short for the rest thins out every family alike; a longer one has all points of a shorter one.
+    Raises UnknownName for a family that is none, ConfigError for a budget too short to calibrate anything.
+    """
+    wanted = list(families) or list(GRIDS)
+    for name in wanted:
+        if name not in GRIDS:
+            raise UnknownName("kernel family", name, GRIDS)
+    layers = Layers.of(models)
+    grids = _distinct([points for name in dict.fromkeys(wanted) for points in GRIDS[name](gpu, layers)])
+    every = [part for part in (_usable(points, gpu) for points in grids) if len(part[0])]
+    costs = [cost for _, cost in every]
+    orders = [_spread(points) for points, _ in every]
+    kept = _within(budget, [cost[order] for cost, order in zip(costs, orders, strict=True)])
+    chosen = [np.sort(order[:count]) for order, count in zip(orders, kept, strict=True)]
+    return Plan(tuple(points.take(rows) for (points, _), rows in zip(every, chosen, strict=True)),
+                tuple(cost[rows] for cost, rows in zip(costs, chosen, strict=True)))
+
+
+def _distinct(grids: Sequence[Points]) -> list[Points]:
+    """*grids* without shapes that an earlier one of the same family and format has, so that no check is of the grid."""
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for points in grids:
+        shapes = [(str(points), *shape) for shape in zip(*(column.tolist() for column in points.shape()), strict=True)]
+        kept.append(points.take(np.array([shape not in seen for shape in shapes], dtype=bool)))
+        seen.update(shapes)
+    return kept
+
+
+def _usable(points: Points, gpu: Gpu) -> tuple[Points, Floats]:
+    """Those of *points* that fit *gpu* and do not take too long, and what each costs."""
+    points = points.take(fits(points, gpu))
+    expected = np.array(seconds(points, gpu))
+    short = expected <= LONGEST
+    return points.take(short), np.array([cost(each) for each in expected[short]])
+
+
+def _within(budget: float, costs: Sequence[Floats]) -> list[int]:
+    """How many of each group cost at most *budget* together: the same share of all, but enough to calibrate."""
+    def counts(share: float) -> list[int]:
+        return [max(min(FEWEST, len(group)), int(share * len(group))) for group in costs]
+
+    def total(share: float) -> float:
+        return float(sum(group[:count].sum() for group, count in zip(costs, counts(share), strict=True)))
+
+    if total(0.0) > budget:
+        raise ConfigError("--budget", f"{budget:g} s is too short for {FEWEST} points of each family; "
+                                      f"give at least {np.ceil(total(0.0)):.0f} s, or fewer --families")
+    if total(1.0) <= budget:
+        return counts(1.0)
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if total(middle) <= budget else (low, middle)
+    return counts(low)
+
+
+def _spread(points: Points) -> Ints:
+    """An order in which each point is as far from all before it as can be, in logarithms of the shape."""
+    columns = [np.log2(column.astype(np.float64) + 1.0) for column in points.columns.values()]
+    if points.batches:
+        columns += [np.log2(sums.astype(np.float64)) for sums in (
+            points.batches.sequences, points.batches.queries,
+            points.batches.total(points.batches.counts * points.batches.kvlens))]
+    places = np.column_stack(columns)
+    order = np.zeros(len(places), dtype=np.int64)
+    order[0] = int(np.argmin(places.sum(axis=1)))
+    distance = np.full(len(places), np.inf)
+    for i in range(1, len(places)):
+        distance = np.minimum(distance, np.abs(places - places[order[i - 1]]).sum(axis=1))
+        distance[order[i - 1]] = -1.0
+        order[i] = int(np.argmax(distance))
+    return order

@@ -1,0 +1,159 @@
+"""Columns of a CSV or Parquet file, as arrays, with the place of each row for messages."""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from attrs import evolve, frozen
+
+from ksim.calibration.measurements import MISSING, Column, Floats, Ints, Texts
+from ksim.foundation.errors import DataError
+
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_LIST_MARKS = re.compile(r"[\[\](),;|]")
+
+
+class NoTable(DataError):
+    """A file that is no table at all."""
+
+
+@frozen(eq=False)
+class Frame:
+    """A table of the file at `path`; `places` is where each row stands there, counted in `unit`."""
+
+    path: Path
+    table: Any
+    places: Ints
+    unit: str
+
+    @property
+    def names(self) -> list[str]:
+        names: list[str] = self.table.column_names
+        return names
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def texts(self, name: str) -> Texts:
+        """A column as texts, empty where it is."""
+        column = self.table[name]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        filled = pc.fill_null(column.cast(pa.string()), "")
+        return np.array(filled.to_pylist(), dtype=np.str_) if len(self) else np.array([], dtype="U1")
+
+    def numbers(self, name: str) -> Floats:
+        """A column as numbers, NaN where it holds none."""
+        column = self.table[name]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            valid = pc.match_substring_regex(column, _NUMBER)
+            column = pc.utf8_trim_whitespace(pc.if_else(valid, column, pa.scalar(None, column.type)))
+        try:
+            return np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(), dtype=np.float64)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(str(self.path), f"column {name!r} cannot be read as numbers: {error}") from None
+
+    def whole(self, name: str) -> Ints:
+        """A column as whole numbers, MISSING where it holds none, or a negative one."""
+        if pa.types.is_integer(self.table[name].type) and not self.table[name].null_count:
+            return np.asarray(np.maximum(self.table[name].to_numpy().astype(np.int64), MISSING), dtype=np.int64)
+        return _whole(self.numbers(name))
+
+    def lists(self, name: str) -> tuple[Ints, Ints]:
+        """A column of lists: where each begins (and the last ends), and all their numbers in a row."""
+        column = self.table[name]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            parsed = [_parse(text or "") for text in column.to_pylist()]
+            flat = [number for numbers in parsed for number in numbers]
+            return np.cumsum([0, *map(len, parsed)], dtype=np.int64), np.array(flat, dtype=np.int64)
+        if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+            raise DataError(str(self.path), f"column {name!r} holds no lists, such as [1, 1, 201] or \"1 1 201\"")
+        sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        numbers = pc.list_flatten(column).cast(pa.float64())
+        return np.concatenate(([0], np.cumsum(sizes))), _whole(pc.fill_null(numbers, np.nan).to_numpy())
+
+    def renamed(self, names: Mapping[str, str]) -> "Frame":
+        """The same with other names for some columns."""
+        return evolve(self, table=self.table.rename_columns([names.get(name, name) for name in self.names]))
+
+    def having(self, name: str, values: Column) -> "Frame":
+        """The same with a column more."""
+        return evolve(self, table=self.table.append_column(name, pa.array(values)))
+
+    def take(self, rows: Column) -> "Frame":
+        """The chosen *rows*, indices or a mask."""
+        chosen = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return evolve(self, table=self.table.take(pa.array(chosen)), places=self.places[chosen])
+
+    def where(self, name: str, *values: str) -> "Frame":
+        """The rows whose column *name* is one of *values*."""
+        mask = pc.is_in(self.table[name].cast(pa.string()), value_set=pa.array(values, pa.string()))
+        return self.take(np.asarray(mask.to_numpy(zero_copy_only=False), dtype=bool))
+
+    def groups(self, *names: str) -> Iterator[tuple[dict[str, str], "Frame"]]:
+        """For each combination of values of the columns *names* that there are: these values, and their rows."""
+        present = [name for name in names if name in self.names]
+        place, kinds = np.zeros(len(self), dtype=np.int64), []
+        for name in present:
+            column = self.table[name]
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            coded = pc.fill_null(column.cast(pa.string()), "").combine_chunks().dictionary_encode()
+            kinds.append(coded.dictionary.to_pylist())
+            place = place * max(1, len(kinds[-1])) + coded.indices.to_numpy()
+        for code in np.unique(place):
+            values, rest = {}, int(code)
+            for name, known in zip(reversed(present), reversed(kinds), strict=True):
+                rest, index = divmod(rest, max(1, len(known)))
+                values[name] = known[index]
+            yield {name: values.get(name, "") for name in names}, self.take(place == code)
+
+
+def _whole(numbers: Floats) -> Ints:
+    good = (numbers >= 0) & (numbers < 2**53) & (np.floor(numbers) == numbers)
+    return np.where(good, numbers, MISSING).astype(np.int64)
+
+
+def _parse(text: str) -> list[int]:
+    """Numbers such as ``1 1 201`` or ``[1, 1, 201]``; MISSING for what is none."""
+    return [int(word) if word.isdecimal() else MISSING for word in _LIST_MARKS.sub(" ", text).split()]
+
+
+def load(path: Path) -> Frame:
+    """Load a Parquet file, or a CSV file with every column a text; raise NoTable for what is neither."""
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        if parquet:
+            table = pq.read_table(path)
+            return Frame(path, table, np.arange(table.num_rows), "row")
+        table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+                                convert_options=_texts(path))
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error) as error:
+        raise NoTable(str(path), f"is neither Parquet nor CSV: {error}") from None
+    return Frame(path, table, _line_numbers(path, table.num_rows), "line")
+
+
+def _texts(path: Path) -> Any:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(file), [])
+    return pa_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False)
+
+
+def _line_numbers(path: Path, rows: int) -> Ints:
+    """The line that each row begins in; the header is line 1."""
+    lines = path.read_bytes().splitlines()
+    filled = np.array([number for number, line in enumerate(lines, 1) if line.strip()][1:], dtype=np.int64)
+    return filled if len(filled) == rows else np.arange(2, rows + 2)

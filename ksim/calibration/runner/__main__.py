@@ -1,0 +1,38 @@
+"""``python -m ksim.calibration.runner POINTS -o FOLDER``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ksim.calibration.reading.sweep import points
+from ksim.calibration.runner.sweep import run
+from ksim.foundation.errors import KsimError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the points of a file on this machine's GPU; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ksim.calibration.runner",
+                                     description="Measure the points that ksim sweep-kernels wrote, on this GPU.")
+    parser.add_argument("points", type=Path, help="file of points, .csv or .parquet")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER",
+                        help="folder for kernels_<family>.parquet; what is there already is not measured again")
+    given = parser.parse_args(arguments)
+    try:
+        listed = points(given.points)
+        from ksim.calibration.runner.torch_device import TorchDevice
+
+        written = run(listed, given.output, TorchDevice())
+    except KsimError as error:
+        print(f"ksim: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"ksim: interrupted; what was measured is in {given.output}, and the same command goes on from there",
+              file=sys.stderr)
+        return 130
+    print(f"{len(written)} files in {given.output}; calibrate with them: ksim calibrate {given.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

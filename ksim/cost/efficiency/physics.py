@@ -1,0 +1,28 @@
+"""What physics says about kernels before anything is learned: a reference time, and numbers without a dimension."""
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@frozen
+class Physics:
+    """Of an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
+
+    `roofline` is ``max(compute, memory)``: FLOP over the peak with wave
+    quantisation, and bytes over the bandwidth, both in seconds.  `waves` and
+    `idle` are of the launch assumed, `launch` its place in the family's
+    `LAUNCHES`.  `features` has a row a kernel and a column for each of the
+    family's `FEATURES`, none of which has a dimension.
+    """
+
+    seconds: Array
+    roofline: Array
+    compute: Array
+    memory: Array
+    waves: Array
+    idle: Array
+    launch: NDArray[np.intp]
+    features: Array

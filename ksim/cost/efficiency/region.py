@@ -1,0 +1,56 @@
+"""Where measurements lie: a convex region around them, and how far outside it something is."""
+
+from itertools import combinations
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+def _array(value: ArrayLike) -> Array:
+    return np.asarray(value, dtype=np.float64)
+
+
+@frozen(eq=False)
+class Region:
+    """Bounds on each input, and on the sum and the difference of each pair, all in spreads of the data.
+
+    That is the smallest convex shape with faces in these directions around the
+    data: tighter than a box, for shapes that grow together, and as quick to ask.
+    """
+
+    mean: Array = field(converter=_array)
+    scale: Array = field(converter=_array)
+    lowest: Array = field(converter=_array)
+    highest: Array = field(converter=_array)
+
+    @classmethod
+    def around(cls, inputs: Array) -> "Region":
+        """The region of *inputs*, one row a measurement; an input that never varies is not looked at."""
+        mean, spread = inputs.mean(axis=0), inputs.std(axis=0)
+        scale = np.where(spread > 1e-9, spread, np.inf)
+        faces = (inputs - mean) / scale @ _directions(inputs.shape[1])
+        return cls(mean, scale, faces.min(axis=0), faces.max(axis=0))
+
+    def beyond(self, inputs: Array) -> Array:
+        """How far outside each row is, as a share of the data's own extent in that direction; 0 inside."""
+        faces = (inputs - self.mean) / self.scale @ _directions(len(self.mean))
+        extent = np.maximum(self.highest - self.lowest, 1e-9)
+        over = np.maximum(self.lowest - faces, faces - self.highest) / extent
+        # A float32 file rounds its bounds: what lies on the border is inside.
+        furthest: Array = over.max(axis=1)
+        return np.where(furthest > 1e-5, furthest, 0.0)
+
+
+_DIRECTIONS: dict[int, Array] = {}
+
+
+def _directions(inputs: int) -> Array:
+    """Columns: every axis, and the sum and the difference of every two."""
+    if inputs not in _DIRECTIONS:
+        axes = np.eye(inputs)
+        pairs = [axes[i] + sign * axes[j] for i, j in combinations(range(inputs), 2) for sign in (1, -1)]
+        _DIRECTIONS[inputs] = np.array([*axes, *pairs]).T
+    return _DIRECTIONS[inputs]

@@ -1,0 +1,48 @@
+"""Ragged batches in flat arrays, against plain lists."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.calibration.measurements import Batches, listed
+
+batch = st.lists(st.tuples(st.integers(1, 4), st.integers(4, 6)), max_size=6)
+several = st.lists(batch, min_size=1, max_size=5)
+
+
+def plain(batches):
+    return [list(zip(*(lengths.tolist() for lengths in batches.lengths(i)), strict=True)) for i in range(len(batches))]
+
+
+@settings(deadline=None)
+@given(several)
+def test_what_goes_in_comes_out(lists):
+    batches = Batches.of(*lists)
+    assert plain(batches) == lists
+    assert batches.sequences.tolist() == [len(pairs) for pairs in lists]
+    assert batches.queries.tolist() == [sum(new for new, _ in pairs) for pairs in lists]
+
+
+@settings(deadline=None)
+@given(several, st.data())
+def test_taking_and_joining_are_those_of_lists(lists, data):
+    places = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=6))
+    batches = Batches.of(*lists)
+    assert plain(batches.take(np.array(places, dtype=np.int64))) == [lists[i] for i in places]
+    assert plain(Batches.join([batches, batches])) == lists * 2
+    assert plain(batches.take(np.array([bool(pairs) for pairs in lists]))) == [pairs for pairs in lists if pairs]
+
+
+@settings(deadline=None)
+@given(several)
+def test_keys_tell_batches_apart(lists):
+    keys = Batches.of(*lists).keys()
+    for i, first in enumerate(lists):
+        for j, second in enumerate(lists):
+            assert (keys[i] == keys[j]) == (first == second)
+
+
+def test_a_handful_of_rows_is_named():
+    assert listed([3]) == "row 3"
+    assert listed(np.array([3, 4]), "line") == "lines 3, 4"
+    assert listed(range(5000)) == "rows 0, 1, 2, 3, 4 ... (5,000 in all)"
