@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.oracles import GOALS, ORACLES, figures
 from benchmarks.scheduler import VLLM, microseconds
 from benchmarks.workloads import scenarios
 from benchmarks.yardstick import events_per_second
@@ -34,6 +35,7 @@ def main() -> None:
                       f"{5000 / simulation:.0f}" if simulation else "-", "", "", "")
     console.print(table)
     console.print(_scheduler())
+    console.print(_oracles())
 
 
 def _scheduler() -> Table:
@@ -47,6 +49,19 @@ def _scheduler() -> Table:
     for waiting, blocks in ((10, 32768), (10_000, 32768), (1_000_000, 32768), (0, 8192), (0, 1 << 20)):
         ours = min(microseconds("decode", 64, 300, waiting, blocks) for _ in range(3))
         table.add_row("decode", "64", str(waiting), str(blocks), f"{ours:.1f}", "", "")
+    return table
+
+
+def _oracles() -> Table:
+    """The oracles alone, beside what they may take."""
+    found = {oracle: figures(oracle) for oracle in ORACLES}
+    columns = list(dict.fromkeys(column for row in found.values() for column in row))
+    table = Table(title="CPU time of the oracles, on a step of llama-3.1-70b, one rank of eight H200s", title_justify="left")
+    for column in ("oracle", *columns):
+        table.add_column(column, justify="left" if column == "oracle" else "right")
+    for oracle, row in found.items():
+        table.add_row(oracle, *(f"{row[column]:.3g}" if column in row else "" for column in columns))
+    table.add_row("[dim]goal[/]", *(f"{GOALS[column]:.3g}" if column in GOALS else "" for column in columns))
     return table
 
 

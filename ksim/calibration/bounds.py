@@ -9,6 +9,7 @@ import numpy as np
 from attrs import frozen
 
 from ksim.calibration.measurements import COLLECTIVES, Batches, Floats, Ints, Points
+from ksim.calibration.traffic import MOVES
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
@@ -51,8 +52,8 @@ def work(points: Points) -> Work:
     if points.family in _PRODUCTS:
         flops, moved = _PRODUCTS[points.family](points, weights.bytes, activations.bytes)
         return Work(flops, moved, DType.BF16 if points.batches else activations)
-    moved = _MOVED[points.family](*(points[name].astype(np.float64) for name in _ARGUMENTS[points.family]))
-    return Work(np.zeros(len(points)), moved, DType.FP32)
+    _, read, written = MOVES[points.family].of(points)
+    return Work(np.zeros(len(points)), (read + written).astype(np.float64), DType.FP32)
 
 
 def floor(points: Points, gpu: Gpu) -> Floats:
@@ -115,17 +116,3 @@ def _moe(points: Points, weights: float, activations: float) -> tuple[Floats, Fl
 #: Families that compute products of matrices.
 _PRODUCTS: Mapping[str, Callable[[Points, float, float], tuple[Floats, Floats]]] = {
     "gemm": _gemm, "attention": _attention, "mla": _mla, "moe": _moe}
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "rms_norm": ("t", "h"), "fused_add_rms_norm": ("t", "h"), "silu_mul": ("t", "inter"), "quantize": ("t", "h"),
-    "rope": ("t", "hq", "hkv", "d"), "kv_write": ("t", "hkv", "d"), "argmax": ("t", "vocab"), "copy": ("bytes",)}
-#: Bytes that the other families read and write; numbers in BF16, but for logits, which argmax takes in FP32.
-_MOVED: Mapping[str, Callable[..., Floats]] = {
-    "rms_norm": lambda t, h: 2.0 * (2 * t * h + h),
-    "fused_add_rms_norm": lambda t, h: 2.0 * (4 * t * h + h),
-    "silu_mul": lambda t, inter: 2.0 * 3 * t * inter,
-    "quantize": lambda t, h: 3.0 * t * h,
-    "rope": lambda t, hq, hkv, d: 2.0 * 2 * t * (hq + hkv) * d,
-    "kv_write": lambda t, hkv, d: 2.0 * 4 * t * hkv * d,
-    "argmax": lambda t, vocab: 4.0 * t * vocab + 4.0 * t,
-    "copy": lambda size: 2.0 * size,
-}

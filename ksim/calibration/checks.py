@@ -197,7 +197,8 @@ def _merge(measured: Measurements) -> tuple[Measurements, list[Excluded]]:
     """One row a shape: the median of those that agree; shapes whose rows do not are left out."""
     if len(measured) < 2:
         return measured, []
-    group = _groups(measured.shape())
+    # Points of one shape under different tags are a grid and its check: they must not lend each other their times.
+    group = _groups([*measured.shape(), measured.tags])
     order = np.lexsort((measured.seconds, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=MISSING))
     ends = np.append(starts[1:], len(order)) - 1

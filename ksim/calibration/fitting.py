@@ -1,11 +1,11 @@
 """Fit small models to log efficiencies: one function a kind, each from inputs, targets and weights."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.cost.efficiency.models import (
     BoundedHead,
@@ -40,6 +40,11 @@ class Recipe:
         return KINDS[self.kind](inputs, targets, weights, **self.options)
 
 
+def nothing(inputs: Array, targets: Array, weights: Array) -> Constant:
+    """What physics says stands."""
+    return Constant(0.0)
+
+
 def constant(inputs: Array, targets: Array, weights: Array) -> Constant:
     """The weighted median."""
     order = np.argsort(targets)
@@ -62,7 +67,7 @@ def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -
 
 def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, floor: float = 0.01) -> BoundedHead:
     """``util = g - a / waves``: least squares in log time from a start at the median utilisation."""
-    optimize = _library("scipy.optimize")
+    optimize = library("scipy.optimize")
     count = inputs.shape[1] + 1
 
     def head(flat: Array) -> BoundedHead:
@@ -81,7 +86,7 @@ def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, 
 def trees(inputs: Array, targets: Array, weights: Array, count: int = 60, leaves: int = 12, rate: float = 0.12,
           fewest: int = 20) -> Trees:
     """Gradient-boosted trees for the least absolute error."""
-    ensemble = _library("sklearn.ensemble")
+    ensemble = library("sklearn.ensemble")
     forest = ensemble.GradientBoostingRegressor(
         loss="huber", n_estimators=count, max_leaf_nodes=leaves, max_depth=None, learning_rate=rate,
         min_samples_leaf=fewest, subsample=0.5, random_state=0).fit(inputs, targets, weights)
@@ -107,7 +112,7 @@ def _flat(grown: list[Any], base: float, rate: float) -> Trees:
 def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
             rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Network:
     """Perceptrons that differ in where they started; rows are drawn by weight, for the library knows none."""
-    perceptrons = _library("sklearn.neural_network")
+    perceptrons = library("sklearn.neural_network")
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
     rows = np.clip((inputs - mean) / scale, -reach, reach)
     grown = []
@@ -124,36 +129,60 @@ def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, mem
 
 
 def interpolation(inputs: Array, targets: Array, weights: Array, base: Recipe = Recipe("constant"),
-                  noise: float = 0.02, lengths: float | tuple[float, ...] = 0.0) -> Interpolation:
-    """A Gaussian process between the rows, on what *base* leaves; *lengths* 0 are found by leaving rows out."""
+                  most: int = 500) -> Interpolation:
+    """A Gaussian process between the rows, on what *base* leaves; lengths and noise are likeliest for *most* rows."""
     started = base.fit(inputs, targets, weights)
     left = targets - started(inputs)
-    found = np.asarray(lengths, dtype=float) if lengths else _lengths(inputs, left, noise)
-    along = np.broadcast_to(found, inputs.shape[1])
-    points = inputs / along
-    return Interpolation(started, along, points, _inverse(points, left, noise)[0] @ left)
+    lengths, noise = _likeliest(inputs, left, most)
+    model = Interpolation(started, 1.0, [1.0], lengths[None], inputs, left)
+    return evolve(model, weights=np.linalg.solve(_between(model) + noise * np.eye(len(left)), left))
 
 
-def _inverse(points: Array, left: Array, noise: float) -> tuple[Array, Array]:
-    """The inverse covariance of the points, and what leaving each of them out would miss."""
-    variance = max(float(np.var(left)), 1e-12)
-    inverse = np.asarray(np.linalg.inv(covariance(points, points) + noise**2 / variance * np.eye(len(points))))
-    return inverse, inverse @ left / np.diag(inverse)
+def layered_interpolation(inputs: Array, targets: Array, weights: Array, amplitudes: Sequence[float],
+                          lengths: Sequence[Sequence[float]], slopes: Sequence[float], noise: float,
+                          cut: float = 3.0) -> Interpolation:
+    """A Gaussian process with exponential kernels, all of it given but the values: for what jumps from row to row.
+
+    It stands on ``inputs @ slopes``.  Rows further than *cut* robust deviations from what the others say of them are
+    pulled in to there, three times over.
+    """
+    trend = inputs @ np.asarray(slopes)
+    middle = constant(inputs, targets - trend, weights).value
+    started = Linear(middle, slopes, -np.inf, np.inf)
+    left = targets - started(inputs)
+    model = Interpolation(started, 0.0, amplitudes, lengths, inputs, left)
+    inverse = np.linalg.inv(_between(model) + noise * np.eye(len(inputs)))
+    for _ in range(3):
+        missed = inverse @ left / np.diag(inverse)  # by each row, were it left out
+        most = cut * 1.4826 * float(np.median(np.abs(missed)))
+        left = left - np.sign(missed) * np.maximum(np.abs(missed) - most, 0.0)
+    return evolve(model, weights=inverse @ left)
 
 
-def _lengths(inputs: Array, left: Array, noise: float) -> Array:
-    """Kernel lengths along each input that miss least when each row is left out, on a sample of the rows."""
-    optimize = _library("scipy.optimize")
-    sample = np.random.default_rng(0).permutation(len(inputs))[:600]
-    spread = np.maximum(inputs.std(axis=0), 1e-9)
+def _between(model: Interpolation) -> Array:
+    """The covariance of the model's points."""
+    total = np.zeros((len(model.points), len(model.points)))
+    for amplitude, lengths in zip(model.amplitudes, model.lengths, strict=True):
+        rows = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
+        total += amplitude * covariance(rows, rows, float(model.smooth))
+    return total
 
-    def missed(logs: Array) -> float:
-        return float(np.abs(_inverse(inputs[sample] / np.exp(logs), left[sample], noise)[1]).mean())
 
-    found = optimize.minimize(missed, np.log(2.0 * spread), method="Powell",
-                              bounds=[(np.log(0.1 * s), np.log(100.0 * s)) for s in spread],
-                              options={"maxfev": 40 * inputs.shape[1], "xtol": 0.05, "ftol": 1e-3})
-    return np.asarray(np.exp(found.x))
+def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
+    """The kernel's length along each input, and the share of noise in the variance, by marginal likelihood."""
+    processes = library("sklearn.gaussian_process")
+    kernels = library("sklearn.gaussian_process.kernels")
+    scale = np.maximum(inputs.std(axis=0), 1e-9)
+    sample = np.random.default_rng(0).permutation(len(inputs))[:most]
+    kernel = (kernels.ConstantKernel(1.0, (1e-3, 1e3)) * kernels.Matern(np.full(inputs.shape[1], 1.5), (0.2, 20.0), 1.5)
+              + kernels.WhiteKernel(0.1, (1e-4, 1e1)))
+    process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    with warnings.catch_warnings():  # a length at its bound is one along which nothing happens
+        warnings.simplefilter("ignore")
+        process.fit(inputs[sample] / scale, left[sample])
+    found = process.kernel_
+    # The library's kernel has the square root of 3 beside the distance.
+    return scale * found.k1.k2.length_scale / 3**0.5, float(found.k2.noise_level / found.k1.k1.constant_value)
 
 
 def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Recipe) -> Mean:
@@ -161,12 +190,15 @@ def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Reci
 
 
 KINDS: Mapping[str, Callable[..., Model]] = {
-    "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees, "network": network,
-    "interpolation": interpolation, "mean": mean,
+    "nothing": nothing, "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees,
+    "network": network, "interpolation": interpolation, "layered_interpolation": layered_interpolation, "mean": mean,
 }
 
 
-def _library(name: str) -> Any:
+NOTHING = Recipe("nothing")
+
+
+def library(name: str) -> Any:
     """Import what only fitting needs; raises ConfigError that says how to install it."""
     from importlib import import_module
 

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 
 from ksim.calibration.bounds import formats
 from ksim.calibration.measurements import Points
+from ksim.calibration.traffic import MOVES
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.loads import loads
 from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
@@ -48,13 +50,14 @@ def _attention(points: Points, point: int) -> list[Kernel]:
 
 
 def _moe(points: Points, point: int) -> list[Kernel]:
-    """The fused kernels of a mixture, its rows spread evenly over the experts."""
+    """The fused kernels of a mixture, its rows spread over the experts as their popularity says."""
     tokens, experts, top, hidden, inter = _values(points, point, "t", "e", "topk", "h", "inter")
     weights, activations = formats(points)
-    loads, rows = even_loads(tokens, top, experts), tokens * top
-    return [GroupedGemm(loads, 2 * inter, hidden, tokens, weights, activations, inputs=tokens),
+    skew = max(0.0, float(points["skew"][point])) if "skew" in points.columns else 0.0
+    spread, rows = loads(tokens, top, experts, skew), tokens * top
+    return [GroupedGemm(spread, 2 * inter, hidden, tokens, weights, activations, inputs=tokens),
             _moving("silu_mul", 2 * rows * inter, rows * inter, rows),
-            GroupedGemm(loads, hidden, inter, tokens, weights, activations),
+            GroupedGemm(spread, hidden, inter, tokens, weights, activations),
             _moving("moe_combine", rows * hidden, tokens * hidden, tokens)]
 
 
@@ -63,27 +66,11 @@ def _moving(family: str, read: float, written: float, rows: int) -> Pointwise:
     return Pointwise(family, DType.BF16.bytes * read, DType.BF16.bytes * written, 0.0, rows)
 
 
-def _moves(family: str, moved: Callable[..., tuple[float, float]],
-           *names: str) -> Callable[[Points, int], list[Kernel]]:
-    """Kernels whose rows are tokens; a copy has one of every 32 KiB."""
-    def makes(points: Points, point: int) -> list[Kernel]:
-        values = _values(points, point, *names)
-        return [_moving(family, *moved(*values), values[0] if names[0] == "t" else max(1, values[0] // 32768))]
-
-    return makes
+def _moved(points: Points, point: int) -> list[Kernel]:
+    columns = MOVES[points.family].columns
+    rows, read, written = MOVES[points.family].of(dict(zip(columns, _values(points, point, *columns), strict=True)))
+    return [Pointwise(points.family, read, written, 0.0, rows)]
 
 
-#: Of what moves memory: numbers read and written, as the equations of the models say.
 _MAKERS: Mapping[str, Callable[[Points, int], list[Kernel]]] = {
-    "gemm": _gemm,
-    "attention": _attention,
-    "moe": _moe,
-    "rms_norm": _moves("rms_norm", lambda t, h: ((t + 1) * h, t * h), "t", "h"),
-    "fused_add_rms_norm": _moves("fused_add_rms_norm", lambda t, h: ((2 * t + 1) * h, 2 * t * h), "t", "h"),
-    "silu_mul": _moves("silu_mul", lambda t, inter: (2 * t * inter, t * inter), "t", "inter"),
-    "quantize": _moves("quantize", lambda t, h: (t * h, t * h / 2), "t", "h"),
-    "rope": _moves("rope", lambda t, hq, hkv, d: (t * (hq + hkv) * d,) * 2, "t", "hq", "hkv", "d"),
-    "kv_write": _moves("kv_write", lambda t, hkv, d: (2 * t * hkv * d,) * 2, "t", "hkv", "d"),
-    "argmax": _moves("argmax", lambda t, vocab: (2 * t * vocab, 2 * t), "t", "vocab"),
-    "copy": _moves("copy", lambda size: (size / 2,) * 2, "bytes"),
-}
+    "gemm": _gemm, "attention": _attention, "moe": _moe, **dict.fromkeys(MOVES, _moved)}

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 Texts = NDArray[np.str_]
 Column = NDArray[Any]
 
+#: What a sweep calls itself where tables name a serving engine.
+SWEEP = "sweep"
 #: What a column of whole numbers holds where a file has none, or none that can be read.
 MISSING = -1
 #: Tags of points that lie off the grids: to check a fit with, never to fit on.
@@ -190,6 +192,11 @@ class Source:
     device: str = ""
     unit: str = "row"
 
+    @property
+    def swept(self) -> bool:
+        """Whether the rows are a sweep's, and not of a table that a serving engine's collectors filled."""
+        return self.backend == SWEEP
+
     def at(self, rows: Sequence[int] | Ints) -> str:
         """Name the file and a handful of *rows*, and say how many there are."""
         return f"{self.file}, {listed(rows, self.unit)}"
@@ -216,7 +223,24 @@ class Measurements(Points):
         return self.source.at(self.rows[points])
 
 
-def listed(rows: Sequence[int] | Ints, unit: str = "row", most: int = 5) -> str:
+def joined(parts: Sequence[Measurements]) -> Measurements:
+    """*parts* of one family, number format and GPU as one, with the columns that all of them have.
+
+    The source is the first one's: what is said of rows must be said before.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    shared = [name for name in first.columns if all(name in part.columns for part in parts)]
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in shared}
+    batches = [part.batches for part in parts if part.batches is not None]
+    return evolve(first, columns=columns, tags=np.concatenate([part.tags for part in parts]),
+                  batches=Batches.join(batches) if batches else None,
+                  seconds=np.concatenate([part.seconds for part in parts]),
+                  rows=np.concatenate([part.rows for part in parts]))
+
+
+def listed(rows: Sequence[int] | Sequence[str] | Ints, unit: str = "row", most: int = 5) -> str:
     """Name at most *most* rows, and say how many there are in all: ``rows 3, 5, 8 ... (12 in all)``."""
     shown = ", ".join(str(row) for row in rows[:most])
     more = f" ... ({len(rows):,} in all)" if len(rows) > most else ""

@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `replay`, `step`, `roofline`, `trace` and `list`."""
+"""The command line: `ksim run`, `replay`, `step`, `roofline`, `sweep-kernels`, `calibrate`, `validate` and more."""
 
 import os
 import sys
@@ -32,13 +32,14 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import catalogue, roofline, run, step, sweep_kernels, trace, validate
+    from ksim.cli import calibrate, catalogue, roofline, run, step, sweep_kernels, trace, validate
 
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("step")(step.step)
     app.command("roofline")(roofline.roofline)
     app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
+    app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)
     app.add_typer(validate.app, name="validate")

@@ -35,6 +35,11 @@ def given(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None}
 
 
+def oracle_of(name: str | None) -> Any:
+    """What a scenario says of the oracle called *name*, which may be the path of a profile."""
+    return {"name": "measured", "path": name} if name and name.endswith(".npz") else name
+
+
 def _flag(field: "attrs.Attribute[Any]", hint: Any) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means not given."""
     kind = next((arg for arg in get_args(hint) if arg is not type(None)), hint)

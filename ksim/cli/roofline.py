@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import given, with_serve_flags
-from ksim.cli.step import _ANY
+from ksim.cli.flags import given, oracle_of, with_serve_flags
+from ksim.cli.step import ANY_WORKLOAD
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -25,7 +25,8 @@ def roofline(
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between; without"
                                         f" --prefill either, two steps: {_DECODE} and {_PREFILL}")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
-    oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
+    oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
+                                               " profile; by default measured where one ships, else learned")] = None,
     gpus: Annotated[str, typer.Option(help="GPUs to compare it with, with commas between; by default all of the"
                                       " catalogue")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="where to draw roofline.png and"
@@ -42,8 +43,8 @@ def roofline(
     from ksim.studies.scenario import Scenario
 
     batches = _batches(decode, prefill)
-    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle, "serve": serve or {},
-             "workload": {"synthetic": _ANY}}
+    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
+             "workload": {"synthetic": ANY_WORKLOAD}}
     scenario = Scenario.of(given(table), "roofline")
     site = Site.of(scenario)
     others = _others(scenario, str(site.scenario.gpu), gpus)

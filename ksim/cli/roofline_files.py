@@ -48,8 +48,9 @@ def content(report: Report) -> dict[str, Any]:
         batch, total = report.batches[step], sum(point.seconds for point in points)
         steps[step] = {"contexts": list(batch.contexts), "chunks": [list(chunk) for chunk in batch.chunks],
                        "seconds": total, "kernels": [kernel_row(point, total) for point in points]}
-    return {"model": scenario.model, "gpu": scenario.gpu, "system": scenario.system, "oracle": scenario.oracle.name,
-            "steps": steps, "families": [family_row(family) for family in report.survey.families],
+    return {"model": scenario.model, "gpu": scenario.gpu, "system": scenario.system,
+            "oracle": scenario.oracle and scenario.oracle.name, "steps": steps,
+            "families": [family_row(family) for family in report.survey.families],
             "thresholds": {"eta": LARGE, "spread": WIDE}, "unpriced": dict(report.survey.unpriced)}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ksim.cli.flags import given, with_serve_flags
+from ksim.cli.flags import given, oracle_of, with_serve_flags
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
@@ -46,7 +46,8 @@ def replay(
     engine: Annotated[str, typer.Option(help="release whose behaviour and defaults count")] = "vllm-0.33",
     nodes: Annotated[int | None, typer.Option(help="nodes of the system")] = None,
     router: Annotated[str, typer.Option(help="router before the replicas")] = "round_robin",
-    oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
+    oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
+                                               " profile; by default measured where one ships, else learned")] = None,
     detail: Annotated[str, typer.Option(help="step or kernel")] = "step",
     trace_format: Annotated[str, typer.Option("--format", help="format of the trace, where it is not recognised")] = "",
     num_prompts: Annotated[int | None, typer.Option(help="replay only the first so many requests")] = None,
@@ -67,7 +68,7 @@ def replay(
                 "time_scale": time_scale, "spread": spread, "sort": sort}
     table = {
         "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
-        "oracle": oracle, "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
+        "oracle": oracle_of(oracle), "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())

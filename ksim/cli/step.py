@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ksim.cli.flags import given, with_serve_flags
+from ksim.cli.flags import given, oracle_of, with_serve_flags
 
 #: A scenario has a workload; a step is priced without looking at it.
 _ONE = {"kind": "fixed", "value": 1}
-_ANY = {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}
+ANY_WORKLOAD = {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}
 
 
 @with_serve_flags
@@ -18,7 +18,8 @@ def step(
     system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
-    oracle: Annotated[str, typer.Option(help="latency oracle; package.module:Class for your own")] = "waves",
+    oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
+                                               " profile; by default measured where one ships, else learned")] = None,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long, and what bounds it."""
@@ -33,8 +34,8 @@ def step(
         batch = Batch.parse(decode, prefill)
     except ValueError as error:
         raise ConfigError("--decode, --prefill", str(error)) from None
-    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle, "serve": serve or {},
-             "workload": {"synthetic": _ANY}}
+    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
+             "workload": {"synthetic": ANY_WORKLOAD}}
     site = Site.of(Scenario.of(given(table), "step"))
     timelines = [timer.timeline(batch) for timer in site.timers()]
     show(console(), site, batch, timelines)

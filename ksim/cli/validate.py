@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.screen import console, table
+from ksim.cli.validate_kernels import kernels
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +21,9 @@ app = typer.Typer(help="Compare ksim with what the real thing did.", no_args_is_
 _LISTED = 20
 #: Characters of a value that the table shows.
 _SHOWN = 44
+
+
+app.command("kernels")(kernels)
 
 
 @app.callback()

@@ -16,8 +16,9 @@ from attrs.validators import matches_re
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.loads import loads
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
@@ -99,9 +100,9 @@ class Einsum:
             yield Op(f"{self.label}_quantize", Pointwise(
                 "quantize", values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
         if self.routed:
-            loads = even_loads(sizes.of["t"], sizes.of["x"] // sizes.of["t"], sizes.of[self.routed])
+            spread = loads(sizes.of["t"], sizes.of["x"] // sizes.of["t"], sizes.of[self.routed])
             inputs = local.volume(left) // depth
-            yield Op(self.label, GroupedGemm(loads, columns, depth, local.of["t"], weights, activations, inputs))
+            yield Op(self.label, GroupedGemm(spread, columns, depth, local.of["t"], weights, activations, inputs))
             return
         yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
         if self.parallel and self.parallel not in out and shard.tensor > 1:

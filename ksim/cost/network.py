@@ -3,34 +3,43 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf
 
 import networkx as nx
 from attrs import define, field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.cost.collectives import CollectiveAlgorithm, Round
+from ksim.cost.intervals import reach
 from ksim.cost.protocols import Protocol
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Link, System
 
 Edge = tuple[object, object]
+#: Pieces that pass each link.
+Load = dict[Edge, float]
+#: Messages of any size.
+ANY = (0.0, inf)
 
 
 def fabric(system: System) -> nx.DiGraph:
     """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
 
-    Edges have a `kind` (nvlink, pcie, network) and the `bandwidth` in bytes/s that NCCL reaches one way.
+    Edges have a `kind` (nvlink, pcie, network), their `peak` in bytes/s one way and the `bandwidth` that NCCL reaches
+    of it.  Edges with a `pool` share their load with the others of that pool: NCCL runs as many rings as a node has
+    NICs, so what leaves a node leaves by the NICs of all its GPUs in the group, and comes in by all.
     """
     graph = nx.DiGraph()
     per_socket = system.gpus_per_node // system.sockets
     for gpu in range(system.gpus):
         node, slot = divmod(gpu, system.gpus_per_node)
+        graph.add_node(gpu, node=node)
         hub = f"node{node}.{'switch' if system.interconnect == 'nvlink' else f'socket{slot // per_socket}'}"
         _connect(graph, gpu, hub, system.inside, system.interconnect)
         if system.network is not None and system.nodes > 1:
             # A NIC of its own for each GPU: GPUDirect traffic does not share the hub.
-            _connect(graph, gpu, f"nic{gpu}", Link(system.network.bandwidth), "network")
-            _connect(graph, f"nic{gpu}", "network", system.network, "network")
+            _connect(graph, gpu, f"nic{gpu}", Link(system.network.bandwidth), "network", "nics", node)
+            _connect(graph, f"nic{gpu}", "network", system.network, "network", "ports", node)
     if system.between_sockets is not None:
         for node in range(system.nodes):
             for socket in range(1, system.sockets):
@@ -39,19 +48,24 @@ def fabric(system: System) -> nx.DiGraph:
     return graph
 
 
-def _connect(graph: nx.DiGraph, a: object, b: object, link: Link, kind: str) -> None:
-    for source, target in ((a, b), (b, a)):
-        graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, kind=kind)
+def _connect(graph: nx.DiGraph, a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
+    for source, target, way in ((a, b, "out"), (b, a, "in")):
+        graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, peak=link.bandwidth, kind=kind,
+                       pool=pool and f"{pool} {way} {node}", node=node)
 
 
 @frozen
 class Hop:
-    """A transfer once its protocol is known: seconds to start, and seconds per byte of the message."""
+    """A transfer once its protocol is known: seconds to start, and per byte of the message.
+
+    `least` is what a byte takes where links reach their peak.
+    """
 
     source: int
     target: int
     latency: float
     per_byte: float
+    least: float = 0.0
 
     def seconds(self, size: float) -> float:
         return self.latency + size * self.per_byte
@@ -61,7 +75,8 @@ class Hop:
 class Route:
     """One way to carry out a collective: an algorithm's rounds over one protocol.
 
-    `sent` is how often a rank sends the message's size in all, on average.
+    `sent` is how often a rank sends the message's size in all, on average; `window` the least message that is sent
+    so, and the first that is not; `reach` the ends of the 90 % interval of its seconds, as factors.
     """
 
     algorithm: str
@@ -69,6 +84,8 @@ class Route:
     start: float
     rounds: tuple[tuple[Hop, ...], ...]
     sent: float = 0.0
+    window: tuple[float, float] = ANY
+    reach: tuple[float, float] = (1.0, 1.0)
     #: Where all ranks go through the rounds in step: seconds to start, and per byte.
     even: tuple[float, float] | None = field(init=False)
 
@@ -97,12 +114,22 @@ class Route:
         return self.start + max(ready.values(), default=0.0)
 
 
+    def least(self, size: float) -> float:
+        """What its rounds take where nothing has to start and links reach their peak."""
+        return size * sum(max((hop.least for hop in hops), default=0.0) for hops in self.rounds)
+
+
 @define
 class Network:
-    """Prices collectives; `algorithms` to choose among, for each kind the fastest that takes it."""
+    """Prices collectives; `algorithms` to choose among, for each kind the fastest that takes it.
+
+    Protocols that are for messages of certain sizes come first there: their library chooses by these alone.
+    """
 
     graph: nx.DiGraph
     algorithms: Mapping[str, CollectiveAlgorithm]
+    #: Protocols as measured on this system, by the names of those that they stand in for.
+    measured: Mapping[str, Protocol] = field(factory=dict)
     _routes: dict[tuple[str, str, tuple[int, ...]], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
@@ -116,15 +143,24 @@ class Network:
             self._seconds[key] = self.route(collective, ranks).seconds(collective.bytes)
         return self._seconds[key]
 
+    def interval(self, collective: Collective, ranks: Sequence[int]) -> tuple[float, float]:
+        """The ends of the 90 % interval of `seconds`."""
+        if len(ranks) < 2:
+            return 0.0, 0.0
+        low, high = self.route(collective, ranks).reach
+        seconds = self.seconds(collective, ranks)
+        return low * seconds, high * seconds
+
     def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
-        """The fastest way to carry out *collective*; raises ConfigError if no algorithm takes it."""
+        """The way to carry out *collective*; raises ConfigError if no algorithm takes it."""
         kind, size = collective.kind, collective.bytes
         routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
-                  for route in self._ways(name, kind, tuple(ranks))]
+                  for route in self._ways(name, kind, tuple(ranks)) if route.window[0] <= size < route.window[1]]
         if not routes:
             raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
                                              f" of {size:.0f} bytes among {len(ranks)} GPUs over these links")
-        return min(routes, key=lambda route: route.seconds(size))
+        ruled = [route for route in routes if route.window != ANY]
+        return min(ruled or routes, key=lambda route: route.seconds(size))
 
     def _ways(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""
@@ -136,26 +172,58 @@ class Network:
     def _found(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         algorithm = self.algorithms[name]
         rounds = list(algorithm.rounds(kind, ranks))
-        kinds = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
+        links = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
                  for edge in self._path(t.source, t.target)}
-        sent = sum(len(t.pieces) for round_ in rounds for t in round_) / len(ranks) ** 2
-        return [Route(name, protocol.name, protocol.start,
-                      tuple(self._hops(round_, len(ranks), protocol) for round_ in rounds), sent)
-                for protocol in algorithm.protocols if kinds <= protocol.hop.keys()]
+        protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols]
+        loads = {merging: [self._load(round_, ranks, merging) for round_ in rounds]
+                 for merging in {protocol.merging for protocol in protocols}}
+        return [self._route(name, kind, ranks, list(zip(rounds, loads[protocol.merging], strict=True)), protocol, links)
+                for protocol in protocols if links <= protocol.links.keys()]
 
-    def _hops(self, round_: Round, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
+    def _route(self, name: str, kind: str, ranks: tuple[int, ...], rounds: list[tuple[Round, Load]],
+               protocol: Protocol, links: set[str]) -> Route:
+        timings = [protocol.links[link] for link in links]
+        windows = [timing.window(len(ranks)) for timing in timings]
+        copies = [{(t.source, piece) if protocol.merging else (t.source, t.target, piece)
+                   for t in round_ for piece in t.pieces} for round_, _ in rounds]
+        return Route(name, protocol.name, max(timing.start for timing in timings),
+                     tuple(self._hops(round_, load, kind, len(ranks), protocol) for round_, load in rounds),
+                     sum(len(sent) for sent in copies) / len(ranks) ** 2,
+                     (max(least for least, _ in windows), min(limit for _, limit in windows)),
+                     reach(protocol.name, links, protocol.name in self.measured))
+
+    def _hops(self, round_: Round, load: Load, kind: str, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
         """Price a round's transfers, which share the links that they have in common."""
-        load: Counter[Edge] = Counter()
-        for transfer in round_:
-            for edge in self._path(transfer.source, transfer.target):
-                load[edge] += len(transfer.pieces)
+        peers = Counter(transfer.source for transfer in round_)
+        shares = {link: timing.reached(kind, ranks) for link, timing in protocol.links.items()}
         hops = []
         for transfer in round_:
-            path = self._path(transfer.source, transfer.target)
-            latency = max(protocol.hop[self.graph.edges[edge]["kind"]] for edge in path)
-            per_byte = max(load[edge] / self.graph.edges[edge]["bandwidth"] for edge in path) / ranks
-            hops.append(Hop(transfer.source, transfer.target, latency, per_byte / protocol.share))
+            path = [(load[edge] / ranks, self.graph.edges[edge])
+                    for edge in self._path(transfer.source, transfer.target)]
+            timings = [protocol.links[link["kind"]] for _, link in path]
+            hops.append(Hop(
+                transfer.source, transfer.target,
+                max(timing.hop + timing.peer * (peers[transfer.source] - 1) for timing in timings),
+                max(pieces / (link["bandwidth"] * shares[link["kind"]]) for pieces, link in path),
+                max(pieces / link["peak"] for pieces, link in path)))
         return tuple(hops)
+
+    def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:
+        """What passes each link in a round; a pool's load is even over its links."""
+        passing: dict[Edge, list[int]] = {}
+        for transfer in round_:
+            for edge in self._path(transfer.source, transfer.target):
+                passing.setdefault(edge, []).extend(transfer.pieces)
+        load = {edge: float(len(set(pieces) if merging else pieces)) for edge, pieces in passing.items()}
+        pools: dict[str, list[Edge]] = {}
+        for edge in load:
+            pools.setdefault(self.graph.edges[edge]["pool"], []).append(edge)
+        gpus = Counter(self.graph.nodes[rank]["node"] for rank in ranks)
+        for pool, edges in pools.items():
+            if pool:
+                share = sum(load[edge] for edge in edges) / gpus[self.graph.edges[edges[0]]["node"]]
+                load.update(dict.fromkeys(edges, share))
+        return load
 
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)

@@ -1,30 +1,65 @@
-"""Transport protocols: what a message pays to start, for each hop, and in bandwidth.
+"""Transport protocols: what a message pays to start, for each hop, and in bandwidth, over each kind of link.
 
-NCCL's values are those of its own tuning model (src/graph/tuning.cc, master of June 2026, single-node
-bases and hops); LL's share is its cap of 87.7, 141 and 282 GB/s on A100, Hopper and Blackwell over their
-NVLink buses of 240, 371 and 722 GB/s.  The peer protocol, GPUs reading each other's memory as vLLM's custom
-all-reduce does, is fitted to public measurements on H200 (AIConfigurator 095f58a, vLLM in CUDA graphs,
-2 to 8 GPUs, 256 B to 8 MiB).
+Where a system names no `transports` that were measured, NCCL's values are those of its own tuning model
+(src/graph/tuning.cc, master of June 2026, single-node bases and hops); LL's share is its cap of 87.7, 141 and
+282 GB/s on A100, Hopper and Blackwell over their NVLink buses of 240, 371 and 722 GB/s.  GPUs that read each
+other's memory, as vLLM's all-reduce does, then have what H200 took before one-shot and two-shot were told apart
+(AIConfigurator 095f58a, 2 to 8 GPUs, 256 B to 8 MiB).  What only a switch that adds can do has no such values:
+it is there where it was measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import evolve, frozen
+
+from ksim.foundation.errors import UnknownName
+from ksim.specs.hardware import System, Timing, Transport
 
 
 @frozen
 class Protocol:
-    """`start` once and `hop` for each round, in seconds; `share` of the links' bandwidth."""
+    """What is paid over each kind of link that carries it.
+
+    `merging` protocols let the switch add pieces up and copy them, so that each passes a GPU's link once a round.
+    """
 
     name: str
-    start: float
-    hop: Mapping[str, float] = field(hash=False)
-    share: float
+    links: Mapping[str, Timing]
+    merging: bool = False
 
 
-NCCL = (
-    Protocol("LL", 6.6e-6, {"nvlink": 0.6e-6, "pcie": 1.0e-6, "network": 2.7e-6}, share=0.38),
-    Protocol("LL128", 14.0e-6, {"nvlink": 1.9e-6, "pcie": 2.5e-6, "network": 4.0e-6}, share=0.92),
-    Protocol("Simple", 8.4e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "network": 14.0e-6}, share=1.0),
-)
-PEER = (Protocol("peer", 3.4e-6, {"nvlink": 1.0e-6}, share=0.85),)
+def _nccl(name: str, start: float, hops: tuple[float, float, float], share: float) -> Protocol:
+    return Protocol(name, {link: Timing(start, share, hop)
+                           for link, hop in zip(("nvlink", "pcie", "network"), hops, strict=True)})
+
+
+_LL = (6.6e-6, (0.6e-6, 1.0e-6, 2.7e-6), 0.38)
+_SIMPLE = (8.4e-6, (3.4e-6, 5.7e-6, 14.0e-6), 1.0)
+#: Of rings.
+NCCL = (_nccl("LL", *_LL), _nccl("LL128", 14.0e-6, (1.9e-6, 2.5e-6, 4.0e-6), 0.92), _nccl("Simple", *_SIMPLE))
+#: Of grouped sends and receives, which LL128 is not for.
+POINT_TO_POINT = (_nccl("p2p-LL", *_LL), _nccl("p2p-Simple", *_SIMPLE))
+NVLS = (Protocol("NVLS", {}, merging=True),)
+
+_LIMIT, _KIB = 8 * 2**20, 2**10
+#: vLLM's rule: one round for two GPUs, for four below 512 KiB and for more below 256 KiB; nothing from 8 MiB.
+ONE_SHOT = (Protocol("one-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
+    2: (0, _LIMIT), 4: (0, 512 * _KIB), 6: (0, 256 * _KIB), 8: (0, 256 * _KIB)})}),)
+TWO_SHOT = (Protocol("two-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
+    4: (512 * _KIB, _LIMIT), 6: (256 * _KIB, _LIMIT), 8: (256 * _KIB, _LIMIT)})}),)
+SYMMETRIC = (Protocol("symmetric", {}, merging=True),)
+
+
+def measured(system: System, transports: Iterable[Transport]) -> dict[str, Protocol]:
+    """Protocols as measured over links inside a node of *system*; over all others they remain what they are.
+
+    Raises UnknownName for a protocol that there is not.
+    """
+    known = {protocol.name: protocol for protocol in (*NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC)}
+    found = {}
+    for transport in transports:
+        for name, timing in transport.protocols.items():
+            if name not in known:
+                raise UnknownName("protocol", name, list(known))
+            found[name] = evolve(known[name], links={**known[name].links, system.interconnect: timing})
+    return found

@@ -72,13 +72,12 @@ class Totals:
         self.below[span.family] = self.below.get(span.family, 0.0) + count * (span.seconds - span.low)
         self.above[span.family] = self.above.get(span.family, 0.0) + count * (span.high - span.seconds)
 
-    def plus(self, spans: Iterable[tuple[Span, int]]) -> "Totals":
-        """These sums and those of *spans*."""
-        more = Totals(self.seconds, self.joules, self.flops, self.bytes, self.extrapolated,
-                      {**self.below}, {**self.above})
+    @classmethod
+    def of(cls, spans: Iterable[tuple[Span, int]]) -> "Totals":
+        totals = cls()
         for span, count in spans:
-            more.add(span, count)
-        return more
+            totals.add(span, count)
+        return totals
 
     def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
         return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
@@ -111,10 +110,7 @@ class Timeline:
     def of(cls, laps: Sequence[Lap], fills: Sequence[Span] = ()) -> "Timeline":
         """Fold *laps* and *fills*, adding up the totals."""
         blank = cls(tuple(laps), tuple(fills), 0.0, 0.0, 0.0, 0.0)
-        totals = Totals()
-        for span, count in blank.counted():
-            totals.add(span, count)
-        return totals.timeline(blank.laps, blank.fills)
+        return Totals.of(blank.counted()).timeline(blank.laps, blank.fills)
 
     def counted(self) -> Iterator[tuple[Span, int]]:
         """Each distinct span with how often it runs."""

@@ -87,7 +87,9 @@ def _intervals(summary: Summary) -> Text:
     said = [f"{title} {number(low)} to {number(high)}" for title, (low, high) in ends.items() if low is not None]
     outside = summary["extrapolated_share"] or 0.0
     text = f"90 % intervals: {', '.join(said)}" if said else ""
-    return Text(text + (f"; {percent(outside)} of the kernels' time is extrapolated" if said and outside else ""), style="dim")
+    if said and outside:
+        text += f"; {percent(outside)} of the kernels' time is extrapolated"
+    return Text(text, style="dim")
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:

@@ -1,6 +1,7 @@
 """Hardware: GPUs, the links between them, and the systems they make up."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from attrs import field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len
@@ -62,6 +63,48 @@ class Link:
     source: str = ""
 
 
+def _by_ranks(table: Mapping[str | int, Sequence[float | str]]) -> dict[int, tuple[float, float]]:
+    return {int(ranks): (quantity(least), quantity(limit)) for ranks, (least, limit) in table.items()}
+
+
+@frozen
+class Timing:
+    """What a protocol takes over one kind of link.
+
+    Seconds to `start`, for each round's `hop`, and for each further `peer` that a GPU sends to in a round; the `share`
+    of the links' bandwidth, times `pair_reduce` or `pair` among two (all-reducing, or not) and `eight` among eight.
+    `sizes` is the least message and the first too large for each number of ranks that uses it; empty where all do.
+    """
+
+    start: float = field(converter=quantity, validator=ge(0))
+    share: float = field(validator=gt(0))
+    hop: float = field(default=0.0, converter=quantity, validator=ge(0))
+    peer: float = field(default=0.0, converter=quantity, validator=ge(0))
+    pair: float = field(default=1.0, validator=gt(0))
+    pair_reduce: float = field(default=1.0, validator=gt(0))
+    eight: float = field(default=1.0, validator=gt(0))
+    sizes: Mapping[int, tuple[float, float]] = field(factory=dict, converter=_by_ranks)
+
+    def reached(self, kind: str, ranks: int) -> float:
+        """The share of the links' bandwidth that *ranks* reach in a collective of this *kind*."""
+        if ranks == 2:
+            return self.share * (self.pair_reduce if kind == "all_reduce" else self.pair)
+        return self.share * (self.eight if ranks == 8 else 1.0)
+
+    def window(self, ranks: int) -> tuple[float, float]:
+        """The least message in bytes that so many *ranks* use it for, and the first that is too large."""
+        return self.sizes.get(ranks, (0.0, 0.0)) if self.sizes else (0.0, inf)
+
+
+@frozen
+class Transport:
+    """One library's protocols as measured over the links inside a node, by their names."""
+
+    name: str
+    source: str
+    protocols: Mapping[str, Timing]
+
+
 @frozen
 class System:
     """`nodes` equal nodes of `gpus_per_node` GPUs.
@@ -81,6 +124,8 @@ class System:
     sockets: int = field(default=1, validator=gt(0))
     nodes: int = field(default=1, validator=gt(0))
     source: str = ""
+    #: Catalogue names of what was measured on it.
+    transports: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if self.nodes > 1 and self.network is None:

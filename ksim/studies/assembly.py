@@ -26,7 +26,17 @@ from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.studies.defaults import Defaults
-from ksim.studies.lookup import engine_of, gpu_of, host_of, model_of, plugin, policy_of, system_of
+from ksim.studies.lookup import (
+    engine_of,
+    gpu_of,
+    host_of,
+    model_of,
+    oracle_choice,
+    plugin,
+    policy_of,
+    protocols_of,
+    system_of,
+)
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import kv_blocks, limits
 
@@ -56,9 +66,10 @@ class Site:
                              f" and {system.name} has {system.gpus}; set nodes to"
                              f" {-(-wanted // system.gpus_per_node)} or more")
         algorithms = {name: plugin("cost.collectives", Choice(name)) for name in scenario.collectives}
-        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve)
-        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms),
-                   plugin("cost.oracles", scenario.oracle), host_of(scenario.host), version)
+        oracle = oracle_choice(scenario.oracle, system.gpu)
+        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
+        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),
+                   plugin("cost.oracles", oracle), host_of(scenario.host), version)
 
     @property
     def shards(self) -> list[Shard]:

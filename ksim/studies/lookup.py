@@ -3,12 +3,14 @@
 from typing import Any, cast
 
 from ksim.compute.model import Config, Model
+from ksim.cost.efficiency.estimates import shipped
+from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.specs.engine import EngineVersion
-from ksim.specs.hardware import Gpu, System
+from ksim.specs.hardware import Gpu, System, Transport
 from ksim.specs.host import Host
 from ksim.studies.scenario import Scenario
 
@@ -62,6 +64,12 @@ def system_of(scenario: Scenario) -> System:
     return structure(System, table, f"system {name}")
 
 
+def protocols_of(system: System) -> dict[str, Protocol]:
+    """The transport protocols that were measured on *system*."""
+    return measured(system, [structure(Transport, catalog.load("transports", name), f"transport {name}")
+                             for name in system.transports])
+
+
 def engine_of(name: str) -> EngineVersion:
     return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
 
@@ -72,6 +80,11 @@ def policy_of(choice: Choice) -> Any:
     if ":" in choice.name and not any(hasattr(policy, member) for member in POLICY_MEMBERS):
         raise ConfigError(choice.name, f"has none of {', '.join(POLICY_MEMBERS)}, so it is no policy")
     return policy
+
+
+def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
+    """The latency oracle that is asked for, or else the best that there is for the GPU called *gpu*."""
+    return choice or Choice("measured" if shipped(gpu).exists() else "learned")
 
 
 def host_of(name: str) -> Host:

@@ -27,7 +27,9 @@ class Scenario:
 
     `model` is a catalogue name or the path of a Hugging Face config.json; `gpu`
     stands for the GPU's usual system where no `system` is named; `engine` is the
-    release whose behaviour and defaults are simulated.  Plug-ins are
+    release whose behaviour and defaults are simulated.  Without an `oracle`,
+    kernels are priced by what was `measured` on the GPU, or, where it has no
+    profile, by what was `learned` on others.  Plug-ins are
     names, tables with a name and options, or ``package.module:Class``.
     """
 
@@ -39,8 +41,8 @@ class Scenario:
     nodes: int | None = field(default=None, validator=optional(gt(0)))
     serve: EngineSettings = EngineSettings()
     router: Choice = Choice("round_robin")
-    oracle: Choice = Choice("waves")
-    collectives: tuple[str, ...] = ("ring", "pairwise", "direct", "two_shot")
+    oracle: Choice | None = None
+    collectives: tuple[str, ...] = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric")
     host: str = "default"
     slo: Slo = Slo()
     detail: str = field(default="step", validator=in_(("step", "kernel")))

@@ -1,9 +1,11 @@
-"""All-reduces as measured in other machines (AIConfigurator 095f58a): NCCL's, and vLLM's custom one in CUDA graphs.
+"""Collectives as measured in other machines (AIConfigurator 095f58a): NCCL's, and vLLM's all-reduce in CUDA graphs.
 
-The bounds lie a little above what was found.  The peer protocol is fitted to
-the H200's rows of vllm_graph; everything else is NCCL's tuning model as it
-stands, which lets the ring of eight A100 start in 15 us instead of 22.
+The constants of `data/transports` were fitted to these rows, so this holds how well they can be fitted, not how well a
+machine is predicted that nobody measured.  Bounds lie half a point above what was found.
 """
+
+from functools import cache
+from math import isnan
 
 import pytest
 
@@ -11,40 +13,93 @@ from ksim.compute.graph import Collective
 from tests.anchors.errors import Errors, rows
 from tests.cost.toys import ALL, network
 
-SYSTEMS = {"h200_sxm": "hgx-h200", "a100_sxm": "hgx-a100"}
-#: vLLM lets its custom all-reduce choose, and gives what that does not take to NCCL.
-ALGORITHMS = {"nccl": ("ring",), "vllm_graph": ALL}
+SYSTEMS = {
+    "a100_sxm": "hgx-a100", "h100_sxm": "hgx-h100", "h200_sxm": "hgx-h200", "b200_sxm": "hgx-b200",
+    "b300_sxm": "hgx-b300", "gb200": "gb200-nvl72", "gb300": "gb300-nvl72", "l40s": "pcie-l40s",
+    "rtx_pro_6000_server": "pcie-rtx-pro-6000",
+}
+#: vLLM sends an all-reduce by a way of its own or leaves it to NCCL.
+ALGORITHMS = {"nccl": ("ring", "nvls", "pairwise"), "vllm_graph": ALL}
+OWN = ("direct", "two_shot", "symmetric")
+NONE = float("nan")
+#: Mean absolute error in percent among 2, 4 and 8 GPUs.
+FOUND = {
+    "all_reduce": {
+        "a100_sxm": (5.8, 3.9, 5.3), "h100_sxm": (4.4, 5.2, 4.5), "h200_sxm": (4.5, 6.3, 3.8),
+        "b200_sxm": (4.2, 6.5, 5.9), "b300_sxm": (4.8, 8.2, 5.9), "gb200": (5.1, 6.9, NONE),
+        "gb300": (4.1, 6.9, NONE), "l40s": (4.9, 8.9, 12.7), "rtx_pro_6000_server": (6.8, 6.4, 6.3),
+    },
+    "all_gather": {
+        "a100_sxm": (5.7, 7.8, 6.5), "h100_sxm": (5.9, 7.0, 6.0), "h200_sxm": (6.4, 6.4, 7.9),
+        "b200_sxm": (3.6, 6.0, 6.5), "b300_sxm": (6.3, 5.4, 6.5), "gb200": (5.5, 5.8, NONE),
+        "gb300": (3.1, 4.3, NONE), "l40s": (7.2, 8.5, 16.9), "rtx_pro_6000_server": (4.4, 5.9, 5.9),
+    },
+    "reduce_scatter": {
+        "a100_sxm": (7.3, 5.6, 4.4), "h100_sxm": (5.3, 5.7, 6.0), "h200_sxm": (6.0, 5.5, 5.8),
+        "b200_sxm": (3.5, 5.2, 5.5), "b300_sxm": (4.3, 5.8, 5.9), "gb200": (4.4, 5.5, NONE),
+        "gb300": (2.8, 4.8, NONE), "l40s": (4.5, 5.6, 16.7), "rtx_pro_6000_server": (4.4, 6.1, 6.7),
+    },
+    "alltoall": {
+        "a100_sxm": (7.4, 4.0, 6.9), "h100_sxm": (8.9, 9.7, 14.9), "h200_sxm": (8.6, 10.9, 12.2),
+        "b200_sxm": (7.7, 5.2, 9.3), "b300_sxm": (6.9, 4.1, 7.0), "gb200": (6.0, 3.9, NONE),
+        "gb300": (5.8, 3.4, NONE), "l40s": (6.3, 6.0, 22.0), "rtx_pro_6000_server": (1.9, 5.0, 10.1),
+    },
+    # From 256 B to 1 GiB, whoever carries it out.  Known to be bad: two GB200 reach 205 GB/s where nccl-tests has 540,
+    # and NCCL under vLLM 0.22 takes other times on four and eight L40S than nccl-tests.
+    "vllm": {
+        "a100_sxm": (3.0, 3.5, 6.1), "h100_sxm": (3.7, 3.6, 3.1), "h200_sxm": (3.1, 3.7, 2.1),
+        "b200_sxm": (4.4, 3.2, 3.0), "b300_sxm": (4.0, 4.5, 4.8), "gb200": (21.4, 7.6, NONE),
+        "gb300": (4.4, 5.6, NONE), "l40s": (4.3, 16.7, 48.7), "rtx_pro_6000_server": (3.3, 11.5, 5.4),
+    },
+}
 
 
-@pytest.mark.parametrize("gpu, kind, gpus, mean, bias", [
-    ("h200_sxm", "nccl", 2, 0.19, 0.02),  # found 17.6 %, and a bias of -0.3 %
-    ("h200_sxm", "nccl", 4, 0.08, 0.03),  # 7.1 %, 2.1 %
-    ("h200_sxm", "nccl", 8, 0.14, 0.02),  # 13.1 %, 0.0 %
-    ("h200_sxm", "vllm_graph", 2, 0.11, 0.11),  # 9.6 %, -10.0 %
-    ("h200_sxm", "vllm_graph", 4, 0.08, 0.08),  # 6.9 %, -6.8 %
-    ("h200_sxm", "vllm_graph", 8, 0.18, 0.02),  # 16.6 %, -1.0 %
-    ("a100_sxm", "nccl", 2, 0.33, 0.33),  # 31.2 %, -31.9 %
-    ("a100_sxm", "nccl", 4, 0.25, 0.25),  # 23.2 %, -23.7 %
-    ("a100_sxm", "nccl", 8, 0.23, 0.23),  # 21.5 %, -22.3 %
-    ("a100_sxm", "vllm_graph", 2, 0.18, 0.18),  # 16.5 %, -17.2 %
-    ("a100_sxm", "vllm_graph", 4, 0.21, 0.21),  # 19.2 %, -19.6 %
-    ("a100_sxm", "vllm_graph", 8, 0.27, 0.28),  # 25.0 %, -27.2 %
-])
-def test_all_reduces_of_up_to_a_gigabyte(gpu, kind, gpus, mean, bias):
-    nodes = network(SYSTEMS[gpu], *ALGORITHMS[kind])
-    measured = [row for row in rows("kernels/collectives.parquet")
-                if (row["gpu"], row["impl"], row["op"], row["gpus"]) == (gpu, kind, "all_reduce", gpus)
-                and row["dtype"] in ("half", "bfloat16")]
-    errors = Errors.of((nodes.seconds(Collective("all_reduce", row["bytes"], "tensor"), range(gpus)),
-                        row["latency_us"] * 1e-6) for row in measured)
-    assert errors.mean < mean and abs(errors.bias) < bias, errors
+@cache
+def measured() -> dict[tuple[str, str, int], list[tuple[float, float]]]:
+    """Bytes and seconds, by what was carried out and where; rows of int8 repeat those of half."""
+    found: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for row in rows("kernels/collectives.parquet"):
+        if row["impl"] in ALGORITHMS and row["dtype"] != "int8":
+            what = "vllm" if row["impl"] == "vllm_graph" else row["op"]
+            found.setdefault((what, row["gpu"], row["gpus"]), []).append((float(row["bytes"]),
+                                                                          row["latency_us"] * 1e-6))
+    return found
 
 
-def test_the_custom_all_reduce_is_as_fast_as_measured_where_it_is_used():
-    """Up to 8 MiB on two to eight H200: what tensor parallelism sends in decoding."""
-    h200 = network("hgx-h200")
-    measured = [row for row in rows("kernels/collectives.parquet")
-                if (row["gpu"], row["impl"]) == ("h200_sxm", "vllm_graph") and row["bytes"] <= 8 * 2**20]
-    errors = Errors.of((h200.seconds(Collective("all_reduce", row["bytes"], "tensor"), range(row["gpus"])),
-                        row["latency_us"] * 1e-6) for row in measured)
-    assert errors.mean < 0.09 and abs(errors.bias) < 0.09, errors  # found 8.2 %, and a bias of -8.2 %
+def messages(what: str, sizes: list[tuple[float, float]]) -> list[Collective]:
+    kind = {"alltoall": "all_to_all", "vllm": "all_reduce"}.get(what, what)
+    return [Collective(kind, size, "tensor") for size, _ in sizes]
+
+
+@cache
+def nodes(what: str, gpu: str):
+    return network(SYSTEMS[gpu], *ALGORITHMS["vllm_graph" if what == "vllm" else "nccl"])
+
+
+@pytest.mark.parametrize("what, gpu, gpus, mean", [
+    (what, gpu, gpus, mean) for what, found in FOUND.items() for gpu, means in found.items()
+    for gpus, mean in zip((2, 4, 8), means, strict=True) if not isnan(mean)])
+def test_collectives_of_up_to_a_gigabyte(what, gpu, gpus, mean):
+    sizes = measured()[what, gpu, gpus]
+    errors = Errors.of((nodes(what, gpu).seconds(message, range(gpus)), seconds)
+                       for message, (_, seconds) in zip(messages(what, sizes), sizes, strict=True))
+    assert errors.mean * 100 < mean + 0.5, errors
+
+
+def test_nothing_measured_is_left_out():
+    assert {(what, gpu, gpus) for what, found in FOUND.items() for gpu, means in found.items()
+            for gpus, mean in zip((2, 4, 8), means, strict=True) if not isnan(mean)} == measured().keys()
+
+
+def test_nine_in_ten_times_lie_in_their_interval():
+    """NCCL's and those that vLLM does not leave to NCCL: all of them, and those of every GPU."""
+    inside: dict[str, list[bool]] = {}
+    for (what, gpu, gpus), sizes in measured().items():
+        for message, (_, seconds) in zip(messages(what, sizes), sizes, strict=True):
+            if what != "vllm" or nodes(what, gpu).route(message, range(gpus)).algorithm in OWN:
+                low, high = nodes(what, gpu).interval(message, range(gpus))
+                inside.setdefault(gpu, []).append(low <= seconds <= high)
+    shares = {gpu: sum(hits) / len(hits) for gpu, hits in inside.items()}
+    every = [hit for hits in inside.values() for hit in hits]
+    assert 0.85 < sum(every) / len(every) < 0.95, shares  # found 89.0 %
+    assert min(shares.values()) > 0.8, shares  # 83.1 %, on L40S

@@ -8,6 +8,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.loads import loads
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
@@ -15,6 +16,7 @@ from ksim.specs.deployment import Precision, Shard
 #: Llama 3.1 8B's sizes and 8 experts of 512, in a step of 100 tokens, 10 sampled, 2 experts each.
 SIZES = Sizes({"m": 4096, "K": 8, "r": 4, "i": 6, "h": 128, "F": 14336, "g": 2, "V": 128256,
                "E": 8, "f": 512, "t": 100, "s": 10, "x": 200})
+SPREAD = loads(100, 2, 8)
 WHOLE, HALF = Shard(), Shard(tensor=2)
 FP8 = Shard(precision=Precision(DType.FP8, DType.FP8, DType.FP8))
 
@@ -50,9 +52,9 @@ def test_experts_gather_tokens_and_are_summed_by_an_operation_of_their_own():
     gate_up = op("tm,Emgf->xgf", "gate_up", parallel="f", routed="E")
     down = op("xf,Efm->xm", "down", parallel="f", routed="E")
     assert gate_up.parameters(SIZES) == 33_554_432  # 8 x 4096 x 2 x 512
-    assert launched(gate_up) == {"gate_up": GroupedGemm(((25, 8),), 1024, 4096, 100, inputs=100)}
-    assert launched(down) == {"down": GroupedGemm(((25, 8),), 4096, 512, 100, inputs=200)}
-    assert launched(down, HALF) == {"down": GroupedGemm(((25, 8),), 4096, 256, 100, inputs=200)}
+    assert launched(gate_up) == {"gate_up": GroupedGemm(SPREAD, 1024, 4096, 100, inputs=100)}
+    assert launched(down) == {"down": GroupedGemm(SPREAD, 4096, 512, 100, inputs=200)}
+    assert launched(down, HALF) == {"down": GroupedGemm(SPREAD, 4096, 256, 100, inputs=200)}
 
 
 def test_fp8_activations_are_quantized_before_the_product():

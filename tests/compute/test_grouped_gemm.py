@@ -1,8 +1,6 @@
 """A mixture's grouped product: FLOP, bytes and loads, counted by hand."""
 
-import pytest
-
-from ksim.compute.kernels.grouped_gemm import GroupedGemm, even_loads
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
 
 
 def test_work_counts_rows_and_the_experts_that_have_some():
@@ -27,19 +25,3 @@ def test_each_expert_fills_tiles_of_its_own():
     launch = next(x for x in GroupedGemm(((65, 1), (1, 1)), n=1536, k=2048, tokens=16).launches(132) if x.name == "64x128")
     assert launch.blocks == (2 + 1) * 12
     assert launch.flops == 2 * 64 * 128 * 2048
-
-
-@pytest.mark.parametrize("tokens, top_k, experts, loads", [
-    (1, 8, 128, ((1, 8),)),
-    (2, 2, 8, ((1, 4),)),  # 8 x (1 - (3/4)^2) = 3.5 experts
-    (7, 8, 8, ((7, 8),)),
-    (4096, 2, 8, ((1024, 8),)),
-    (4097, 2, 8, ((1025, 2), (1024, 6))),
-])
-def test_loads_of_uniform_routing(tokens, top_k, experts, loads):
-    assert even_loads(tokens, top_k, experts) == loads
-
-
-def test_few_tokens_leave_experts_without_rows():
-    """16 tokens with 8 of 128 experts each reach 128 x (1 - (15/16)^16) = 82.4 of them: 128 rows, one or two each."""
-    assert even_loads(16, 8, 128) == ((2, 46), (1, 36))

@@ -57,7 +57,8 @@ def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
     pricer, step = timer(model, tensor), Batch.of(*batch, samples=round(share * len(batch)))
     timeline = pricer.timeline(step)
     totals = (timeline.seconds, timeline.joules, timeline.flops, timeline.bytes)
-    assert totals == pytest.approx(one_by_one(pricer, step), rel=1e-12)
+    # Kernels that are priced together differ in the last digits.
+    assert totals == pytest.approx(one_by_one(pricer, step), rel=1e-8)
     spans = list(timeline)
     assert totals == pytest.approx([sum(getattr(span, name) for span in spans)
                                     for name in ("seconds", "joules", "flops", "bytes")], rel=1e-12)
@@ -93,7 +94,7 @@ def test_the_oracle_is_asked_once_for_each_shape():
     pricer = StepTimer(site().model, site().shards[0], site().gpu, Counting(), site().network, {})
     pricer.timeline(Batch.of((1, 700), (63, 0)))
     first = Counter(asked)
-    pricer.timeline(Batch.of((1, 900), (63, 64)))
+    pricer.timeline(Batch.of((1, 5000), (63, 64)))
     assert asked - first == {"attention": 2}
     assert first["gemm"] == 4 + 1  # qkv, o_proj, gate_up, down and the head
 
@@ -108,12 +109,23 @@ def test_tensor_parallelism_inserts_collectives():
 def test_a_collective_says_how_it_is_carried_out():
     messages = [span for span in timer(tensor=2).timeline(BATCH) if span.group]
     assert {(span.bound, span.source) for span in messages} == {("communication", "network")}
-    assert messages[0].launch == "direct peer"
+    assert messages[0].launch == "direct one-shot"
+
+
+def test_a_collective_has_its_interval_and_its_distance_from_the_links_peak():
+    pricer = timer(tensor=2)
+    for span in pricer.timeline(BATCH):
+        if span.group:
+            assert (span.low, span.high) == pricer.network.interval(span.shape, pricer.groups[span.group])
+            assert span.low < span.seconds < span.high
+            # Two GPUs: half of what is gathered passes each one's link, and all of what is summed.
+            passed = span.shape.bytes * (0.5 if span.family == "all_gather" else 1)
+            assert span.eta == pytest.approx(span.seconds / (passed / 450e9))
 
 
 def test_a_kernel_says_how_it_is_launched_and_what_binds_it():
     spans = {span.label: span for span in timer().timeline(BATCH)}
-    assert spans["qkv"].bound == "memory" and spans["qkv"].source == "waves"
+    assert spans["qkv"].bound == "memory" and spans["qkv"].source == "measured"
     assert spans["qkv"].launch and spans["qkv"].waves > 0
     assert spans["rope"].bound == "launch"
 

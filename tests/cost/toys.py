@@ -10,6 +10,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu, Power, System
+from ksim.studies.lookup import protocols_of
 
 #: Four SMs of 1 GFLOP/s each in BF16, and 1 GB/s; each takes 64 GB/s from the L2 cache.
 TOY = Gpu(
@@ -17,7 +18,7 @@ TOY = Gpu(
     flops={"bf16": 4e9, "fp32": 1e9}, system="none", source="a test",
     power=Power(idle=10, limit=100, flop={"bf16": 2e-9}, hbm=3e-9, link=5e-9, source="a test"),
 )
-ALL = ("ring", "pairwise", "direct", "two_shot")
+ALL = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric")
 
 
 @frozen
@@ -50,4 +51,5 @@ def system(name: str, nodes: int = 1) -> System:
 def network(name: str = "hgx-h200", *algorithms: str, nodes: int = 1) -> Network:
     """The network of a system, with the algorithms given or all of them."""
     chosen = {name: catalog.find("cost.collectives", name)() for name in algorithms or ALL}
-    return Network(fabric(system(name, nodes)), chosen)
+    wired = system(name, nodes)
+    return Network(fabric(wired), chosen, protocols_of(wired))

@@ -13,6 +13,7 @@ from ksim.cost.collectives import KINDS
 from ksim.cost.network import Network, fabric
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.studies.lookup import protocols_of
 from tests.cost.toys import network, system
 
 NAMES = catalog.names("cost.collectives")
@@ -76,11 +77,17 @@ def test_everyone_ends_up_with_what_is_promised(name, kind, size, data):
 @settings(max_examples=40, deadline=None)
 def test_an_algorithm_is_used_for_what_it_takes_and_nothing_else(name, kind, ranks, size):
     alone = network("hgx-h200", name)
-    if algorithm(name).takes(kind, ranks, size):
+    taken = algorithm(name).takes(kind, ranks, size)
+    if taken and any(low <= size < limit for low, limit in windows(alone, name, ranks)):
         assert alone.route(Collective(kind, size, "tensor"), range(ranks)).algorithm == name
     else:
         with pytest.raises(ConfigError, match=f"none of {name} does {kind}"):
             alone.route(Collective(kind, size, "tensor"), range(ranks))
+
+
+def windows(alone: Network, name: str, ranks: int) -> list[tuple[float, float]]:
+    """Messages that the protocols of an algorithm are for, over NVLink."""
+    return [alone.measured[protocol.name].links["nvlink"].window(ranks) for protocol in algorithm(name).protocols]
 
 
 def test_every_kind_is_done_by_some_algorithm():
@@ -90,6 +97,8 @@ def test_every_kind_is_done_by_some_algorithm():
 #: Bytes that each GPU must send and receive at least, for each byte of the message among n.
 LEAST = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
          "reduce_scatter": lambda n: (n - 1) / n, "all_to_all": lambda n: (n - 1) / n, "send": lambda n: 0.0}
+#: The same where the switch adds up: what it adds passes a link once.
+MERGED = {"all_reduce": lambda n: 1.0}
 
 
 @st.composite
@@ -101,7 +110,8 @@ def groups(draw) -> tuple[Network, str, Collective, list[int]]:
     ranks = draw(st.lists(st.integers(0, wired.gpus - 1), min_size=size, max_size=size, unique=True))
     message = Collective(kind, draw(SIZES), "tensor")
     assume(algorithm(name).takes(kind, size, message.bytes))
-    return Network(fabric(wired), {name: algorithm(name)}), name, message, ranks
+    known = protocols_of(wired) if draw(st.booleans()) else {}
+    return Network(fabric(wired), {name: algorithm(name)}, known), name, message, ranks
 
 
 @given(groups())
@@ -113,21 +123,32 @@ def test_no_time_is_below_what_the_links_allow(group):
         seconds = alone.seconds(message, ranks)
     except ConfigError:  # the links between these GPUs carry none of its protocols
         return
-    least = LEAST[message.kind](len(ranks)) * message.bytes
+    least = (MERGED if merging(name) else LEAST)[message.kind](len(ranks)) * message.bytes
     for rank in ranks:
         assert seconds >= least / sum(edge["bandwidth"] for _, _, edge in alone.graph.out_edges(rank, data=True))
-    for edge, load in loads(alone.graph, name, message, ranks).items():
+    carried = loads(alone.graph, name, message, ranks)
+    for edge, load in carried.items():
         assert seconds >= load / alone.graph.edges[edge]["bandwidth"] * (1 - 1e-9), edge
 
 
+def merging(name: str) -> bool:
+    return any(protocol.merging for protocol in algorithm(name).protocols)
+
+
 def loads(graph: nx.DiGraph, name: str, message: Collective, ranks: list[int]) -> Counter[tuple[object, object]]:
-    """Bytes that the algorithm puts on each link."""
+    """Bytes that the algorithm puts on each link; NICs of a node's GPUs in the group bear equal parts."""
     carried: Counter[tuple[object, object]] = Counter()
     for round_ in algorithm(name).rounds(message.kind, ranks):
-        for transfer in round_:
-            for edge in pairwise(nx.shortest_path(graph, transfer.source, transfer.target)):
-                carried[edge] += len(transfer.pieces) * message.bytes / len(ranks)
-    return carried
+        copies = Counter((edge, piece) for transfer in round_ for piece in transfer.pieces
+                         for edge in pairwise(nx.shortest_path(graph, transfer.source, transfer.target)))
+        for (edge, _), count in copies.items():
+            carried[edge] += (1 if merging(name) else count) * message.bytes / len(ranks)
+    gpus = Counter(graph.nodes[rank]["node"] for rank in ranks)
+    pooled: Counter[str] = Counter()
+    for edge, load in carried.items():
+        pooled[graph.edges[edge]["pool"]] += load
+    return Counter({edge: pooled[link["pool"]] / gpus[link["node"]] if (link := graph.edges[edge])["pool"] else load
+                    for edge, load in carried.items()})
 
 
 @given(groups(), st.floats(1, 1000))

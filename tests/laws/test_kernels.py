@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.grouped_gemm import even_loads
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -108,12 +107,3 @@ def test_a_kernel_is_a_shape_and_nothing_else(name, data):
     assert hash(evolve(kernel)) == hash(kernel)
     assert evolve(kernel) == kernel
     assert kernel.family
-
-
-@given(tokens=st.integers(1, 9000), experts=st.integers(1, 256), data=st.data())
-def test_even_loads_lose_no_row(tokens, experts, data):
-    top_k = data.draw(st.integers(1, experts))
-    loads = even_loads(tokens, top_k, experts)
-    assert sum(rows * count for rows, count in loads) == tokens * top_k
-    assert top_k <= sum(count for _, count in loads) <= experts
-    assert max(rows for rows, _ in loads) - min(rows for rows, _ in loads) <= 1

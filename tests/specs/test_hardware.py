@@ -10,7 +10,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Gpu, Link, System
+from ksim.specs.hardware import Gpu, Link, System, Timing, Transport
 
 GPUS = {name: structure(Gpu, catalog.load("gpus", name), name) for name in catalog.entries("gpus")}
 SYSTEMS = {name: structure(System, catalog.load("systems", name), name) for name in catalog.entries("systems")}
@@ -120,6 +120,32 @@ def test_every_link_says_where_its_figures_come_from(name):
 def test_nvlink_reaches_what_nccl_counts(name, links, each):
     inside = SYSTEMS[name].inside
     assert inside.bandwidth * inside.efficiency == pytest.approx(links * each, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_but_those_of_l4_names_what_was_measured_on_it(name):
+    found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
+    assert len(found) == (0 if name == "pcie-l4" else 2)
+    assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
+    protocols = [protocol for transport in found for protocol in transport.protocols]
+    assert len(protocols) == len(set(protocols)), "one library each"
+
+
+def test_transports_are_each_of_some_system():
+    assert {name for system in SYSTEMS.values() for name in system.transports} == set(catalog.entries("transports"))
+
+
+def test_a_protocol_is_for_messages_of_its_sizes():
+    timing = structure(Timing, {"start": "5 us", "share": 0.5, "sizes": {"4": ["1 KiB", "1 MiB"]}}, "a test")
+    assert (timing.window(4), timing.window(8)) == ((2**10, 2**20), (0, 0))
+    assert evolve(timing, sizes={}).window(8) == (0, float("inf"))
+
+
+def test_pairs_and_groups_of_eight_reach_a_share_of_their_own():
+    timing = Timing(start=0, share=0.5, pair=0.8, pair_reduce=0.9, eight=1.2)
+    reached = [timing.reached(kind, ranks) for kind, ranks in (
+        ("all_reduce", 2), ("all_gather", 2), ("all_reduce", 4), ("all_reduce", 8), ("all_reduce", 16))]
+    assert reached == pytest.approx([0.45, 0.4, 0.5, 0.6, 0.5])
 
 
 @pytest.mark.parametrize("changes, problem", [

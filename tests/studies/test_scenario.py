@@ -28,21 +28,22 @@ def test_paths_are_relative_to_the_file(tmp_path):
 def test_all_files_that_a_scenario_names_are_relative_to_it(tmp_path):
     lengths = {"kind": "trace", "path": "t.csv"}
     table = {"model": "m.json", "gpu": "g.toml", "system": "s.toml", "host": "h.toml", "engine": "e.toml",
-             "oracle": {"name": "table", "path": "o.csv"},
+             "oracle": {"name": "measured", "path": "o.npz"},
              "workload": {"synthetic": {**BURST, "prompt": lengths, "output": lengths}}}
     scenario = Scenario.of(table, folder=tmp_path)
     assert [scenario.model, scenario.gpu, scenario.system, scenario.host, scenario.engine] == [
         str(tmp_path / name) for name in ("m.json", "g.toml", "s.toml", "h.toml", "e.toml")]
-    assert scenario.oracle.options["path"] == str(tmp_path / "o.csv")
+    assert scenario.oracle.options["path"] == str(tmp_path / "o.npz")
     synthetic = scenario.workload.synthetic
     assert [synthetic.prompt.path, synthetic.output.path] == [tmp_path / "t.csv"] * 2
     assert Scenario.of(TABLE, folder=tmp_path).gpu == "h200"
 
 
 def test_values_can_be_set_by_dotted_keys():
-    scenario = Scenario.of(TABLE).with_values({"serve.max_num_seqs": 64, "oracle.compute": 0.7, "gpu": "h100"})
+    scenario = Scenario.of(TABLE).with_values({
+        "serve.max_num_seqs": 64, "oracle": "roofline", "oracle.compute": 0.7, "gpu": "h100"})
     assert (scenario.serve.max_num_seqs, scenario.gpu) == (64, "h100")
-    assert (scenario.oracle.name, scenario.oracle.options) == ("waves", {"compute": 0.7})
+    assert (scenario.oracle.name, scenario.oracle.options) == ("roofline", {"compute": 0.7})
 
 
 @pytest.mark.parametrize(("text", "value"), [

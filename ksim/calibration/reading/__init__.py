@@ -16,7 +16,7 @@ from ksim.calibration.reading.names import gpu_name
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError, UnknownName
 
-__all__ = ["read"]
+__all__ = ["is_candidate", "read"]
 
 
 class _Table(Protocol):
@@ -68,7 +68,7 @@ def _folder(folder: Path) -> list[Measurements]:
     """Those of every file that is of a known format and of families that ksim has."""
     found: list[Measurements] = []
     for path in sorted(folder.rglob("*")):
-        if path.suffix not in _SUFFIXES or path.name.startswith(".") or sweep.is_aside(path):
+        if not is_candidate(path):
             continue
         try:
             found += _file(path)
@@ -79,6 +79,11 @@ def _folder(folder: Path) -> list[Measurements]:
         raise DataError(str(folder), "has no file of measured kernels; expected kernels_<family>.parquet or .csv, "
                                      "AIConfigurator's tables (*_perf.txt), or logs of nccl-tests")
     return found
+
+
+def is_candidate(path: Path) -> bool:
+    """Whether *path*, found in a folder, is looked into."""
+    return path.suffix in _SUFFIXES and not path.name.startswith(".") and not sweep.is_aside(path)
 
 
 def _start(path: Path) -> str:

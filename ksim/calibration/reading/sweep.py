@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ksim.calibration.measurements import FAMILIES, Batches, Column, Family, Measurements, Points, Source
+from ksim.calibration.measurements import FAMILIES, SWEEP, Batches, Column, Family, Measurements, Points, Source
 from ksim.calibration.reading.frames import Frame, load
 from ksim.calibration.reading.names import format_name, gpu_name
 from ksim.foundation.errors import DataError
@@ -39,7 +39,7 @@ def measurements(frame: Frame) -> list[Measurements]:
     about = _about(frame.path.parent)
     found = []
     for family, dtype, device, part in _families(frame):
-        source = Source(str(frame.path), "sweep", about.get("vllm", ""), "", "graph", device or about.get("gpu", ""),
+        source = Source(str(frame.path), SWEEP, about.get("vllm", ""), "", "graph", device or about.get("gpu", ""),
                         frame.unit)
         shapes = _points(family, dtype, part)
         found.append(Measurements(

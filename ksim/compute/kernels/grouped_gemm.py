@@ -68,16 +68,3 @@ class GroupedGemm:
             )
             for rows, columns in TILES
         ]
-
-
-def even_loads(tokens: int, top_k: int, experts: int) -> tuple[tuple[int, int], ...]:
-    """Spread *tokens* x *top_k* rows as uniform routing does on average.
-
-    A token takes *top_k* different experts, so an expert stays without rows with
-    probability (1 - top_k / experts)^tokens; those that are left share all rows
-    evenly, to within one.
-    """
-    rows = tokens * top_k
-    active = min(rows, experts, max(1, round(experts * (1 - (1 - top_k / experts) ** tokens))))
-    each, over = divmod(rows, active)
-    return tuple((load, count) for load, count in ((each + 1, over), (each, active - over)) if load and count)

@@ -5,20 +5,19 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.cost.collectives import Round, Transfer
-from ksim.cost.protocols import PEER
+from ksim.cost.protocols import ONE_SHOT
 
 __all__ = ["Direct"]
 
 
 @frozen
 class Direct:
-    """vLLM's custom all-reduce takes 2 to 8 GPUs of one NVLink domain and up to 8 MiB; one-shot is half of it."""
+    """vLLM's custom all-reduce takes 2 to 8 GPUs of one NVLink domain, or two over PCIe; one-shot is half of it."""
 
-    protocols = PEER
-    limit: float = 8 * 2**20
+    protocols = ONE_SHOT
 
     def takes(self, kind: str, ranks: int, size: float) -> bool:
-        return kind == "all_reduce" and ranks in (2, 4, 6, 8) and size <= self.limit
+        return kind == "all_reduce" and ranks in (2, 4, 6, 8)
 
     def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
         everything = tuple(range(len(ranks)))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.cost.collectives import Round, Transfer
-from ksim.cost.protocols import NCCL
+from ksim.cost.protocols import POINT_TO_POINT
 
 __all__ = ["Pairwise"]
 
@@ -14,7 +14,7 @@ __all__ = ["Pairwise"]
 class Pairwise:
     """NCCL's grouped send and receive."""
 
-    protocols = NCCL
+    protocols = POINT_TO_POINT
 
     def takes(self, kind: str, ranks: int, size: float) -> bool:
         return kind == "all_to_all" or (kind == "send" and ranks == 2)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from ksim.cost.collectives import Round, Transfer
-from ksim.cost.protocols import PEER
+from ksim.cost.protocols import TWO_SHOT
 
 __all__ = ["TwoShot"]
 
@@ -14,11 +14,10 @@ __all__ = ["TwoShot"]
 class TwoShot:
     """The other half of vLLM's custom all-reduce: a ring's traffic in two rounds."""
 
-    protocols = PEER
-    limit: float = 8 * 2**20
+    protocols = TWO_SHOT
 
     def takes(self, kind: str, ranks: int, size: float) -> bool:
-        return kind == "all_reduce" and ranks in (2, 4, 6, 8) and size <= self.limit
+        return kind == "all_reduce" and ranks in (4, 6, 8)
 
     def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
         pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if i != j]

@@ -30,7 +30,7 @@ FULL, WORTH = 0.8, 0.85
 SLACK, SHORT = 1.1, 4
 #: Into how many pieces FlashAttention splits at most.
 MOST_SPLITS = 128
-#: Blocks of FlashAttention-2 that an SM's shared memory holds at once (80 KiB each): 164 KiB on GA100, 100 KiB elsewhere.
+#: Blocks of FlashAttention-2 that fit an SM's shared memory at once (80 KiB each): 164 KiB on GA100, else 100 KiB.
 RESIDENT = {"ampere": 2.0}
 #: The same of TensorRT-LLM's decode kernel, on 228 KiB.
 DECODE_RESIDENT = 2.0
@@ -108,7 +108,7 @@ def flash3(gpu: Gpu, s: Mapping[str, Any], m: Any) -> Grid:
     longest = m.ceil(m.maximum(s["decode_longest"], s["chunk_longest"]) / KEYS)
     # What the heuristic counts: the tiles of a batch of one, and blocks of keys as if nothing were masked.
     alone = m.minimum(s["kv_heads"] * m.ceil(most / ROWS), float(gpu.sms))
-    reach = s["chunk_reach"] / m.maximum(s["chunk_queries"], 1.0)
+    reach = m.minimum(s["chunk_reach"] / m.maximum(s["chunk_queries"], 1.0), s["chunk_longest"])
     blocks = decode_tiles * length(s, m) + chunk_tiles * reach / KEYS
     splits = (alone < FULL * gpu.sms) & (longest > SHORT)
     allowed = m.look_up(_splits(gpu.sms), alone, m.minimum(longest, float(MOST_SPLITS)))

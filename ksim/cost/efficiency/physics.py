@@ -1,10 +1,16 @@
 """What physics says about kernels before anything is learned: a reference time, and numbers without a dimension."""
 
+from collections.abc import Callable
+
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+def _nothing(name: str) -> Array:
+    raise KeyError(f"the family has no feature {name!r}")
 
 
 @frozen
@@ -15,7 +21,8 @@ class Physics:
     quantisation, and bytes over the bandwidth, both in seconds.  `waves` and
     `idle` are of the launch assumed, `launch` its place in the family's
     `LAUNCHES`.  `features` has a row a kernel and a column for each of the
-    family's `FEATURES`, none of which has a dimension.
+    family's `FEATURES`, none of which has a dimension; `further` works out more
+    of them by name, for models that look at them.
     """
 
     seconds: Array
@@ -26,3 +33,4 @@ class Physics:
     idle: Array
     launch: NDArray[np.intp]
     features: Array
+    further: Callable[[str], Array] = _nothing

@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
+#: What the header says of an efficiency; the rest are arrays.
+_SAID = ("constants", "inputs", "place", "rows", "error", "source")
 _PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
 
 
@@ -31,13 +33,17 @@ _PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
 class Efficiency:
     """What one family of kernels, in one number format, makes of its reference time.
 
-    `inputs` names the model's inputs: features of the family's physics, or
-    ``log2 m`` for its shape's column m.  `rows` were fitted to; `error` is the
-    mean absolute error, as a share, of rows held back in turn.
+    `constants` are those of the family's physics.  `inputs` names what the model
+    looks at, and `place` what tells where a kernel lies (`region`, `spread`):
+    features of the physics, or ``log2 m`` for the shape's column m.  `rows`
+    were fitted to; `error` is the mean absolute error, as a share, of rows held
+    back in turn.
     """
 
+    constants: Mapping[str, float]
     inputs: tuple[str, ...]
     model: Model
+    place: tuple[str, ...]
     region: Region
     spread: Spread
     rows: int
@@ -63,9 +69,8 @@ class Profile:
             header = json.loads(str(arrays["header"]))
         except OSError as error:
             raise DataError(str(path), error.strerror or str(error)) from None
-        except (EOFError, IndexError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise DataError(str(path), f"is no profile: {error or 'it is empty'};"
-                                       f" `ksim calibrate SWEEP -o {path.name}` makes one") from None
+        except (EOFError, IndexError, ValueError, KeyError, zipfile.BadZipFile):
+            raise DataError(str(path), f"is no profile; `ksim calibrate SWEEP -o {path.name}` makes one") from None
         if header.get("format") != FORMAT:
             raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
                                        f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
@@ -85,17 +90,24 @@ class Profile:
         found = self._read.get(name)
         if found is None:
             said = self.header["entries"][name]
-            parts = {part: _built(self._arrays, f"{name}/{part}") for part in ("model", "region", "spread")}
+            parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
             found = self._read[name] = Efficiency(
-                tuple(said["inputs"]), **parts, rows=said["rows"], error=said["error"], source=said["source"])
+                constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
+                rows=said["rows"], error=said["error"], source=said["source"])
         return found
+
+    def _part(self, name: str) -> Any:
+        try:
+            return _built(self._arrays, name)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(str(self.path), f"is damaged, or of another version of ksim: {name}: {error};"
+                                            f" rebuild it with `{self.header['command']}`") from None
 
 
 def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], **more: Any) -> None:
     """Write a profile; `command` is what rebuilds it, `more` goes into the header as it is."""
     header = {"format": FORMAT, "gpu": gpu, "command": command, **more, "entries": {
-        name: {"inputs": e.inputs, "rows": e.rows, "error": e.error, "source": e.source}
-        for name, e in entries.items()}}
+        name: {said: getattr(entry, said) for said in _SAID} for name, entry in entries.items()}}
     arrays: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
     for name, entry in entries.items():
         for part in ("model", "region", "spread"):

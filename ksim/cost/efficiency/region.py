@@ -1,5 +1,6 @@
 """Where measurements lie: a convex region around them, and how far outside it something is."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -36,12 +37,18 @@ class Region:
 
     def beyond(self, inputs: Array) -> Array:
         """How far outside each row is, as a share of the data's own extent in that direction; 0 inside."""
-        faces = (inputs - self.mean) / self.scale @ _directions(len(self.mean))
+        faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
         extent = np.maximum(self.highest - self.lowest, 1e-9)
         over = np.maximum(self.lowest - faces, faces - self.highest) / extent
         # A float32 file rounds its bounds: what lies on the border is inside.
         furthest: Array = over.max(axis=1)
         return np.where(furthest > 1e-5, furthest, 0.0)
+
+    @classmethod
+    def stacked(cls, regions: Sequence["Region"]) -> "Region":
+        """Regions of as many inputs each, one above the other: each is asked about its own row."""
+        return cls(*(np.stack([getattr(region, name) for region in regions])
+                     for name in ("mean", "scale", "lowest", "highest")))
 
 
 _DIRECTIONS: dict[int, Array] = {}

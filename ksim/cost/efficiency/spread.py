@@ -1,5 +1,7 @@
 """How far off an estimate may be: quantiles of what a model missed, cell by cell."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import ArrayLike, NDArray
@@ -40,10 +42,27 @@ class Spread:
         ]
         return cls(column, edges, *np.array(bounds).T)
 
+    @classmethod
+    def stacked(cls, spreads: Sequence["Spread"]) -> "Spread":
+        """Spreads one above the other: each is asked about its own row."""
+        most = max(len(spread.edges) for spread in spreads)
+
+        def padded(name: str, count: int, filling: float) -> Array:
+            return np.stack([np.pad(getattr(spread, name), (0, count - len(getattr(spread, name))),
+                                    constant_values=filling) for spread in spreads])
+
+        return cls(np.array([spread.column for spread in spreads]), padded("edges", most, np.inf),
+                   padded("low", most + 1, 0.0), padded("high", most + 1, 0.0))
+
     def interval(self, inputs: Array, beyond: Array) -> tuple[Array, Array]:
         """Logs of the factors from estimates to the ends of their 90 % intervals, wider for what lies *beyond*."""
-        cell = np.searchsorted(self.edges, inputs[:, int(self.column)], side="right")
-        low, high = self.low[cell], self.high[cell]
+        if self.edges.ndim == 1:
+            cell = np.searchsorted(self.edges, inputs[:, int(self.column)], side="right")
+            low, high = self.low[cell], self.high[cell]
+        else:
+            row = np.arange(len(inputs))
+            cell = (inputs[row, self.column.astype(np.intp)][:, None] >= self.edges).sum(axis=1)
+            low, high = self.low[row, cell], self.high[row, cell]
         # Far out, what the data knows of the sign of an error is worth nothing: both sides grow by the larger.
         growth = WIDENING * beyond * np.maximum(-low, high)
         return low - growth, high + growth

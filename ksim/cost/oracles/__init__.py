@@ -1,12 +1,14 @@
 """Latency oracles: how long one kernel takes on one GPU.
 
 To add one, add a file with an attrs class that has `seconds`, or `estimate`
-where there is more to say than a number.  One from elsewhere is named
+where there is more to say than a number, or `estimates` where many kernels at
+once are cheaper than one by one.  One from elsewhere is named
 ``package.module:Class``; its fields are set by the scenario's options.  Oracles
 compose: one may hold another to scale, to add noise to, or to fall back on.
 `tests/laws` holds every oracle to: positive, and no time below the hardware's bound.
 """
 
+from collections.abc import Sequence
 from math import nan
 from numbers import Real
 from typing import Any, Protocol
@@ -49,10 +51,25 @@ class LatencyOracle(Protocol):
 
 
 def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
-    """Ask *oracle* about *kernel*; one that only gives seconds is credited with the roofline's bound.
+    """Ask *oracle* about one *kernel*, as `estimates` does."""
+    return estimates(oracle, [kernel], gpu)[0]
+
+
+def estimates(oracle: Any, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+    """Ask *oracle* about *kernels*; one that only gives seconds is credited with the roofline's bound.
 
     Raises ConfigError for an oracle that cannot be asked, or an answer that is not a positive, finite number.
     """
+    if hasattr(oracle, "estimates"):
+        answers: list[Estimate] = oracle.estimates(kernels, gpu)
+    else:
+        answers = [_answer(oracle, kernel, gpu) for kernel in kernels]
+    for kernel, answer in zip(kernels, answers, strict=True):
+        _check(oracle, kernel, answer)
+    return answers
+
+
+def _answer(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
     name = type(oracle).__name__
     if hasattr(oracle, "estimate"):
         answer: Estimate = oracle.estimate(kernel, gpu)
@@ -61,12 +78,16 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
         answer = Estimate(oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory", source=name)
     else:
         raise ConfigError(f"oracle {name}", "has neither seconds(kernel, gpu) nor estimate(kernel, gpu)")
+    return answer
+
+
+def _check(oracle: Any, kernel: Kernel, answer: Any) -> None:
+    name = type(oracle).__name__
     if not isinstance(answer, Estimate):
         raise ConfigError(f"oracle {name}", f"estimates {answer!r}, which is no ksim.cost.oracles.Estimate")
     if not isinstance(answer.seconds, Real) or not 0 < answer.seconds < float("inf"):
         raise ConfigError(f"oracle {name}", f"says {answer.seconds} s for {kernel.family} {kernel};"
                                             f" expected a positive number")
-    return answer
 
 
 def bounds(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:

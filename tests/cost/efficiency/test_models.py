@@ -60,7 +60,7 @@ def test_trees_and_networks_are_those_of_the_library():
 
 
 def test_between_points_without_noise_the_process_passes_through_them_and_far_away_is_its_base():
-    model = Recipe("interpolation", {"noise": 1e-4, "lengths": 1.0}).fit(INPUTS[:80], TARGETS[:80])
+    model = Recipe("interpolation", {}).fit(INPUTS[:80], TARGETS[:80])
     assert model(INPUTS[:80]) == pytest.approx(TARGETS[:80], abs=1e-3)
     far = np.full((1, 3), 1e3)
     assert model(far) == pytest.approx(model.base(far))
@@ -74,7 +74,8 @@ def test_rows_are_priced_alike_alone_and_together(kind, count):
     together = model(rows)
     assert together.shape == (count,)
     for i in {0, count // 2, count - 1}:
-        assert model(rows[i : i + 1])[0] == pytest.approx(together[i], rel=1e-5, abs=1e-6)
+        # In bulk, interpolation is in single precision.
+        assert model(rows[i : i + 1])[0] == pytest.approx(together[i], abs=1e-4)
 
 
 FITTED: dict = {}
@@ -87,7 +88,8 @@ def test_heavier_rows_count_more():
 
 
 def test_kinds_are_all_reachable():
-    assert {*KINDS} == {"constant", "linear", "bounded_head", "trees", "network", "interpolation", "mean"}
+    assert {*KINDS} == {"nothing", "constant", "linear", "bounded_head", "trees", "network", "interpolation",
+                        "layered_interpolation", "mean"}
     both = Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}).fit(INPUTS, TARGETS)
     assert isinstance(both.one, Constant)
     assert both(INPUTS) == pytest.approx((both.one(INPUTS) + both.other(INPUTS)) / 2)

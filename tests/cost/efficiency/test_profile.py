@@ -17,7 +17,7 @@ TARGETS = INPUTS @ [0.3, -0.2] + 0.1 * np.sin(5 * INPUTS[:, 0])
 RECIPES = {
     "constant": Recipe("constant"), "linear": Recipe("linear"), "trees": Recipe("trees", {"count": 5}),
     "head": Recipe("bounded_head"), "network": Recipe("network", {"members": 2, "rounds": 5}),
-    "between": Recipe("interpolation", {"base": Recipe("linear"), "lengths": 0.5}),
+    "between": Recipe("interpolation", {"base": Recipe("linear")}),
     "mean": Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}),
 }
 
@@ -25,7 +25,7 @@ RECIPES = {
 def efficiency(recipe: Recipe) -> Efficiency:
     model = recipe.fit(INPUTS, TARGETS)
     spread = Spread.of(TARGETS - model(INPUTS), INPUTS, column=1)
-    return Efficiency(("one", "two"), model, Region.around(INPUTS), spread, len(INPUTS), 0.05, "a test")
+    return Efficiency({"start": 2e-6}, ("one", "two"), model, ("two", "one"), Region.around(INPUTS), spread, len(INPUTS), 0.05, "a test")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_was_saved_is_loaded(path, name):
     assert profile.gpu == "H200 SXM"
     assert f"gemm/{name}" in profile
     found = profile[f"gemm/{name}"]
-    assert found.inputs == ("one", "two")
+    assert (found.inputs, found.place, found.constants) == (("one", "two"), ("two", "one"), {"start": 2e-6})
     assert (found.rows, found.error, found.source) == (200, 0.05, "a test")
     # Files keep single precision.
     assert found.model(INPUTS) == pytest.approx(saved.model(INPUTS), abs=1e-4)
@@ -73,7 +73,7 @@ def test_a_profile_of_another_format_is_refused_with_the_command_that_rebuilds_i
 def test_what_is_no_profile_is_refused(tmp_path, content):
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"bad.npz: is no profile: .*`ksim calibrate SWEEP -o bad.npz` makes one"):
+    with pytest.raises(DataError, match=r"bad.npz: is no profile; `ksim calibrate SWEEP -o bad.npz` makes one"):
         Profile.load(path)
 
 

@@ -1,0 +1,100 @@
+"""The latency oracles alone: loading a profile, pricing a step of 80 layers, pricing 100,000 shapes at once."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.efficiency.estimates import Profiled, shipped
+from ksim.cost.efficiency.families import FAMILIES
+from ksim.cost.efficiency.profile import Profile
+from ksim.cost.oracles import estimates
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch, Contexts
+from ksim.foundation import collector
+from ksim.foundation.config import Choice
+from ksim.studies.assembly import Site
+from ksim.studies.lookup import gpu_of, plugin
+from ksim.studies.scenario import Scenario
+
+ORACLES = ("waves", "learned", "measured")
+MODEL, GPU = "llama-3.1-70b", "h200"
+SHAPES = 100_000
+#: CPU time that each may take, by the column it stands in.
+GOALS = {"kernels, new us": 100.0, "step, known us": 10.0, "100k shapes s": 0.5, "load ms": 50.0}
+
+
+def figures(oracle: str) -> dict[str, float]:
+    """CPU times of *oracle*, by what they are of; the median of what is done often."""
+    timer = _timer(oracle)
+    timer.timeline(Batch.of((1, 100)))  # profiles are read when they are first needed
+    tokens = np.random.default_rng(1).permutation(np.arange(2, 8192))[:300].tolist()
+    steps = [Batch.of((count, 0)) for count in tokens]
+    with collector.paused():
+        found = {
+            "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
+            "step, new us": 1e6 * _median(timer.timeline, steps),
+            "step, known us": 1e6 * _median(timer.timeline, steps),
+            "decode, steady us": 1e6 * _decoding(timer),
+        }
+    if oracle != "waves":
+        found["100k shapes s"] = min(_bulk(oracle) for _ in range(3))
+        found["load ms"] = 1e3 * min(_load(oracle) for _ in range(3))
+    return found
+
+
+def _timer(oracle: str) -> StepTimer:
+    one = {"kind": "fixed", "value": 1}
+    table = {"model": MODEL, "gpu": GPU, "oracle": oracle, "serve": {"tensor_parallel_size": 8},
+             "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": one, "output": one}}}
+    return Site.of(Scenario.of(table)).timers()[0]
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    begin = time.process_time()
+    action()
+    return time.process_time() - begin
+
+
+def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
+    return float(np.median([_seconds(lambda each=each: action(each)) for each in arguments]))
+
+
+def _kernels(timer: StepTimer, tokens: int) -> float:
+    """Price the kernels of a step of *tokens*, each distinct one once."""
+    blocks = timer.model.graph(tokens, 1, timer.shard).blocks
+    kernels = [op.kernel for block in blocks for op in block.ops
+               if not isinstance(op.kernel, AttentionLayer | Collective)]
+    return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
+
+
+def _decoding(timer: StepTimer, steps: int = 1000) -> float:
+    """A step of 64 sequences that all go on decoding."""
+    offsets = tuple(range(1000, 1064))
+    batches = [Batch(Contexts(offsets, shift), (), 64, 64) for shift in range(steps)]
+    return _seconds(lambda: [timer.timeline(batch) for batch in batches]) / steps
+
+
+def _bulk(oracle: str) -> float:
+    gpu, random = gpu_of(GPU), np.random.default_rng(0)
+    shapes = {name: random.integers(low, high, SHAPES).astype(float)
+              for name, low, high in (("m", 1, 8192), ("n", 1024, 32768), ("k", 1024, 16384))}
+    constant = {"weight_bytes": 2.0, "activation_bytes": 2.0, "peak": 989.5e12, "footprint": np.inf}
+    shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
+    made = plugin("cost.oracles", Choice(oracle))
+    profiled: Profiled = made.prices(gpu) if oracle == "measured" else made.prices
+    return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
+
+
+def _load(oracle: str) -> float:
+    """Open a profile and read everything in it."""
+
+    def load() -> None:
+        profile = Profile.load(shipped(GPU if oracle == "measured" else "learned"))
+        for name in profile:
+            profile[name]
+
+    return _seconds(load)

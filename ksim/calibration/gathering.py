@@ -1,0 +1,107 @@
+"""Files and folders that a user names, as the measurements of one GPU."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from ksim.calibration.checks import gpu_of
+from ksim.calibration.measurements import Measurements, listed
+from ksim.calibration.reading import is_candidate, read
+from ksim.calibration.reading.names import gpu_name
+from ksim.foundation import catalog
+from ksim.foundation.config import structure
+from ksim.foundation.errors import ConfigError
+from ksim.specs.hardware import Gpu
+
+
+@frozen(eq=False)
+class Gathered:
+    """Measurements of one `gpu`, whose name in the catalogue or file is `called`; `remarks` on files of no use."""
+
+    gpu: Gpu
+    called: str
+    measured: tuple[Measurements, ...]
+    remarks: tuple[str, ...]
+
+
+def digests(measured: Sequence[Measurements]) -> dict[str, str]:
+    """What tells each file from any other, by its name; those of one name have their folder's before it."""
+    paths = list(dict.fromkeys(Path(rows.source.file) for rows in measured))
+    names = [path.name for path in paths]
+    return {path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": digest(path)
+            for path in paths}
+
+
+def digest(path: Path) -> str:
+    """What tells a file from any other."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def gather(paths: Sequence[Path], gpu: str = "") -> Gathered:
+    """Read all of *paths*, each file once, and keep what was measured on *gpu*: a name, or the path of a file.
+
+    Raises DataError for files that cannot be used, ConfigError where they are of several GPUs and none is named or of
+    another than the one named, UnknownName for a GPU that the catalogue lacks.
+    """
+    remarks: list[str] = []
+    measured = [rows for path in paths for rows in read(path)]
+    remarks += _unused(paths, measured)
+    measured = _once(measured, remarks)
+    if gpu:
+        named = structure(Gpu, catalog.load("gpus", gpu_name(gpu) or gpu), f"gpu {gpu}")
+        kept = tuple(_of(measured, gpu, named))
+        return Gathered(named, Path(gpu).stem if catalog.is_file(gpu) else gpu_name(gpu) or gpu, kept, tuple(remarks))
+    devices = sorted({_device(rows) for rows in measured} - {""})
+    if len(devices) > 1:
+        raise ConfigError("--gpu", f"is needed: the files are of {', '.join(devices)}; name one of them")
+    found = gpu_of(next((rows for rows in measured if rows.gpu is None), measured[0]))
+    return Gathered(found, devices[0], tuple(measured), tuple(remarks))
+
+
+def _device(rows: Measurements) -> str:
+    return rows.gpu or rows.source.device
+
+
+def _of(measured: Sequence[Measurements], gpu: str, named: Gpu) -> Iterator[Measurements]:
+    """Those of the GPU that is *named*; a device that the catalogue lacks, and that is alone, is taken for it."""
+    called = {gpu, gpu_name(gpu), named.name, Path(gpu).stem}
+    devices = {_device(rows) for rows in measured} - {""}
+    if not devices & called and devices:
+        known = {rows.gpu for rows in measured if rows.gpu}
+        if len(devices) > 1 or (known and not catalog.is_file(gpu)):
+            raise ConfigError("--gpu", f"is {gpu}, but the files are of {', '.join(sorted(devices))}; name one of them")
+        called |= devices
+    for rows in measured:
+        if _device(rows) in called or rows.source.device in called or not _device(rows):
+            yield evolve(rows, gpu=rows.gpu or (None if catalog.is_file(gpu) else gpu_name(gpu)))
+
+
+def _once(measured: Sequence[Measurements], remarks: list[str]) -> list[Measurements]:
+    """Without the files that are copies of earlier ones: what is held out of one copy must not be in another."""
+    first: dict[str, str] = {}
+    for file in dict.fromkeys(rows.source.file for rows in measured):
+        before = first.setdefault(digest(Path(file)), file)
+        if before != file:
+            remarks.append(f"{file}: is the same as {before}, and read once")
+    read_once = set(first.values())
+    kept: dict[int, Measurements] = {}
+    seen: set[tuple[str, str, str, int]] = set()
+    for rows in measured:  # a path that is named twice gives every file of it twice
+        key = (rows.source.file, str(rows), repr(rows.source), int(rows.rows[0]) if len(rows) else 0)
+        if rows.source.file in read_once and key not in seen:
+            kept[id(rows)] = rows
+        seen.add(key)
+    return list(kept.values())
+
+
+def _unused(paths: Sequence[Path], measured: Sequence[Measurements]) -> Iterator[str]:
+    """Files in folders that hold no kernels that ksim has families for."""
+    used: Mapping[str, None] = dict.fromkeys(rows.source.file for rows in measured)
+    for folder in paths:
+        if folder.is_dir():
+            rest = [path.name for path in sorted(folder.rglob("*")) if is_candidate(path) and str(path) not in used]
+            if rest:
+                shown = listed(rest, "file")
+                yield f"{folder}: holds no kernels that ksim has a family for in {shown}"

@@ -1,0 +1,52 @@
+"""Multi-head latent attention: which rows teach what, and what is free to fit.
+
+TensorRT-LLM's kernels alone: vLLM's rows were launched one by one and have a floor of 100 to 300 us.  Data-centre GPUs
+and the others run different kernels, so what one group teaches is of little use to the other; a single set of
+constants is learned all the same, and what is measured on the GPU itself is what to go by.
+"""
+
+import numpy as np
+
+from ksim.calibration.bounds import formats
+from ksim.calibration.constants import Free
+from ksim.calibration.courses import Candidate, Course
+from ksim.calibration.fitting import NOTHING, Recipe
+from ksim.calibration.lessons import Lesson
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.rules import Mask, Rule, alike
+from ksim.specs.hardware import Gpu
+
+__all__ = ["COURSES"]
+
+FREE = {"start": Free(1e-6, 13e-6, 40e-6), "context": Free(0.05, 0.5, 1.0), "generation": Free(0.02, 0.4, 1.0),
+        "memory": Free(0.2, 0.8, 1.0), "sharpness": Free(1.0, 2.0, 6.0)}
+RULES = (Rule("vLLM's rows, timed launch by launch", lambda rows: np.full(len(rows), rows.source.backend == "vllm")),)
+INPUTS = ("log_batch", "log_heads", "log_length", "generation", "start_share", "log_compute_over_memory", "log_waves")
+PLACE = ("log_compute_over_memory", "log_batch", "log_heads", "log_length")
+
+
+def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
+    """Points of one run of equal sequences each."""
+    assert rows.batches is not None
+    batches = rows.batches
+    columns = {
+        "batch": batches.counts, "query": batches.qlens, "length": batches.kvlens, "heads": rows["hq"],
+        "generation": rows.tags == "decode", "cache_bits": np.full(len(rows), 8 * formats(rows)[0].bytes)}
+    shapes = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+    return Lesson.of(rows, gpu, shapes, groups=alike(rows, "hq"))
+
+
+def grid(rows: Measurements) -> Mask:
+    """One row in 21: a lattice over the places of batch, heads and length among their values."""
+    assert rows.batches is not None
+    place = [np.unique(column, return_inverse=True)[1] for column in (
+        rows.batches.counts, rows["hq"], rows.batches.kvlens)]
+    chosen: Mask = (place[0] + 3 * place[1] + 7 * place[2]) % 21 == 0
+    return chosen
+
+
+COURSES = tuple(
+    Course.of(f"mla/{dtype}", "mla", measures="mla", dtype=dtype, lesson=lesson, free=FREE, rules=RULES, grid=grid,
+              place=PLACE, learned=Candidate(NOTHING), table=Candidate(Recipe("interpolation"), INPUTS),
+              sweep=Candidate(Recipe("interpolation"), INPUTS))
+    for dtype in ("bf16", "fp8"))

@@ -1,0 +1,122 @@
+"""Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP``.
+
+TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all
+of them teach about any GPU; the others what was measured on one.  From the public tables they keep fitted coefficients
+(constants of the physics, and small networks on top), and no rows.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from attrs import asdict, evolve
+
+from ksim.calibration.calibrate import calibrate
+from ksim.calibration.checks import TooFew, check
+from ksim.calibration.courses import Candidate, Course, efficiency, teach
+from ksim.calibration.fitting import Recipe
+from ksim.calibration.gathering import digests
+from ksim.calibration.learning import efficiencies, learn
+from ksim.calibration.lessons import Lesson, join
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.reading import read
+from ksim.calibration.recipes import enrolled
+from ksim.calibration.selection import by_gpu, select
+from ksim.cost.efficiency.estimates import PROFILES, shipped
+from ksim.cost.efficiency.pointwise import COMBINE
+from ksim.cost.efficiency.profile import Efficiency, save
+from ksim.foundation import catalog
+from ksim.foundation.config import structure
+from ksim.specs.hardware import Gpu
+
+COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
+PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"
+OURS = "our sweep over an H200 with vLLM 0.22 (Apache-2.0)"
+#: The GPU of our own sweep.
+SWEPT = "h200"
+#: Small enough for a profile of several formats, and evaluated in a few microseconds.
+NETWORK = Recipe("network", {"hidden": 24, "members": 3})
+#: Rows of a public table that a GPU's own coefficients are fitted to and judged by.
+ROWS = 6000
+
+
+def main(tables: str, sweep: str) -> None:
+    """Write all profiles; takes some minutes."""
+    PROFILES.mkdir(exist_ok=True)
+    public, ours = read(Path(tables)), read(Path(sweep), gpu=SWEPT)
+    save(shipped("learned"), "", COMMAND, _with_combine(dict(_learned(public, ours))))
+    for name, _ in by_gpu(public):
+        entries = dict(_coefficients(public, name))
+        if name == SWEPT:
+            entries |= _with_combine(_swept(ours))
+        save(shipped(name), _gpu(name).name, COMMAND, entries, fitted_to=digests(ours) if name == SWEPT else {})
+        print(name, *(f"{key} {entry.error:.1%}" for key, entry in entries.items()), flush=True)
+
+
+def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
+    """What our own sweep says of its GPU."""
+    return {part.name: evolve(part.efficiency, source=f"{OURS}: {part.efficiency.source}")
+            for part in calibrate(ours, _gpu(SWEPT), print).parts}
+
+
+def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
+    """The sum over a token's experts, which no sweep measures alone: as uncertain as the activation before it."""
+    alike = entries["silu_mul"]
+    return {**entries, "moe_combine": evolve(alike, constants=asdict(COMBINE), source="profiled steps on an H200")}
+
+
+def _gpu(name: str) -> Gpu:
+    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+
+
+def _lessons(course: Course, taken: Sequence[Measurements]) -> Iterator[Lesson]:
+    """The core rows of each GPU's tables, checked; of families with a single usable table, what there is."""
+    for name, rows in by_gpu(taken):
+        gpu = _gpu(name)
+        for part in rows:
+            selected = select(course, [part], gpu)
+            for kept in selected.rows:
+                try:
+                    checked = check(kept, gpu).kept
+                except TooFew:
+                    continue
+                yield from select(course, [checked], gpu).core
+
+
+def _learned(public: Sequence[Measurements], ours: Sequence[Measurements]) -> Iterator[tuple[str, Efficiency]]:
+    """Every course from the public tables; those without any, from our own sweep."""
+    tables, swept = dict(_named(public)), dict(_named(ours))
+    for name in {**tables, **swept}:
+        course, taken = tables.get(name) or swept[name]
+        lessons = list(_lessons(course, taken))
+        if not lessons:
+            continue
+        gpus = len({lesson.gpu.name for lesson in lessons})
+        source = PUBLIC.format(f"{gpus} GPUs") if name in tables else OURS
+        for key, entry in efficiencies(course, lessons, learn(course, lessons), source).items():
+            print("learned", key, f"{entry.error:.1%}", flush=True)
+            yield key, entry
+
+
+def _named(measured: Sequence[Measurements]) -> Iterator[tuple[str, tuple[Course, list[Measurements]]]]:
+    for course, taken in enrolled(measured):
+        yield course.name, (course, taken)
+
+
+def _coefficients(public: Sequence[Measurements], name: str) -> Iterator[tuple[str, Efficiency]]:
+    """What the public tables say of one GPU, as constants and networks."""
+    for course, taken in enrolled([rows for rows in public if rows.gpu == name]):
+        lessons = list(_lessons(course, taken))
+        if not lessons:
+            continue
+        lesson = join(lessons).sample(ROWS)
+        held_back = lesson.groups % 4 == 0
+        taught = teach(course, Candidate(NETWORK, course.table.inputs), [lesson.take(~held_back)])
+        judged = lesson.take(held_back)
+        missed = np.log(judged.seconds / taught.predict(judged))
+        yield course.name, efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,62 @@
+"""From a fitted efficiency to times: many kernels of one family at once."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import frozen
+
+from ksim.cost.efficiency.physics import Array, Physics
+from ksim.cost.efficiency.profile import Efficiency
+
+#: What an input's name begins with where it is the logarithm of a column of the shape and not a feature.
+LOG = "log2 "
+
+
+@frozen(eq=False)
+class Prices:
+    """Seconds of kernels, the ends of their 90 % intervals, and how far each lies `beyond` what was measured."""
+
+    seconds: Array
+    low: Array
+    high: Array
+    beyond: Array
+
+
+def price(efficiency: Efficiency, physics: Physics, features: Sequence[str], shapes: Mapping[str, Array],
+          further: float = 0.0) -> Prices:
+    """Price the kernels that *physics* speaks of; all of them count as so much *further* beyond the data."""
+    place = inputs_of(efficiency.place, physics, features, shapes)
+    beyond = efficiency.region.beyond(place) + further
+    seconds = physics.seconds * np.exp(efficiency.model(inputs_of(efficiency.inputs, physics, features, shapes)))
+    low, high = efficiency.spread.interval(place, beyond)
+    return Prices(seconds, seconds * np.exp(low), seconds * np.exp(high), beyond)
+
+
+def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], shapes: Mapping[str, Array]) -> Array:
+    """The columns called *names*: of the features, worked out further, or, as in ``log2 m``, of the shapes."""
+    if tuple(names) == tuple(features):
+        return physics.features
+    at = {name: i for i, name in enumerate(features)}
+
+    def column(name: str) -> Array:
+        if name in at:
+            found: Array = physics.features[:, at[name]]
+        else:
+            found = np.log2(shapes[name.removeprefix(LOG)]) if name.startswith(LOG) else physics.further(name)
+        return found
+
+    return np.stack([column(name) for name in names], axis=1) if names else np.empty((len(physics.seconds), 0))
+
+
+def blend(inside: Prices, other: Prices) -> Prices:
+    """Pass from one set of prices to another as kernels lie further beyond what the first was fitted to.
+
+    At the border the first counts alone, a tenth of the data's extent further
+    the other has 63 % of the weight; intervals reach as far as both do.
+    """
+    weight = np.exp(-inside.beyond / 0.1)
+    seconds = np.exp(weight * np.log(inside.seconds) + (1 - weight) * np.log(other.seconds))
+    outside = inside.beyond > 0
+    low = np.minimum(inside.low / inside.seconds, np.where(outside, other.low / other.seconds, np.inf))
+    high = np.maximum(inside.high / inside.seconds, np.where(outside, other.high / other.seconds, 0.0))
+    return Prices(seconds, seconds * low, seconds * high, inside.beyond)

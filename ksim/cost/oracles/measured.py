@@ -1,0 +1,57 @@
+"""Efficiencies measured on the GPU itself, by one sweep over kernels of any model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define, field
+
+from ksim.compute.kernels import Kernel
+from ksim.cost.efficiency.estimates import PROFILES, Profiled
+from ksim.cost.efficiency.profile import Profile
+from ksim.cost.oracles import Estimate
+from ksim.cost.oracles.learned import Learned
+from ksim.foundation.errors import ConfigError
+from ksim.specs.hardware import Gpu
+
+__all__ = ["Measured"]
+
+
+@define
+class Measured:
+    """`path` is the GPU's profile, as `ksim calibrate` writes it; by default the one that ships for the GPU.
+
+    Beyond what was measured, efficiencies pass over to those of the `learned`
+    oracle, and estimates say that they are extrapolated.
+    """
+
+    path: Path | None = None
+    _priced: dict[str, Profiled] = field(factory=dict, init=False, eq=False)
+
+    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
+        return self.estimate(kernel, gpu).seconds
+
+    def estimate(self, kernel: Kernel, gpu: Gpu) -> Estimate:
+        return self.estimates([kernel], gpu)[0]
+
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+        """All of *kernels* at once; raises ConfigError where no profile speaks of *gpu*."""
+        return self.prices(gpu).estimates(kernels, gpu)
+
+    def prices(self, gpu: Gpu) -> Profiled:
+        if gpu.name not in self._priced:
+            profile = Profile.load(Path(self.path)) if self.path else self._shipped(gpu)
+            if profile.gpu != gpu.name:
+                raise ConfigError(str(profile.path), f"is a profile of {profile.gpu}, not of {gpu.name};"
+                                                     f" choose another, or oracle 'learned'")
+            self._priced[gpu.name] = Profiled(profile, "measured", Learned().prices)
+        return self._priced[gpu.name]
+
+    @staticmethod
+    def _shipped(gpu: Gpu) -> Profile:
+        found = {profile.gpu: profile for profile in map(Profile.load, sorted(PROFILES.glob("*.npz")))}
+        if gpu.name not in found:
+            known = ", ".join(sorted(name for name in found if name))
+            raise ConfigError("oracle measured", f"has no profile of {gpu.name} (it has {known}); take oracle"
+                                                 f" 'learned', or make one with `ksim sweep-kernels` and"
+                                                 f" `ksim calibrate`")
+        return found[gpu.name]
