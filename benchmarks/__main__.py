@@ -56,7 +56,8 @@ def _oracles() -> Table:
     """The oracles alone, beside what they may take."""
     found = {oracle: figures(oracle) for oracle in ORACLES}
     columns = list(dict.fromkeys(column for row in found.values() for column in row))
-    table = Table(title="CPU time of the oracles, on a step of llama-3.1-70b, one rank of eight H200s", title_justify="left")
+    table = Table(title="CPU time of the oracles, on a step of llama-3.1-70b, one rank of eight H200s",
+                  title_justify="left")
     for column in ("oracle", *columns):
         table.add_column(column, justify="left" if column == "oracle" else "right")
     for oracle, row in found.items():

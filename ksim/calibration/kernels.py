@@ -20,9 +20,9 @@ from ksim.specs.hardware import Gpu
 
 def kernels(points: Points, point: int) -> list[Kernel]:
     """What is launched for one of *points*; raises DataError for a family that is no kernel of one GPU."""
-    if points.family not in _MAKERS:
-        raise DataError(str(points), f"is not of the families that a single GPU runs ({', '.join(_MAKERS)})")
-    return _MAKERS[points.family](points, point)
+    if points.family not in MAKERS:
+        raise DataError(str(points), f"is not of the families that a single GPU runs ({', '.join(MAKERS)})")
+    return MAKERS[points.family](points, point)
 
 
 def seconds(points: Points, gpu: Gpu, oracle: Waves | None = None) -> list[float]:
@@ -72,5 +72,5 @@ def _moved(points: Points, point: int) -> list[Kernel]:
     return [Pointwise(points.family, read, written, 0.0, rows)]
 
 
-_MAKERS: Mapping[str, Callable[[Points, int], list[Kernel]]] = {
+MAKERS: Mapping[str, Callable[[Points, int], list[Kernel]]] = {
     "gemm": _gemm, "attention": _attention, "moe": _moe, **dict.fromkeys(MOVES, _moved)}

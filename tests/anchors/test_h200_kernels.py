@@ -88,7 +88,8 @@ def test_what_moves_memory(family, mean, bias):
 def experts(t: int, e: int, topk: int, h: int, inter: int) -> float:
     """The fused kernels of a mixture, its rows spread evenly."""
     spread, pairs = loads(t, topk, e), t * topk
-    return seconds(GroupedGemm(spread, 2 * inter, h, t, inputs=t), pointwise("silu_mul", 2 * pairs * inter, pairs * inter),
+    return seconds(GroupedGemm(spread, 2 * inter, h, t, inputs=t),
+                   pointwise("silu_mul", 2 * pairs * inter, pairs * inter),
                    GroupedGemm(spread, h, inter, t), pointwise("moe_combine", pairs * h, t * h))
 
 

@@ -22,6 +22,7 @@ def test_tokens_that_go_to_several_experts_are_read_once():
 
 def test_each_expert_fills_tiles_of_its_own():
     """Loads of 65 and 1 in tiles of 64 rows: 2 + 1 rows of tiles, each 24 wide."""
-    launch = next(x for x in GroupedGemm(((65, 1), (1, 1)), n=1536, k=2048, tokens=16).launches(132) if x.name == "64x128")
+    kernel = GroupedGemm(((65, 1), (1, 1)), n=1536, k=2048, tokens=16)
+    launch = next(x for x in kernel.launches(132) if x.name == "64x128")
     assert launch.blocks == (2 + 1) * 12
     assert launch.flops == 2 * 64 * 128 * 2048

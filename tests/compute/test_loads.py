@@ -36,8 +36,8 @@ def test_as_many_experts_are_active_as_one_expects(tokens, top_k, experts):
 def test_loads_are_those_of_routing_token_by_token(skew):
     """Against 300 tokens drawn by the Gumbel trick: 8 different experts each, by popularity."""
     random, popularity = np.random.default_rng(5), np.arange(1, 65.0) ** -skew
-    drawn = [np.sort(np.bincount(np.argsort(-(np.log(popularity) + random.gumbel(size=(300, 64))), axis=1)[:, :8].ravel(),
-                                 minlength=64))[::-1] for _ in range(60)]
+    scores = [np.log(popularity) + random.gumbel(size=(300, 64)) for _ in range(60)]
+    drawn = [np.sort(np.bincount(np.argsort(-score, axis=1)[:, :8].ravel(), minlength=64))[::-1] for score in scores]
     ours = np.repeat(*np.array(loads(300, 8, 64, skew)).T)
     ours = np.sort(np.concatenate([ours, np.zeros(64 - len(ours))]))[::-1]
     assert ours == pytest.approx(np.mean(drawn, axis=0), abs=12)

@@ -93,8 +93,8 @@ BF16 = (
 FP8 = (
     (0.738, {"per": 49.3, "rows": 4.12, "columns": 1.46, "ridge": 18.0, "latency": 14.6, "compute": 9.56,
              "steady": 6.69, "intensity": 25.3, "loss_128x64": 27.3, "idle": 2.29, "loss_64x32": 40.6,
-             "down_64": 32.1, "few": 7.78, "full_256": 2.25, "fill_64x64": 7.78, "microseconds": 57.1, "inputs": 48.3, "quantizing": 19.8,
-             "loss_64x448": 36.6, "loss_64x320": 39.7}),
+             "down_64": 32.1, "few": 7.78, "full_256": 2.25, "fill_64x64": 7.78, "microseconds": 57.1,
+             "inputs": 48.3, "quantizing": 19.8, "loss_64x448": 36.6, "loss_64x320": 39.7}),
     (0.219, {"k": 5.67, "ridge": 29.0, "resident": 2.02, "twos": 30.8, "down_64": 3.23, "down_256": 4.86,
              "vector": 1.09, "weights": 12.4}),
 )

@@ -25,7 +25,8 @@ RECIPES = {
 def efficiency(recipe: Recipe) -> Efficiency:
     model = recipe.fit(INPUTS, TARGETS)
     spread = Spread.of(TARGETS - model(INPUTS), INPUTS, column=1)
-    return Efficiency({"start": 2e-6}, ("one", "two"), model, ("two", "one"), Region.around(INPUTS), spread, len(INPUTS), 0.05, "a test")
+    return Efficiency({"start": 2e-6}, ("one", "two"), model, ("two", "one"), Region.around(INPUTS), spread,
+                      len(INPUTS), 0.05, "a test")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from attrs import define, field, frozen
 from ksim.calibration.checks import TooFew, check, gpu_of
 from ksim.calibration.courses import Course
 from ksim.calibration.gathering import digest
+from ksim.calibration.kernels import MAKERS
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
@@ -134,6 +135,9 @@ def _priced(question: Question, course: Course, own: Selected, notes: _Notes) ->
     oracle = plugin("cost.oracles", question.oracle)
     for rows, lesson in zip(own.rows, own.core, strict=True):
         profiled = _profiled(oracle, own.gpu)
+        if profiled is None and course.measures not in MAKERS:
+            notes.remarks.append(f"{own.gpu.name}: {course.name} has no kernels that this oracle could be asked about")
+            continue
         found = (one_by_one(oracle, rows, lesson, "unseen") if profiled is None else
                  by_profile(profiled, course, rows, lesson, "unseen"))
         if found is None:
