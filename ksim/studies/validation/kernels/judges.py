@@ -71,7 +71,7 @@ def by_grid(course: Course, selected: Selected) -> Iterator[Judged]:
     grids = [course.grid(rows) for rows in selected.rows]
     lesson = join([own.take(grid) for own, grid in zip(selected.core, grids, strict=True)]).divisible()
     taught = teach(course, course.table, [lesson])
-    kept, seconds = held_out(course, course.table, lesson)
+    kept, seconds = held_out(course, course.table, lesson, folds=3)
     fitted = efficiency(taught, [kept], [np.log(kept.seconds / seconds)], "")
     share = len(lesson) / sum(len(rows) for rows in selected.rows)
     for rows, own, grid in zip(selected.rows, selected.core, grids, strict=True):
