@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench profiles clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
@@ -18,6 +18,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# The profiles that ship, from the folders of public tables and of our own sweep; takes some minutes.
+profiles: $(READY)
+	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=...")'

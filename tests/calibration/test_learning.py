@@ -41,7 +41,6 @@ def test_poison_in_the_one_left_out_changes_nothing(left, recipe):
         assert numbers(getattr(clean, part)) == numbers(getattr(poisoned, part))
 
 
-@pytest.mark.xfail(reason="models that leave out the others, whose errors make the intervals, were taught by it")
 @pytest.mark.parametrize("left", ["old", "new", "odd"])
 def test_nor_in_its_intervals(left):
     clean, poisoned = (entries(lessons(poison))[f"toy without {left}"] for poison in ("", left))

@@ -111,12 +111,12 @@ def _largest(batches: Batches, of_runs: Ints) -> Ints:
 
 
 def grid(rows: Measurements) -> Mask:
-    """The places of *rows* in the order of heads, KV heads, batch and length, of which a sweep measures every 21st."""
+    """Every 15th row in the order of heads, KV heads, batch and length."""
     assert rows.batches is not None
     order = np.lexsort((rows.batches.kvlens, rows.batches.counts, rows["hkv"], rows["hq"]))
     place = np.empty(len(rows))
     place[order] = np.arange(len(rows))
-    chosen: Mask = place % 21 == 10
+    chosen: Mask = place % 15 == 7
     return chosen
 
 

@@ -1,7 +1,7 @@
 """Dense matrix products: which rows teach what, and what is free to fit.
 
-The public tables time six layers of weights in turn (one of nvfp4 and of block-scaled fp8), so that small weights stay
-in the L2; their fp8 rows include the kernel that quantises activations.  Our own sweep has weights from device memory
+The public tables time six layers of weights in turn (one of nvfp4), so that small weights stay in the L2; their fp8 and
+fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device memory
 and no quantisation.
 
 *Learned* from other architectures, the physics with its constants is all: ridge regression, boosted trees and halves
@@ -40,9 +40,8 @@ OWN = {"tensor_async": Free(0.4, 0.93, 1.0)}
 #: J/FLOP above idle: A100 and RTX PRO reach 94 and 97 % of their peaks inside their power limits, so that mma.sync
 #: kernels take no more than 1.12 pJ.
 HELD = {"joule": 1.12e-12, "tensor_async": 0.93}
-#: Bytes of an element with the scales of its block (128 x 128 of FP8, 16 of FP4), and how many layers take turns.
-STORED: Mapping[str, tuple[float, int]] = {
-    "bf16": (2.0, 6), "fp8": (1.0, 6), "fp8_block": (1.03, 1), "fp4": (0.5625, 1)}
+#: Bytes of an element with its share of the scale of 16, and how many layers take turns.
+STORED: Mapping[str, tuple[float, int]] = {"bf16": (2.0, 6), "fp8": (1.0, 6), "fp4": (0.5625, 1)}
 
 RULES = (
     Rule("timed launch by launch: bound by the host",
@@ -61,11 +60,11 @@ def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
     table = not rows.source.swept
     width = np.full(len(rows), size)
     weights = layers * size * shape["n"] * shape["k"]
-    format_of = DType.named("fp8" if rows.dtype == "fp8_block" else rows.dtype)
     columns = {
-        **shape, "weight_bytes": width, "activation_bytes": width, "peak": np.full(len(rows), peak(gpu, format_of)),
+        **shape, "weight_bytes": width, "activation_bytes": width,
+        "peak": np.full(len(rows), peak(gpu, DType.named(rows.dtype))),
         "footprint": weights if table else np.full(len(rows), np.inf),
-        "quantized": np.full(len(rows), float(table and rows.dtype == "fp8")),
+        "quantized": np.full(len(rows), float(table and rows.dtype != "bf16")),
     }
     checks = (*CHECKS, "sweep") if "grid" in rows.tags else CHECKS
     groups = np.unique(np.stack([shape["n"], shape["k"]]), axis=1, return_inverse=True)[1].ravel()
@@ -109,7 +108,8 @@ def _measured(kernels: Sequence[tuple[float, Mapping[str, float]]], noise: float
         "slopes": [np.log(2.0) * (steady and name == "steady") for name in names]}), names)
 
 
-MEASURED = {"bf16": _measured(BF16, 0.025, True), "fp8": _measured(FP8, 1e-4, False)}
+MEASURED = {"bf16": _measured(BF16, 0.025, True), "fp8": _measured(FP8, 1e-4, False),
+            "fp4": _measured(FP8, 1e-3, False)}
 
 _COMMON = {"measures": "gemm", "lesson": lesson, "rules": RULES, "core": CORE, "grid": grid, "place": PLACE,
            "learned": Candidate(NOTHING)}
@@ -118,4 +118,7 @@ COURSES = (
               table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON),
     Course.of("gemm/fp8", "gemm", dtype="fp8", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93}, own=OWN,
               like=("gemm/bf16",), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
+    Course.of("gemm/fp4", "gemm", dtype="fp4",
+              free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD, own=OWN,
+              like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp4"], sweep=MEASURED["fp4"], **_COMMON),
 )

@@ -37,9 +37,13 @@ def without(name: str, architecture: str) -> str:
 
 @frozen(eq=False)
 class Chosen:
-    """The efficiency that prices kernels; `exact` if it was fitted to kernels of their formats."""
+    """The efficiency that prices kernels; `exact` if it was fitted to kernels of their formats.
+
+    `tier` is the oracle that it belongs to.
+    """
 
     name: str
+    tier: str
     efficiency: Efficiency
     exact: bool
 
@@ -83,21 +87,26 @@ class Profiled:
         """Price kernels by their columns, all that the first of *names* fits; None where no efficiency does."""
         chosen = self._chosen(names, gpu)
         if chosen is None:
-            return None if self.fallback is None else self.fallback.price(family, names, shapes, gpu)
+            return None
         physics = family.physics(gpu, shapes, chosen.efficiency.constants)
         prices = price(chosen.efficiency, physics, family.features, shapes, chosen.further)
-        if self.fallback is not None and prices.beyond.any():
+        if self.fallback is not None and chosen.tier == self.tier and prices.beyond.any():
             other = self.fallback.price(family, names, shapes, gpu)
             prices = prices if other is None else blend(prices, other[2])
         return chosen, physics, prices
 
     def _chosen(self, names: Sequence[str], gpu: Gpu) -> Chosen | None:
-        """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture."""
+        """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture.
+
+        One of the very kernels that the fallback has is better than one of kernels alike.
+        """
         for name in names:
             for held_back in (without(name, gpu.architecture), name):
                 if held_back in self.profile:
-                    return Chosen(held_back, self.profile[held_back], name == names[0])
-        return None
+                    own = Chosen(held_back, self.tier, self.profile[held_back], name == names[0])
+                    other = None if own.exact or self.fallback is None else self.fallback._chosen(names, gpu)
+                    return other if other is not None and other.exact else own
+        return None if self.fallback is None else self.fallback._chosen(names, gpu)
 
     def _group(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         """Kernels of one efficiency, or memory-bound ones of several."""
@@ -109,7 +118,7 @@ class Profiled:
             priced = self.price(family, family.names(kernels[0]), shapes, gpu)
             if priced is not None:
                 chosen, physics, prices = priced
-                return [_said(family, chosen, self.tier, row) for row in _rows(physics, prices)]
+                return [_said(family, chosen, row) for row in _rows(physics, prices)]
         return [Waves().estimate(kernel, gpu) for kernel in kernels]
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], shapes: Shapes, gpu: Gpu) -> list[Estimate]:
@@ -122,7 +131,7 @@ class Profiled:
             other = self.fallback._stack(family, kernels, gpu)[1]
             prices = prices if other is None else blend(prices, other.price(shapes, gpu)[1])
         rows = _rows(physics, prices)
-        return [_said(family, own, self.tier, row) for own, row in zip(chosen, rows, strict=True)]
+        return [_said(family, own, row) for own, row in zip(chosen, rows, strict=True)]
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
         key = (gpu.architecture, *(kernel.family for kernel in kernels))
@@ -154,8 +163,8 @@ def _rows(physics: Physics, prices: Prices) -> list[Row]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _said(family: Family, chosen: Chosen, tier: str, row: Row) -> Estimate:
+def _said(family: Family, chosen: Chosen, row: Row) -> Estimate:
     seconds, launch, compute, waves, idle, at, eta, low, high, outside = row
     bound = "launch" if launch else "compute" if compute else "memory"
-    source = f"{tier}, as {chosen.name}" if not chosen.exact else f"{tier}, extrapolated" if outside else tier
-    return Estimate(seconds, bound, waves, idle, family.launches[at], source, eta, low, high, outside)
+    more = f", as {chosen.name}" if not chosen.exact else ", extrapolated" if outside else ""
+    return Estimate(seconds, bound, waves, idle, family.launches[at], chosen.tier + more, eta, low, high, outside)

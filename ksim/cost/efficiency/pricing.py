@@ -10,6 +10,8 @@ from ksim.cost.efficiency.profile import Efficiency
 
 #: What an input's name begins with where it is the logarithm of a column of the shape and not a feature.
 LOG = "log2 "
+#: How far beyond the data, as a share of its extent, what was measured there loses its weight.
+FADING = 0.5
 
 
 @frozen(eq=False)
@@ -51,10 +53,11 @@ def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], s
 def blend(inside: Prices, other: Prices) -> Prices:
     """Pass from one set of prices to another as kernels lie further beyond what the first was fitted to.
 
-    At the border the first counts alone, a tenth of the data's extent further
-    the other has 63 % of the weight; intervals reach as far as both do.
+    At the border the first counts alone, half of the data's extent further the
+    other has 63 % of the weight: constants that were measured carry further
+    than those of other GPUs.  Intervals reach as far as both do.
     """
-    weight = np.exp(-inside.beyond / 0.1)
+    weight = np.exp(-inside.beyond / FADING)
     seconds = np.exp(weight * np.log(inside.seconds) + (1 - weight) * np.log(other.seconds))
     outside = inside.beyond > 0
     low = np.minimum(inside.low / inside.seconds, np.where(outside, other.low / other.seconds, np.inf))
