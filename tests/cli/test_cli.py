@@ -164,7 +164,10 @@ def test_an_interrupted_run_leaves_nothing_behind(scenario):
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    try:
+        _, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130 and "interrupted; nothing was written" in error and "Traceback" not in error
     assert sorted(p.name for p in scenario.iterdir()) == ["s.toml"]
 
