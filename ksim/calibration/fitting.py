@@ -16,7 +16,9 @@ from ksim.cost.efficiency.models import (
     Model,
     Network,
     Trees,
-    covariance,
+    column_side,
+    kernel_of,
+    row_side,
 )
 from ksim.cost.efficiency.physics import Array
 from ksim.foundation.errors import ConfigError
@@ -163,8 +165,8 @@ def _between(model: Interpolation) -> Array:
     """The covariance of the model's points."""
     total = np.zeros((len(model.points), len(model.points)))
     for amplitude, lengths in zip(model.amplitudes, model.lengths, strict=True):
-        rows = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
-        total += amplitude * covariance(rows, rows, float(model.smooth))
+        points = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
+        total += amplitude * kernel_of(row_side(points) @ column_side(points), float(model.smooth))
     return total
 
 

@@ -60,9 +60,11 @@ def efficiencies(course: Course, lessons: Sequence[Lesson], learned: Learned, so
     kept = {course.name: efficiency(learned.everything, lessons, missed, source, NEWCOMER)}
     for left, taught in learned.leaving_out.items():
         others = [lesson for lesson in lessons if lesson.gpu.architecture != left]
+        # Where a single architecture is left to learn from, errors are those at itself.
+        widening = NEWCOMER if learned.leaving_two else STRANGER
         strangers = [learned.leaving_two.get(frozenset((left, lesson.gpu.architecture)), taught) for lesson in others]
         errors = [_missed(stranger, lesson) for stranger, lesson in zip(strangers, others, strict=True)]
-        kept[without(course.name, left)] = efficiency(taught, others, errors, source, NEWCOMER)
+        kept[without(course.name, left)] = efficiency(taught, others, errors, source, widening)
     return kept
 
 

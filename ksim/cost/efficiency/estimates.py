@@ -91,8 +91,9 @@ class Profiled:
         physics = family.physics(gpu, shapes, chosen.efficiency.constants)
         prices = price(chosen.efficiency, physics, family.features, shapes, chosen.further)
         if self.fallback is not None and chosen.tier == self.tier and prices.beyond.any():
-            other = self.fallback.price(family, names, shapes, gpu)
-            prices = prices if other is None else blend(prices, other[2])
+            outside = prices.beyond > 0
+            other = self.fallback.price(family, names, {name: column[outside] for name, column in shapes.items()}, gpu)
+            prices = prices if other is None else prices.with_those(outside, blend(prices.of(outside), other[2]))
         return chosen, physics, prices
 
     def _chosen(self, names: Sequence[str], gpu: Gpu) -> Chosen | None:

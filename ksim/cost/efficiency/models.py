@@ -5,6 +5,7 @@ To add one, add a frozen attrs class whose fields are arrays or models, and name
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,7 +135,7 @@ class Network:
         return mean
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class Interpolation:
     """A Gaussian process' mean between `points`: far from them it is `base` alone.
 
@@ -155,20 +156,45 @@ class Interpolation:
 
     def __call__(self, inputs: Array) -> Array:
         # In bulk, single precision does: it is off by a millionth, and takes half as long.
-        dtype = np.float64 if len(inputs) <= EXACT else np.float32
-        parts = [self._component(inputs, component, np.dtype(dtype)) for component in range(len(self.amplitudes))]
-        total: Array = self.base(inputs) + np.sum(parts, axis=0)
+        near = self._exactly if len(inputs) <= EXACT else self._roughly
+        total: Array = self.base(inputs) + np.sum([component.between(inputs, float(self.smooth)) for component in near],
+                                                  axis=0)
         return total
 
-    def _component(self, inputs: Array, component: int, dtype: np.dtype[Any]) -> Array:
-        lengths = self.lengths[component]
-        seen = np.isfinite(lengths)
-        points = self.points[:, seen] / lengths[seen]
-        centre = points.mean(axis=0)  # single precision wants small numbers
-        near, at = (points - centre).astype(dtype), (inputs[:, seen] / lengths[seen] - centre).astype(dtype)
-        weights = (self.amplitudes[component] * self.weights).astype(dtype)
-        smooth = float(self.smooth)
-        return _chunked(lambda rows: (covariance(rows, near, smooth) @ weights).astype(np.float64), at, BULK)
+    @cached_property
+    def _exactly(self) -> list["_Component"]:
+        return [_Component.of(self, i, np.float64) for i in range(len(self.amplitudes))]
+
+    @cached_property
+    def _roughly(self) -> list["_Component"]:
+        return [_Component.of(self, i, np.float32) for i in range(len(self.amplitudes))]
+
+
+@frozen(eq=False)
+class _Component:
+    """One component, made ready: squares of distances come out of a single product with `near`.
+
+    `seen` are the inputs that it looks at; small numbers around `centre` lose least.
+    """
+
+    seen: NDArray[np.intp]
+    lengths: Array
+    centre: Array
+    near: NDArray[Any]
+    weights: NDArray[Any]
+
+    @classmethod
+    def of(cls, model: Interpolation, component: int, dtype: type) -> "_Component":
+        seen = np.flatnonzero(np.isfinite(model.lengths[component]))
+        lengths = model.lengths[component][seen]
+        points = model.points[:, seen] / lengths
+        centre = points.mean(axis=0)
+        return cls(seen, lengths, centre, column_side(points - centre).astype(dtype),
+                   (model.amplitudes[component] * model.weights).astype(dtype))
+
+    def between(self, inputs: Array, smooth: float) -> Array:
+        at = row_side(inputs[:, self.seen] / self.lengths - self.centre).astype(self.near.dtype)
+        return _chunked(lambda part: (kernel_of(part @ self.near, smooth) @ self.weights).astype(np.float64), at, BULK)
 
 
 @frozen(eq=False)
@@ -186,19 +212,26 @@ KINDS: dict[str, type] = {kind.__name__: kind for kind in (
     Constant, Linear, BoundedHead, Trees, Network, Interpolation, Mean)}
 
 
-def covariance(rows: Array, points: Array, smooth: float) -> Array:
-    """``(1 + smooth x distance) exp(-distance)`` between *rows* (n, inputs) and *points* (m, inputs), in lengths."""
-    distance = rows @ (-2.0 * points.T)
-    distance += (rows**2).sum(axis=1)[:, None]
-    distance += (points**2).sum(axis=1)
-    np.abs(distance, out=distance)  # rounding may leave a square just below zero
-    np.sqrt(distance, out=distance)
-    kernel: Array = np.exp(-distance)
-    if smooth:
-        distance *= smooth
-        distance += 1.0
-        kernel *= distance
-    return kernel
+def row_side(points: Array) -> Array:
+    """Points (n, inputs) so that their product with the `column_side` of others is the squares of all distances."""
+    return np.column_stack([points, np.ones(len(points)), (points**2).sum(axis=1)])
+
+
+def column_side(points: Array) -> Array:
+    """The other side of that product, (inputs + 2, points)."""
+    return np.vstack([-2.0 * points.T, (points**2).sum(axis=1), np.ones(len(points))])
+
+
+def kernel_of(squares: NDArray[Any], smooth: float) -> NDArray[Any]:
+    """``(1 + smooth x distance) exp(-distance)``; *squares* are overwritten."""
+    np.abs(squares, out=squares)  # rounding may leave one just below zero
+    distance = np.sqrt(squares, out=squares)
+    if not smooth:
+        np.exp(np.negative(distance, out=distance), out=distance)
+        return squares
+    near: NDArray[Any] = np.exp(-distance)
+    near *= 1.0 + smooth * distance
+    return near
 
 
 def _chunked(evaluate: Callable[[Array], Array], inputs: Array, chunk: int = CHUNK) -> Array:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import fields, frozen
+from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.cost.efficiency.profile import Efficiency
@@ -22,6 +23,16 @@ class Prices:
     low: Array
     high: Array
     beyond: Array
+
+    def of(self, which: NDArray[np.bool_]) -> "Prices":
+        return Prices(*(getattr(self, each.name)[which] for each in fields(Prices)))
+
+    def with_those(self, which: NDArray[np.bool_], others: "Prices") -> "Prices":
+        """These prices, but *others* for those in *which*."""
+        columns = [getattr(self, each.name).copy() for each in fields(Prices)]
+        for column, each in zip(columns, fields(Prices), strict=True):
+            column[which] = getattr(others, each.name)
+        return Prices(*columns)
 
 
 def price(efficiency: Efficiency, physics: Physics, features: Sequence[str], shapes: Mapping[str, Array],
