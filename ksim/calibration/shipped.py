@@ -90,9 +90,9 @@ def _learned(public: Sequence[Measurements], ours: Sequence[Measurements]) -> It
     for name in {**tables, **swept}:
         course, taken = tables.get(name) or swept[name]
         lessons = list(_lessons(course, taken))
-        if not lessons:
-            continue
         gpus = len({lesson.gpu.name for lesson in lessons})
+        if not lessons or (name in tables and gpus == 1):
+            continue  # what a table has of one GPU alone says less of others than its relatives do
         source = PUBLIC.format(f"{gpus} GPUs") if name in tables else OURS
         for key, entry in efficiencies(course, lessons, learn(course, lessons), source).items():
             print("learned", key, f"{entry.error:.1%}", flush=True)

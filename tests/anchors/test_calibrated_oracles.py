@@ -27,8 +27,9 @@ def present(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("table, most", [
-    # Found 9.7, 11.2 and 57 %: consumer and data-centre Blackwell, the only ones with FP4, run different kernels.
-    ("gemm", {"gemm": 10.0, "gemm/fp8": 12.0, "gemm/fp4": 65.0}),
+    # Found 9.7, 11.2 and 57 %: consumer and data-centre Blackwell, the only ones with FP4, run different kernels.  One
+    # GPU has measured INT8 and INT4 weights: BF16's constants must do for it.
+    ("gemm", {"gemm": 10.0, "gemm/fp8": 12.0, "gemm/fp4": 65.0, "gemm/int8_w8a16": 30.0, "gemm/int4_w4a16": 35.0}),
     ("attention_context", {"attention_context": 16.0, "attention_context/fp8": 30.0}),  # 15.0 and 29.0 %
     ("attention_generation", {"attention_generation": 13.0, "attention_generation/fp8": 27.0}),  # 11.9 and 25.7 %
 ])
@@ -39,7 +40,7 @@ def test_other_architectures_teach_what_a_gpu_takes(table, most):
     assert verdict.families.keys() == most.keys()
     for family, limit in most.items():
         assert verdict.families[family]["mape"] < limit
-    known = [cell for cell in verdict.cells if cell.dtype != "fp4"]
+    known = [cell for cell in verdict.cells if cell.dtype in ("bf16", "fp8")]
     covered = np.average([cell.coverage for cell in known], weights=[cell.points for cell in known])
     assert 85 <= covered <= 95.5
 

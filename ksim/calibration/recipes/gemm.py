@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ksim.calibration.bounds import formats
 from ksim.calibration.constants import Free
 from ksim.calibration.courses import Candidate, Course
 from ksim.calibration.fitting import NOTHING, Recipe
 from ksim.calibration.lessons import Lesson
-from ksim.calibration.measurements import CHECKS, Measurements
-from ksim.calibration.rules import Mask, Rule, in_tables, of_vllm
+from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
+from ksim.calibration.rules import Mask, Rule, in_tables
 from ksim.cost.oracles import peak
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
@@ -40,13 +41,16 @@ OWN = {"tensor_async": Free(0.4, 0.93, 1.0)}
 #: J/FLOP above idle: A100 and RTX PRO reach 94 and 97 % of their peaks inside their power limits, so that mma.sync
 #: kernels take no more than 1.12 pJ.
 HELD = {"joule": 1.12e-12, "tensor_async": 0.93}
-#: Bytes of an element with its share of the scale of 16, and how many layers take turns.
-STORED: Mapping[str, tuple[float, int]] = {"bf16": (2.0, 6), "fp8": (1.0, 6), "fp4": (0.5625, 1)}
+#: Bytes of a weight and of an activation, with their share of the scale of 16, and how many layers take turns.
+STORED: Mapping[str, tuple[float, float, int]] = {
+    "bf16": (2.0, 2.0, 6), "fp8": (1.0, 1.0, 6), "fp4": (0.5625, 0.5625, 1), "int8_w8a16": (1.0, 2.0, 6),
+    "int4_w4a16": (0.5, 2.0, 6)}
 
 RULES = (
     Rule("timed launch by launch: bound by the host",
          lambda rows: np.full(len(rows), rows.source.timing == "eager")),
-    of_vllm("one engine a GPU: bf16 of trtllm and sglang on A100"),
+    Rule("one engine a GPU: bf16 of trtllm and sglang on A100", lambda rows: np.full(
+        len(rows), rows.dtype == "bf16" and rows.source.backend not in (SWEEP, "vllm"))),
 )
 #: Layers of models; what is smaller comes from the L2 in these tables, and from nowhere in a server.
 CORE = Rule("n and k of 1,024 or more", lambda rows: ~in_tables(rows) | ((rows["n"] >= 1024) & (rows["k"] >= 1024)))
@@ -55,16 +59,15 @@ PLACE = ("m", "n", "k")
 
 def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
     """Rows of a table, or of a sweep, of which layers of real models are checks where it has a grid."""
-    size, layers = STORED[rows.dtype]
+    weight, activation, layers = STORED[rows.dtype]
     shape = {name: rows[name].astype(np.float64) for name in "mnk"}
     table = not rows.source.swept
-    width = np.full(len(rows), size)
-    weights = layers * size * shape["n"] * shape["k"]
+    weights = layers * weight * shape["n"] * shape["k"]
     columns = {
-        **shape, "weight_bytes": width, "activation_bytes": width,
-        "peak": np.full(len(rows), peak(gpu, DType.named(rows.dtype))),
+        **shape, "weight_bytes": np.full(len(rows), weight), "activation_bytes": np.full(len(rows), activation),
+        "peak": np.full(len(rows), peak(gpu, formats(rows)[1])),
         "footprint": weights if table else np.full(len(rows), np.inf),
-        "quantized": np.full(len(rows), float(table and rows.dtype != "bf16")),
+        "quantized": np.full(len(rows), float(table and activation < DType.BF16.bytes)),
     }
     checks = (*CHECKS, "sweep") if "grid" in rows.tags else CHECKS
     groups = np.unique(np.stack([shape["n"], shape["k"]]), axis=1, return_inverse=True)[1].ravel()
@@ -121,4 +124,6 @@ COURSES = (
     Course.of("gemm/fp4", "gemm", dtype="fp4",
               free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD, own=OWN,
               like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp4"], sweep=MEASURED["fp4"], **_COMMON),
+    *(Course.of(f"gemm/{dtype}", "gemm", dtype=dtype, free={**FREE, **SPLITS}, held=HELD, own=OWN, like=("gemm/bf16",),
+                table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON) for dtype in ("int8_w8a16", "int4_w4a16")),
 )
