@@ -37,7 +37,7 @@ def test_from_a_sweep_to_a_run(sweep, tmp_path):
     header = Profile.load(tmp_path / "h200.npz").header
     assert header["command"] == "ksim calibrate sweep -o h200.npz"
     assert header["fitted_to"]["kernels_rms_norm.csv"] == digest(sweep / "kernels_rms_norm.csv")
-    assert "measured" in ksim("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "4x100", "--oracle",
+    assert "measured" in ksim("step", "--model", "qwen3-0.6b", "--gpu", "h200", "--decode", "4x100", "--oracle",
                               "h200.npz", folder=tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "s.toml").write_text('oracle = {name = "measured", path = "../h200.npz"}\n' + SCENARIO)
