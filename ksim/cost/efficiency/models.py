@@ -10,18 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ksim.cost.efficiency.physics import Array, doubles
 
 #: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
 CHUNK = 4096
 #: The same where each row meets a thousand points, and the most rows that are evaluated in double precision there.
 BULK, EXACT = 128, 64
-
-
-def _array(value: ArrayLike) -> Array:
-    return np.asarray(value, dtype=np.float64)
 
 
 class Model(Protocol):
@@ -34,7 +30,7 @@ class Model(Protocol):
 class Constant:
     """The same for every kernel."""
 
-    value: Array = field(converter=_array)
+    value: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         return np.full(len(inputs), float(self.value))
@@ -44,10 +40,10 @@ class Constant:
 class Linear:
     """``intercept + inputs @ slopes``, held within the `lowest` and `highest` that it was fitted to."""
 
-    intercept: Array = field(converter=_array)
-    slopes: Array = field(converter=_array)
-    lowest: Array = field(converter=_array)
-    highest: Array = field(converter=_array)
+    intercept: Array = field(converter=doubles)
+    slopes: Array = field(converter=doubles)
+    lowest: Array = field(converter=doubles)
+    highest: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         held: Array = np.clip(self.intercept + inputs @ self.slopes, self.lowest, self.highest)
@@ -62,10 +58,10 @@ class BoundedHead:
     expression linear in the inputs, of which `waves` is the column of log waves.
     """
 
-    gains: Array = field(converter=_array)
-    losses: Array = field(converter=_array)
-    waves: Array = field(converter=_array)
-    floor: Array = field(converter=_array)
+    gains: Array = field(converter=doubles)
+    losses: Array = field(converter=doubles)
+    waves: Array = field(converter=doubles)
+    floor: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         with_one = np.column_stack([inputs, np.ones(len(inputs))])
@@ -83,14 +79,14 @@ class Trees:
     `roots` is where each tree begins and `depth` how many questions the deepest asks.
     """
 
-    base: Array = field(converter=_array)
-    columns: Array = field(converter=_array)
-    thresholds: Array = field(converter=_array)
-    lefts: Array = field(converter=_array)
-    rights: Array = field(converter=_array)
-    values: Array = field(converter=_array)
-    roots: Array = field(converter=_array)
-    depth: Array = field(converter=_array)
+    base: Array = field(converter=doubles)
+    columns: Array = field(converter=doubles)
+    thresholds: Array = field(converter=doubles)
+    lefts: Array = field(converter=doubles)
+    rights: Array = field(converter=doubles)
+    values: Array = field(converter=doubles)
+    roots: Array = field(converter=doubles)
+    depth: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         columns, roots = self.columns.astype(np.intp), self.roots.astype(np.intp)
@@ -117,12 +113,12 @@ class Network:
     nothing about places it has not seen.
     """
 
-    mean: Array = field(converter=_array)
-    scale: Array = field(converter=_array)
-    reach: Array = field(converter=_array)
-    first: Array = field(converter=_array)
-    second: Array = field(converter=_array)
-    last: Array = field(converter=_array)
+    mean: Array = field(converter=doubles)
+    scale: Array = field(converter=doubles)
+    reach: Array = field(converter=doubles)
+    first: Array = field(converter=doubles)
+    second: Array = field(converter=doubles)
+    last: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         return _chunked(self._mean, inputs)
@@ -148,11 +144,11 @@ class Interpolation:
     """
 
     base: Model
-    smooth: Array = field(converter=_array)
-    amplitudes: Array = field(converter=_array)
-    lengths: Array = field(converter=_array)
-    points: Array = field(converter=_array)
-    weights: Array = field(converter=_array)
+    smooth: Array = field(converter=doubles)
+    amplitudes: Array = field(converter=doubles)
+    lengths: Array = field(converter=doubles)
+    points: Array = field(converter=doubles)
+    weights: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
         # In bulk, single precision does: it is off by a millionth, and takes half as long.

@@ -4,9 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+
+
+def doubles(value: ArrayLike) -> Array:
+    """*value* as an array of double precision, whatever a file kept."""
+    return np.asarray(value, dtype=np.float64)
 
 
 def _nothing(name: str) -> Array:

@@ -5,13 +5,8 @@ from itertools import combinations
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
-
-
-def _array(value: ArrayLike) -> Array:
-    return np.asarray(value, dtype=np.float64)
+from ksim.cost.efficiency.physics import Array, doubles
 
 
 @frozen(eq=False)
@@ -22,10 +17,10 @@ class Region:
     data: tighter than a box, for shapes that grow together, and as quick to ask.
     """
 
-    mean: Array = field(converter=_array)
-    scale: Array = field(converter=_array)
-    lowest: Array = field(converter=_array)
-    highest: Array = field(converter=_array)
+    mean: Array = field(converter=doubles)
+    scale: Array = field(converter=doubles)
+    lowest: Array = field(converter=doubles)
+    highest: Array = field(converter=doubles)
 
     @classmethod
     def around(cls, inputs: Array) -> "Region":

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from ksim.cost.efficiency.physics import Array, doubles
 
 #: The share of measurements that an interval is to hold.
 COVERAGE = 0.9
@@ -16,18 +15,14 @@ FEWEST = 40
 WIDENING = 4.0
 
 
-def _array(value: ArrayLike) -> Array:
-    return np.asarray(value, dtype=np.float64)
-
-
 @frozen(eq=False)
 class Spread:
     """Log of measured over estimated time, 5 % and 95 % quantiles, by where the input `column` lies among `edges`."""
 
-    column: Array = field(converter=_array)
-    edges: Array = field(converter=_array)
-    low: Array = field(converter=_array)
-    high: Array = field(converter=_array)
+    column: Array = field(converter=doubles)
+    edges: Array = field(converter=doubles)
+    low: Array = field(converter=doubles)
+    high: Array = field(converter=doubles)
 
     @classmethod
     def of(cls, residuals: Array, inputs: Array, column: int, cells: int = 8, weights: Array | None = None) -> "Spread":
