@@ -6,7 +6,7 @@ import numpy as np
 from attrs import frozen
 
 from ksim.calibration.checks import FEWEST, Checked, TooFew, check
-from ksim.calibration.courses import FOLDS, Candidate, Course, efficiency, held_out, teach
+from ksim.calibration.courses import FOLDS, Candidate, Course, examine, teach
 from ksim.calibration.lessons import Lesson, join
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import COURSES, enrolled
@@ -20,8 +20,6 @@ from ksim.specs.hardware import Gpu
 CURVE = (0.125, 0.25, 0.5)
 #: Of a table with more points than this, so many are fitted to.
 MOST = 6000
-#: How much wider intervals are than what held-back groups of a grid miss: kernels of models lie off the grid.
-OFF_GRID = 1.25
 #: As many points are enough as leave an error no more than this above that of all.
 ENOUGH = 1.15
 
@@ -142,16 +140,14 @@ def _part(course: Course, selected: Selected, remarks: list[str]) -> Calibrated:
     if len(np.unique(joint.groups[~joint.checks])) == 1:
         remarks.append(f"{course.name}: all points are of one group, such as one width or head shape; errors and "
                        f"intervals are of points left out one by one, and too good for other groups")
-    taught = teach(course, candidate, [kept], swept)
-    kept, seconds = held_out(course, candidate, kept, swept)
-    missed = np.log(kept.seconds / seconds)
     source = f"{len(kept):,} points of {rows[0].source.file.rpartition('/')[2]}"
+    found = examine(course, kept, swept, source)
     tags = np.concatenate([each.tags for each in rows])
-    checks = tuple((str(tag), int(of.sum()), _error(taught.predict(joint.take(of)), joint.take(of)))
+    checks = tuple((str(tag), int(of.sum()), _error(found.taught.predict(joint.take(of)), joint.take(of)))
                    for tag in np.unique(tags[joint.checks]) for of in [joint.checks & (tags == tag)])
-    return Calibrated(course.name, efficiency(taught, [kept], [missed], source, OFF_GRID if swept else 1.0),
-                      len(kept), _error(seconds, kept),
-                      float(np.mean(seconds / kept.seconds - 1)), tuple(_curve(course, candidate, kept, swept)), checks)
+    return Calibrated(course.name, found.efficiency, len(kept), _error(found.seconds, found.kept),
+                      float(np.mean(found.seconds / found.kept.seconds - 1)),
+                      tuple(_curve(course, candidate, found.kept, swept)), checks)
 
 
 def _curve(course: Course, candidate: Candidate, lesson: Lesson, swept: bool) -> Iterator[tuple[int, float]]:

@@ -22,6 +22,8 @@ from ksim.specs.hardware import Gpu
 
 #: Into how many parts points are divided that are left out in turn.
 FOLDS = 5
+#: How much wider intervals are than what held-back groups of a grid miss: kernels of models lie off the grid.
+OFF_GRID = 1.25
 #: Points of a table that constants are fitted to where several GPUs share them, and where they are one GPU's own;
 #: and the most that a model on top of them is fitted to.
 SHARED, OWN, MODELLED = 600, 2000, 8000
@@ -148,3 +150,22 @@ def efficiency(taught: Taught, lessons: Sequence[Lesson], missed: Sequence[Array
     error = float(np.average(np.abs(np.exp(-residuals) - 1), weights=weights))
     return Efficiency(taught.constants, taught.candidate.inputs, taught.model, taught.course.place,
                       Region.around(place), spread, len(residuals), error, source)
+
+
+@frozen(eq=False)
+class Examined:
+    """A GPU's own lesson taught, and the seconds that fits to other groups predict for the points `kept`."""
+
+    taught: Taught
+    kept: Lesson
+    seconds: Array
+    efficiency: Efficiency
+
+
+def examine(course: Course, lesson: Lesson, swept: bool, source: str = "", folds: int = FOLDS) -> Examined:
+    """Fit to a GPU's own points, and find how far off that is by holding groups of them out."""
+    candidate = course.sweep if swept else course.table
+    taught = teach(course, candidate, [lesson], swept)
+    kept, seconds = held_out(course, candidate, lesson, swept, folds)
+    missed = np.log(kept.seconds / seconds)
+    return Examined(taught, kept, seconds, efficiency(taught, [kept], [missed], source, OFF_GRID if swept else 1.0))

@@ -31,8 +31,8 @@ EXPERTS = ((8, 2, 4096, 14336), (16, 4, 4096, 1536), (32, 4, 2880, 2880), (64, 8
 HIDDEN, INTER, VOCABULARIES = (1024, 2048, 4096, 5120, 8192), (768, 3072, 7168, 14336, 28672), (32000, 128256, 151936)
 #: Points off the grid for each family of products, and for each that only moves memory.
 CHECKED, CHECKED_MOVING = 120, 10
-#: Rows, and new and cached tokens, at which the layers of a model are measured.
-MODEL_ROWS, MODEL_CHUNKS = (1, 4, 16, 64, 256, 1024, 4096, 8192), ((1, 1024), (16, 4096), (128, 2048))
+#: Rows at which the layers of a model are measured.
+MODEL_ROWS = (1, 4, 16, 64, 256, 1024, 4096, 8192)
 
 
 @frozen

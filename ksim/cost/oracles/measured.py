@@ -48,10 +48,12 @@ class Measured:
 
     @staticmethod
     def _shipped(gpu: Gpu) -> Profile:
-        found = {profile.gpu: profile for profile in map(Profile.load, sorted(PROFILES.glob("*.npz")))}
-        if gpu.name not in found:
-            known = ", ".join(sorted(name for name in found if name))
-            raise ConfigError("oracle measured", f"has no profile of {gpu.name} (it has {known}); take oracle"
-                                                 f" 'learned', or make one with `ksim sweep-kernels` and"
-                                                 f" `ksim calibrate`")
-        return found[gpu.name]
+        known = []
+        for path in sorted(PROFILES.glob("*.npz")):
+            profile = Profile.load(path)
+            if profile.gpu == gpu.name:
+                return profile
+            known.append(profile.gpu)
+        raise ConfigError("oracle measured", f"has no profile of {gpu.name} (it has"
+                                             f" {', '.join(sorted(filter(None, known)))}); take oracle 'learned', or"
+                                             f" make one with `ksim sweep-kernels` and `ksim calibrate`")

@@ -15,6 +15,7 @@ from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
 from ksim.calibration.selection import Left, Selected, select
 from ksim.cost.efficiency.estimates import Profiled, shipped
+from ksim.cost.efficiency.profile import Profile
 from ksim.cost.oracles.learned import Learned
 from ksim.cost.oracles.measured import Measured
 from ksim.foundation.config import Choice
@@ -58,23 +59,16 @@ class Verdict:
         return sum(family["mape"] for family in self.families.values()) / len(self.families)
 
 
-@frozen(eq=False)
-class _Material:
-    """What one course has to judge: for each GPU its rows, checked and selected."""
-
-    course: Course
-    selected: tuple[Selected, ...]
-
-
 def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> Verdict:
     """Judge; raises KsimError for measurements that cannot be used and questions that make no sense."""
     notes = _Notes()
     measured = read(question.path)
+    oracle = plugin("cost.oracles", question.oracle)
     judged: list[Judged] = []
     for course, taken in enrolled(measured):
         say(course.name)
-        material = _Material(course, tuple(_material(course, taken, question, notes)))
-        judged += _judge(question, material, notes)
+        selected = tuple(_selected(course, taken, question, notes))
+        judged += _judge(question, oracle, course, selected, notes)
     if not judged:
         gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
         raise DataError(str(question.path), "; ".join([f"has nothing to judge; it is of {gpus}", *notes.remarks]))
@@ -89,7 +83,7 @@ class _Notes:
     remarks: list[str] = field(factory=list)
 
 
-def _material(course: Course, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
+def _selected(course: Course, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
     by_name: dict[str, list[Measurements]] = {}
     for rows in taken:
         gpu = gpu_of(rows, question.gpu if rows.gpu is None else "")
@@ -110,9 +104,9 @@ def _material(course: Course, taken: Sequence[Measurements], question: Question,
             yield selected
 
 
-def _judge(question: Question, material: _Material, notes: _Notes) -> Iterator[Judged]:
+def _judge(question: Question, oracle: Any, course: Course, selected: Sequence[Selected],
+           notes: _Notes) -> Iterator[Judged]:
     """Judge in the way that the question and the kind of the measurements ask for."""
-    course, selected = material.course, material.selected
     if question.leave_out or question.train:
         yield from _apart(question, course, selected, notes)
         return
@@ -127,14 +121,13 @@ def _judge(question: Question, material: _Material, notes: _Notes) -> Iterator[J
         elif name == "measured" and _fitted_to(own, Path(path) if path else shipped(own.rows[0].gpu or "")):
             yield from by_holding_out(course, own.rows, own.core)
         else:
-            yield from _priced(question, course, own, notes)
+            yield from _priced(oracle, course, own, notes)
 
 
-def _priced(question: Question, course: Course, own: Selected, notes: _Notes) -> Iterator[Judged]:
+def _priced(oracle: Any, course: Course, own: Selected, notes: _Notes) -> Iterator[Judged]:
     """By an oracle as it ships."""
-    oracle = plugin("cost.oracles", question.oracle)
+    profiled = _profiled(oracle, own.gpu)
     for rows, lesson in zip(own.rows, own.core, strict=True):
-        profiled = _profiled(oracle, own.gpu)
         if profiled is None and course.measures not in MAKERS:
             notes.remarks.append(f"{own.gpu.name}: {course.name} has no kernels that this oracle could be asked about")
             continue
@@ -192,8 +185,6 @@ def _fitted_to(own: Selected, path: Path) -> bool:
     """Whether the profile at *path* was fitted to one of these very files."""
     if not path.exists():
         return False
-    from ksim.cost.efficiency.profile import Profile
-
     known = set(Profile.load(path).header.get("fitted_to", {}).values())
     return not known.isdisjoint(digest(Path(rows.source.file)) for rows in own.rows)
 

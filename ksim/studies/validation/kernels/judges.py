@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.calibration.calibrate import OFF_GRID
-from ksim.calibration.courses import Course, Taught, efficiency, held_out, teach
+from ksim.calibration.courses import Course, Taught, examine
 from ksim.calibration.kernels import kernels
 from ksim.calibration.learning import efficiencies, learn
 from ksim.calibration.lessons import Lesson, join
@@ -39,16 +38,13 @@ def by_profile(profiled: Profiled, course: Course, rows: Measurements, lesson: L
 def by_holding_out(course: Course, rows: Sequence[Measurements], lessons: Sequence[Lesson]) -> Iterator[Judged]:
     """As a profile fitted to these very rows would, but each part of them left out in turn; checks by the whole fit."""
     lesson, swept = join(lessons).divisible(), rows[0].source.swept
-    candidate = course.sweep if swept else course.table
-    taught = teach(course, candidate, [lesson], swept)
-    kept, seconds = held_out(course, candidate, lesson, swept)
-    fitted = efficiency(taught, [kept], [np.log(kept.seconds / seconds)], "", OFF_GRID if swept else 1.0)
-    predicted = taught.predict(lesson)
-    predicted[~lesson.checks] = seconds
+    found = examine(course, lesson, swept)
+    predicted = found.taught.predict(lesson)
+    predicted[~lesson.checks] = found.seconds
     start = 0
     for part, own in zip(rows, lessons, strict=True):
         here = slice(start, start + len(own))
-        low, high = _interval(taught, fitted, own)
+        low, high = _interval(found.taught, found.efficiency, own)
         table = np.stack([predicted[here], predicted[here] * low, predicted[here] * high])
         for how, of in (("held out", ~own.checks), ("check", own.checks)):
             if of.any():
@@ -70,13 +66,12 @@ def by_grid(course: Course, selected: Selected) -> Iterator[Judged]:
     assert course.grid is not None
     grids = [course.grid(rows) for rows in selected.rows]
     lesson = join([own.take(grid) for own, grid in zip(selected.core, grids, strict=True)]).divisible()
-    taught = teach(course, course.table, [lesson])
-    kept, seconds = held_out(course, course.table, lesson, folds=3)
-    fitted = efficiency(taught, [kept], [np.log(kept.seconds / seconds)], "")
+    found = examine(course, lesson, swept=False, folds=3)
     share = len(lesson) / sum(len(rows) for rows in selected.rows)
     for rows, own, grid in zip(selected.rows, selected.core, grids, strict=True):
         rest = own.take(~grid)
-        yield judged(rows.take(~grid), own.gpu, f"from {share:.1%} of the rows", _priced(taught, fitted, rest))
+        yield judged(rows.take(~grid), own.gpu, f"from {share:.1%} of the rows",
+                     _priced(found.taught, found.efficiency, rest))
 
 
 def one_by_one(oracle: Any, rows: Measurements, lesson: Lesson, how: str) -> Judged:
