@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
+from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Config, Decoder
 from ksim.foundation.errors import ConfigError
 
@@ -46,7 +47,8 @@ def sizes(config: Config) -> dict[str, int]:
         raise ConfigError(f"{config.name}: num_key_value_heads", f"{kv_heads} does not divide {heads} attention heads")
     group, hidden = heads // kv_heads, config.need("hidden_size")
     return {
-        "m": hidden, "V": config.need("vocab_size"), "F": config.need("intermediate_size"), "g": 2,
+        "m": hidden, "V": config.need("vocab_size"), "g": 2,
+        "F": config.need("intermediate_size", config.get("moe_intermediate_size", 0)),
         "K": kv_heads, "r": group, "i": group + 2, "h": config.need("head_dim", hidden // heads),
     }
 
@@ -108,6 +110,32 @@ def attention(config: Config, window: int = 0, *, qk_norm: bool = False) -> Oper
     )
 
 
+def latent_attention(config: Config) -> Operations:
+    """Multi-head latent attention from the normed hidden state back to it; sizes are `latent_sizes`.
+
+    The projections down, of queries and of keys and values, are one product, which every rank computes, as in vLLM.
+    """
+    return (
+        op("tm,mu->tu", "qkv_down"),
+        Map("rms_norm", "tq->tq", "q_norm", scale="q"),
+        Map("rms_norm", "tc->tc", "kv_norm", scale="c"),
+        op("tq,qKd->tKd", "q_up", parallel="K"),
+        Map("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
+        Map("kv_write", "tb->tb", "kv_write", writes="cache"),
+        AttendLatent(),
+        op("tKv,Kvm->tm", "o_proj", parallel="K"),
+    )
+
+
+def latent_sizes(config: Config) -> dict[str, int]:
+    """The indices of latent attention, by their usual names in config.json."""
+    rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
+    content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
+    value, kept = config.need("v_head_dim"), latent + rotary
+    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": kept, "u": rank + kept,
+            "d": content + rotary, "w": content + value}
+
+
 def gated_mlp(config: Config) -> Operations:
     bias = config.get("mlp_bias", False)
     return (
@@ -127,6 +155,16 @@ def experts(config: Config) -> Operations:
         op("xf,Efm->xm", "experts_down", parallel="f", routed="E"),
         Map("moe_combine", "xm->tm", "combine"),
         Communicate("all_reduce", "tm", "experts_all_reduce"),
+    )
+
+
+def shared_experts(config: Config) -> Operations:
+    """An MLP of size S that every token meets beside the experts it is sent to, with whose sums its own are reduced."""
+    return (
+        op("tm,mgS->tgS", "shared_gate_up", parallel="S"),
+        Map(_activation(config), "tgS->tS", "shared_act", parallel="S"),
+        op("tS,Sm->tm", "shared_down", parallel="S", reduced=False),
+        Map("add", "tm,tm->tm", "shared_add"),
     )
 
 

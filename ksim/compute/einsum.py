@@ -8,7 +8,7 @@ all-reduce follows by itself.
 """
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 from attrs.validators import matches_re
@@ -40,6 +40,15 @@ class Operation(Protocol):
         ...
 
 
+@runtime_checkable
+class Cached(Protocol):
+    """An operation that keeps something of every token."""
+
+    def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of KV cache that one token takes on one rank."""
+        ...
+
+
 @frozen
 class Einsum:
     """A product of activations with weights, such as ``op("tm,miKh->tiKh", "qkv", parallel="K")``.
@@ -47,7 +56,8 @@ class Einsum:
     `routed` names the index of the expert that each row is sent to: a grouped
     GEMM.  Rows come as pairs x, or as tokens t that are gathered on the way.
     `quantized` weights are stored, and their activations computed, in the
-    formats of the deployment; the others in BF16.
+    formats of the deployment; the others in BF16.  Partial sums that are not
+    `reduced` are added to others, whose all-reduce is theirs too.
     """
 
     equation: str = field(validator=matches_re(r"[A-Za-z]+,[A-Za-z]+->[A-Za-z]+"))
@@ -56,6 +66,7 @@ class Einsum:
     routed: str = ""
     bias: bool = False
     quantized: bool = True
+    reduced: bool = True
 
     def __attrs_post_init__(self) -> None:
         left, right, out = map(set, self._operands)
@@ -105,7 +116,7 @@ class Einsum:
             yield Op(self.label, GroupedGemm(spread, columns, depth, local.of["t"], weights, activations, inputs))
             return
         yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
-        if self.parallel and self.parallel not in out and shard.tensor > 1:
+        if self.reduced and self.parallel and self.parallel not in out and shard.tensor > 1:
             yield Op(f"{self.label}_all_reduce",
                      Collective("all_reduce", rows * columns * DType.BF16.bytes, "tensor"))
 
@@ -192,6 +203,10 @@ class Attend:
         local = sizes.split(self.parallel, shard.tensor)
         yield Op(self.label, AttentionLayer(
             local.volume("Kr"), local.volume("K"), local.volume("h"), self.window, shard.precision.cache))
+
+    def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of a key and a value; windows do not lessen them, as in vLLM's uniform pool."""
+        return 2 * sizes.split(self.parallel, shard.tensor).volume("Kh") * shard.precision.cache.bytes
 
 
 @frozen

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from attrs import frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.flow.batch import Batch
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ class Collective:
 
 @frozen
 class Op:
-    """One launch.  An attention layer becomes a kernel when the batch is known."""
+    """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing."""
 
     label: str
-    kernel: Kernel | AttentionLayer | Collective
+    kernel: Kernel | Layer | Collective
 
 
 @frozen
@@ -62,17 +62,18 @@ class KernelGraph:
         """All launches for *batch* with their labels, unfolded."""
         for block in self.blocks:
             ops = [(op.label, bind(op.kernel, batch)) for op in block.ops]
+            launched = [(label, kernel) for label, kernel in ops if kernel is not None]
             for _ in range(block.repeat):
-                yield from ops
+                yield from launched
 
     def flops(self, batch: Batch) -> float:
         """FLOP of one rank for *batch*."""
         return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
 
 
-def bind(kernel: Kernel | AttentionLayer | Collective, batch: Batch) -> Kernel | Collective:
-    """What is launched for *batch*."""
-    return kernel.over(batch) if isinstance(kernel, AttentionLayer) else kernel
+def bind(kernel: Kernel | Layer | Collective, batch: Batch) -> Kernel | Collective | None:
+    """What is launched for *batch*; None where that is nothing."""
+    return kernel.over(batch) if isinstance(kernel, Layer) else kernel
 
 
 def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:

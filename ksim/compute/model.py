@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.einsum import Communicate, Operation
+from ksim.compute.einsum import Cached, Communicate, Operation
 from ksim.compute.graph import Block, KernelGraph, Op, fold
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
@@ -112,9 +112,10 @@ class Model:
         return total
 
     def cache_per_token(self, shard: Shard) -> float:
-        """Bytes of KV cache that one token takes on one rank; windows do not lessen it, as in vLLM's uniform pool."""
-        local = Sizes(self.decoder.sizes).split("K", shard.tensor)
-        return 2 * len(shard.share(self.layers)) * local.volume("Kh") * shard.precision.cache.bytes
+        """Bytes of KV cache that one token takes on one rank."""
+        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
+        return sum(op.cache_per_token(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
+                   if isinstance(op, Cached))
 
     def graph(self, tokens: int, samples: int, shard: Shard) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled."""

@@ -7,6 +7,14 @@ The indices have one meaning throughout:
     x  token-expert pairs           r  query heads per KV head     F  size of the MLP
     z  context attended to          i  r + 2: queries, key, value  f  size of one expert
                                     h  head dimension              g  2: gate and up
+
+Of latent attention, whose K heads have keys and values of their own:
+
+    q  rank of the queries          n  content of a key            v  value
+    c  latent vector                p  rotary part of a key        d  n + p: query, key
+    b  c + p: cached of a token     u  q + b: all projected down   w  n + v: key and value
+
+S is the size of the MLP that every token meets beside its experts.
 """
 
 from collections.abc import Iterable, Mapping

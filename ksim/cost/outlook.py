@@ -5,7 +5,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.cost.oracles import Estimate, estimates
 from ksim.flow.batch import Batch, Contexts
 from ksim.specs.hardware import Gpu
@@ -29,22 +29,23 @@ class Outlook:
 
     oracle: Any
     gpu: Gpu
-    _views: dict[AttentionLayer, _View] = field(factory=dict, init=False)
+    _views: dict[Layer, _View] = field(factory=dict, init=False)
 
-    def ask(self, layer: AttentionLayer, kernel: Attention, batch: Batch) -> Estimate:
+    def ask(self, layer: Layer, kernel: Kernel, batch: Batch) -> Estimate:
         """What the oracle says of *kernel*, which *layer* launches for *batch*."""
         view = self._views.setdefault(layer, _View())
         if kernel not in view.known:
             view.known = self._ahead(layer, kernel, batch, view)
         return view.known[kernel]
 
-    def _ahead(self, layer: AttentionLayer, kernel: Attention, batch: Batch, view: _View) -> dict[Kernel, Estimate]:
+    def _ahead(self, layer: Layer, kernel: Kernel, batch: Batch, view: _View) -> dict[Kernel, Estimate]:
         kernels: list[Kernel] = [kernel]
         if hasattr(self.oracle, "estimates") and not batch.chunks:
             same = batch.contexts.offsets is view.offsets
             view.reach = min(2 * view.reach, FURTHEST) if same else 1
             view.offsets = batch.contexts.offsets
-            kernels += [layer.over(_later(batch, steps)) for steps in range(1, view.reach)]
+            ahead = (layer.over(_later(batch, steps)) for steps in range(1, view.reach))
+            kernels += [later for later in ahead if later is not None and later != kernel]
         return dict(zip(kernels, estimates(self.oracle, kernels, self.gpu), strict=True))
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from math import nan, sqrt
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.compute.model import Model
 from ksim.cost.energy import joules, sent_joules
 from ksim.cost.network import Network
@@ -19,19 +19,19 @@ from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 
-#: Batches whose attention is kept: few come again, but those that do soon.
+#: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
 
 
 @frozen
 class Plan:
-    """What all steps of so many tokens and samples share: laps, and the attention that is each step's own.
+    """What all steps of so many tokens and samples share: laps, and holes for what is each step's own: its attention.
 
     `below` and `above` are the squares of how far the intervals of the laps reach.
     """
 
     laps: tuple[Lap, ...]
-    holes: tuple[tuple[str, AttentionLayer, int], ...]  # label, layer, and how often it runs
+    holes: tuple[tuple[str, Layer, int], ...]  # label, layer, and how often it runs
     totals: Totals
     below: float
     above: float
@@ -53,6 +53,14 @@ class Plan:
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
                         seconds + sqrt(self.above + above * above), outside)
 
+    def without(self, missing: frozenset[int]) -> "Plan":
+        """The plan of batches that leave the holes in *missing* empty."""
+        kept = [hole for hole in range(len(self.holes)) if hole not in missing]
+        places = {hole: place for place, hole in enumerate(kept)}
+        laps = [Lap(tuple(places[span] if isinstance(span, int) else span for span in lap.spans
+                          if not isinstance(span, int) or span in places), lap.repeat) for lap in self.laps]
+        return evolve(self, laps=tuple(laps), holes=tuple(self.holes[hole] for hole in kept))
+
 
 @define
 class StepTimer:
@@ -68,8 +76,9 @@ class StepTimer:
     network: Network
     groups: Mapping[str, Sequence[int]]
     _plans: dict[tuple[int, int], Plan] = field(factory=dict, init=False)
+    _partial: dict[tuple[int, int, frozenset[int]], Plan] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict, init=False)
-    _fills: dict[tuple[str, Attention], Span] = field(factory=dict, init=False)
+    _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _outlook: Outlook = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -81,10 +90,23 @@ class StepTimer:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(*key)
-        return plan.timeline(tuple([self._attention(label, layer, batch) for label, layer, _ in plan.holes]))
+        fills, missing = [], []
+        for hole, (label, layer, _) in enumerate(plan.holes):
+            kernel = layer.over(batch)
+            if kernel is None:
+                missing.append(hole)
+            else:
+                fills.append(self._fill(label, layer, kernel, batch))
+        if missing:
+            plan = self._without(key, frozenset(missing))
+        return plan.timeline(tuple(fills))
 
-    def _attention(self, label: str, layer: AttentionLayer, batch: Batch) -> Span:
-        kernel = layer.over(batch)
+    def _without(self, key: tuple[int, int], missing: frozenset[int]) -> Plan:
+        if (*key, missing) not in self._partial:
+            self._partial[*key, missing] = self._plans[key].without(missing)
+        return self._partial[*key, missing]
+
+    def _fill(self, label: str, layer: Layer, kernel: Kernel, batch: Batch) -> Span:
         span = self._fills.get((label, kernel))
         if span is None:
             if len(self._fills) >= MOST_FILLS:
@@ -93,8 +115,8 @@ class StepTimer:
         return span
 
     def _plan(self, tokens: int, samples: int) -> Plan:
-        """Price all but attention; equal layers of attention share one hole."""
-        holes: dict[tuple[str, AttentionLayer], int] = {}
+        """Price all that needs no batch; equal layers of attention share one hole."""
+        holes: dict[tuple[str, Layer], int] = {}
         runs: list[int] = []
         laps = []
         blocks = self.model.graph(tokens, samples, self.shard).blocks
@@ -102,7 +124,7 @@ class StepTimer:
         for block in blocks:
             spans: list[Span | int] = []
             for op in block.ops:
-                if isinstance(op.kernel, AttentionLayer):
+                if isinstance(op.kernel, Layer):
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += block.repeat
@@ -115,10 +137,10 @@ class StepTimer:
                     sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()))
 
     def _price(self, ops: Sequence[Op]) -> None:
-        """Price all of *ops* that are new, in one question to the oracle; attention waits for its batch."""
+        """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
         kernels: dict[tuple[str, Kernel], None] = {}
         for op in ops:
-            if isinstance(op.kernel, AttentionLayer) or (op.label, op.kernel) in self._spans:
+            if isinstance(op.kernel, Layer) or (op.label, op.kernel) in self._spans:
                 continue
             if isinstance(op.kernel, Collective):
                 self._spans[op.label, op.kernel] = self._collective(op.label, op.kernel)

@@ -3,13 +3,13 @@
 import attrs
 from attrs import frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.model import Model
+from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
@@ -49,13 +49,15 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
 
 def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
     """Bytes that a step of *tokens* tokens needs beside weights and cache: the residual stream, hidden states,
-    and what the hungriest kernel reads and writes."""
+    and what the hungriest kernel reads and writes where the tokens are one prompt."""
+    prompt = Batch.of((tokens, 0))
     streams = 2 * tokens * model.decoder.sizes["m"] * DType.BF16.bytes
-    kernels = (op.kernel for block in model.graph(tokens, min(samples, tokens), shard).blocks for op in block.ops)
+    blocks = model.graph(tokens, min(samples, tokens), shard).blocks
+    kernels = (bind(op.kernel, prompt) for block in blocks for op in block.ops)
     return streams + max(_working_set(kernel) for kernel in kernels)
 
 
-def _working_set(kernel: Kernel | AttentionLayer | Collective) -> float:
+def _working_set(kernel: Kernel | Collective | None) -> float:
     """Bytes of activations that *kernel* reads and writes; of attention they are small."""
     if isinstance(kernel, Gemm):
         return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes

@@ -35,6 +35,11 @@ PUBLISHED = {
     "gemma-2-27b": (27_227_128_320, 376_832),
     "mixtral-8x7b": (46_702_792_704, 131_072),
     "qwen3-30b-a3b": (30_532_122_624, 98_304),
+    # Without the layer that predicts a second token, and without the routers' correction bias (a number an expert);
+    # "671B" (arXiv 2412.19437) and "1.04T" (arXiv 2507.20534, whose safetensors hold 1,026,408,232,448).
+    "deepseek-v3": (671_026_404_352, 70_272),
+    "deepseek-r1": (671_026_404_352, 70_272),
+    "kimi-k2": (1_026_408_209_408, 70_272),
 }
 
 
@@ -56,6 +61,8 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("mixtral-8x7b", 12_879_925_248),  # "12.9 B active" (arXiv 2401.04088): 6 of 8 experts in 32 layers rest
     ("qwen3-30b-a3b", 3_353_032_704),  # "3.3 B activated" (its model card): 120 of 128 in 48 layers
     ("llama-3.1-8b", 8_030_261_248),
+    ("deepseek-v3", 37_552_282_624),  # "37B": 248 of 256 in 58 layers
+    ("kimi-k2", 32_861_477_888),  # "32B": 376 of 384 in 60 layers
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active

@@ -7,6 +7,7 @@ import pytest
 
 from ksim.compute.einsum import Gather, Map
 from ksim.compute.graph import Collective
+from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Config, Model
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
@@ -15,6 +16,10 @@ from ksim.specs.deployment import Shard
 
 NAMES = catalog.entries("models")
 WHOLE = Shard()
+#: Families that multiply activations with weights, and with each other.
+PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), ("attention", "mla")
+#: Operations whose cache every rank keeps whole.
+REPLICATED = (AttendLatent,)
 #: Two decodes and a chunk of a prompt, all of which sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 
@@ -54,13 +59,13 @@ def test_every_architecture_has_a_model_to_try_it_with():
 def test_products_take_two_flop_for_each_active_weight_and_token(name):
     """A batch that samples all of its tokens: 40 decodes."""
     batch = Batch.of(*[(1, 100 * i) for i in range(40)])
-    assert flops(name, "gemm", "grouped_gemm", batch=batch) == 2 * of_products(name) * batch.tokens
+    assert flops(name, *PRODUCTS, batch=batch) == 2 * of_products(name) * batch.tokens
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_flop_are_those_of_products_and_attention_but_for_a_few_per_cent(name):
     whole = sum(kernel.work.flops for _, kernel in launches(name))
-    assert whole == pytest.approx(flops(name, "gemm", "grouped_gemm", "attention"), rel=0.02)
+    assert whole == pytest.approx(flops(name, *PRODUCTS, *ATTENTION), rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +73,7 @@ def test_products_read_every_active_weight(name):
     """Of mixtures one token sees its own experts' alone."""
     batch = Batch.of((1, 100))
     reads = sum(kernel.work.reads for _, kernel in launches(name, batch=batch)
-                if kernel.family in ("gemm", "grouped_gemm"))
+                if kernel.family in PRODUCTS)
     assert reads == pytest.approx(2 * of_products(name), rel=0.01)
 
 
@@ -80,14 +85,15 @@ def test_the_cache_written_is_the_cache_held(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensor_shards_sum_to_the_whole(name):
-    """Up to what every rank holds: norms and routers."""
+    """Up to what every rank holds: norms, routers, and latent vectors with the projections down to them."""
     half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
     shared = sum(op.weights(sizes, WHOLE) for op in operations(name) if not getattr(op, "parallel", ""))
     heads_norms = sum(op.weights(sizes, WHOLE) for op in operations(name)
                       if isinstance(op, Map) and op.scale and op.parallel)
     assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
-    assert 2 * model(name).cache_per_token(half) == model(name).cache_per_token(WHOLE)
-    assert 2 * flops(name, "attention", shard=half) == flops(name, "attention")
+    shared_cache = sum(op.cache_per_token(sizes, WHOLE) for op in operations(name) if isinstance(op, REPLICATED))
+    assert 2 * model(name).cache_per_token(half) - model(name).cache_per_token(WHOLE) == shared_cache
+    assert 2 * flops(name, *ATTENTION, shard=half) == flops(name, *ATTENTION)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.mla import LatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -34,6 +35,9 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
         lambda pairs, of, window, cache: AttentionLayer(of[0] * of[1], of[0], of[2], window, cache).over(
             Batch.of(*pairs)),
         sequences, heads, windows, VALUES[DType]),
+    "mla": st.builds(
+        lambda form, pairs, heads, cache: LatentLayer(form, heads, 128, 64, 128, 512, cache).over(Batch.of(*pairs)),
+        st.sampled_from(["expanded", "absorbed"]), sequences, st.integers(1, 128), VALUES[DType]).filter(bool),
 }
 
 

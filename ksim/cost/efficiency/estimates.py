@@ -57,7 +57,8 @@ class Chosen:
 class Profiled:
     """Prices kernels by a profile; beyond what it was fitted to more and more by `fallback`, if there is one.
 
-    Estimates are credited to `tier`.  Kernels of which neither knows anything are left to the `waves` oracle.
+    Estimates are credited to `tier`.  Kernels of which neither knows anything are priced by their
+    family's physics alone, as extrapolated, or left to the `waves` oracle where that has no constants of its own.
     """
 
     profile: Profile
@@ -120,6 +121,10 @@ class Profiled:
             if priced is not None:
                 chosen, physics, prices = priced
                 return [_said(family, chosen, row) for row in _rows(physics, prices)]
+            if family.within is not None:
+                physics = family.physics(gpu, shapes, {})
+                return [_estimate(family, f"{self.tier}, by physics alone", row)
+                        for row in _rows(physics, _alone(physics, family.within))]
         return [Waves().estimate(kernel, gpu) for kernel in kernels]
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], shapes: Shapes, gpu: Gpu) -> list[Estimate]:
@@ -164,8 +169,18 @@ def _rows(physics: Physics, prices: Prices) -> list[Row]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
+def _alone(physics: Physics, within: float) -> Prices:
+    """What physics says, and nobody has measured on this GPU."""
+    return Prices(physics.seconds, physics.seconds * np.exp(-within), physics.seconds * np.exp(within),
+                  np.ones_like(physics.seconds))
+
+
 def _said(family: Family, chosen: Chosen, row: Row) -> Estimate:
+    more = f", as {chosen.name}" if not chosen.exact else ", extrapolated" if row[-1] else ""
+    return _estimate(family, chosen.tier + more, row)
+
+
+def _estimate(family: Family, source: str, row: Row) -> Estimate:
     seconds, launch, compute, waves, idle, at, eta, low, high, outside = row
     bound = "launch" if launch else "compute" if compute else "memory"
-    more = f", as {chosen.name}" if not chosen.exact else ", extrapolated" if outside else ""
-    return Estimate(seconds, bound, waves, idle, family.launches[at], chosen.tier + more, eta, low, high, outside)
+    return Estimate(seconds, bound, waves, idle, family.launches[at], source, eta, low, high, outside)

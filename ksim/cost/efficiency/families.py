@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.mla import LatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.cost.efficiency import attention, gemm, grouped_gemm, mla, pointwise
+from ksim.cost.efficiency import attention, gemm, grouped_gemm, mla, pointwise, two_sided
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.cost.oracles import peak
 from ksim.foundation.units import DType
@@ -27,7 +29,9 @@ class Family:
     """Kernels of one class: what the physics makes of their columns, and the columns of the kernels.
 
     `names` lists the efficiencies that speak of a kernel, the one that fits best
-    first: what follows it was fitted to other formats or to kernels alike.
+    first: what follows it was fitted to other formats or to kernels alike.  Where no
+    profile has any of them, physics with its own constants stands, if nine of ten
+    kernels are known to be `within` so much of it in log time.
     """
 
     physics: Callable[[Gpu, Shapes, Constants], Physics]
@@ -35,6 +39,7 @@ class Family:
     launches: tuple[str, ...]
     columns: Callable[[Sequence[Any], Gpu], Shapes]
     names: Callable[[Any], tuple[str, ...]]
+    within: float | None = None
 
 
 def family_of(kernel: Kernel) -> Family | None:
@@ -85,6 +90,31 @@ def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
     }
 
 
+def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
+    """As of equal sequences: as many queries, keys and pairs in all."""
+    table = np.array([(
+        kernel.sequences, kernel.queries / kernel.sequences, kernel.pairs / kernel.queries, kernel.heads,
+        kernel.form == "absorbed", 8.0 * kernel.cache.bytes, kernel.content, kernel.rotary, kernel.value, kernel.latent,
+    ) for kernel in kernels], dtype=np.float64)
+    names = ("batch", "query", "length", "heads", "generation", "cache_bits", "content", "rotary", "value", "latent")
+    shapes = dict(zip(names, table.T, strict=True))
+    shapes["length"] = shapes["length"] + (shapes["query"] - 1.0) / 2.0  # the last query sees more than the mean one
+    return shapes
+
+
+def _two_sided(name: str) -> Family:
+    reach = two_sided.REACHES[name]
+    return Family(
+        lambda gpu, shapes, constants: two_sided.physics(gpu, shapes, evolve(reach, **constants)),
+        two_sided.FEATURES, two_sided.LAUNCHES, _sides, lambda kernel: (name,), reach.within)
+
+
+def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
+    table = np.array([(work.flops, work.bytes, peak(gpu, work.dtype), getattr(kernel, "steps", 0))
+                      for kernel in kernels for work in [kernel.work]], dtype=np.float64)
+    return dict(zip(("flops", "bytes", "peak", "steps"), table.T, strict=True))
+
+
 #: What no profile knows is priced like a kernel that moves memory as plainly: one thread block a row.
 _PLAIN = "silu_mul"
 
@@ -103,14 +133,15 @@ FAMILIES: Mapping[str, Family] = {
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
         lambda kernel: tuple(dict.fromkeys((
             f"grouped_gemm/{formats(kernel.weights, kernel.activations)}", "grouped_gemm/bf16")))),
-    # No model of ksim launches it yet: it has columns of measurements, and none of kernels.
     "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Reach(**constants)),
-                  mla.FEATURES, mla.LAUNCHES, lambda kernels, gpu: {}, lambda kernel: ()),
+                  mla.FEATURES, mla.LAUNCHES, _latents,
+                  lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),
     "pointwise": Family(
         lambda gpu, shapes, constants: pointwise.physics(gpu, shapes, asdict(pointwise.Terms(**constants))),
         pointwise.FEATURES, pointwise.LAUNCHES,
         lambda kernels, gpu: _attributes(kernels, ("rows", "read_bytes", "write_bytes")),
         lambda kernel: (kernel.family, _PLAIN)),
+    **{name: _two_sided(name) for name in two_sided.REACHES},
 }
 _BY_CLASS = {Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
-             Pointwise: FAMILIES["pointwise"]}
+             LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"]}

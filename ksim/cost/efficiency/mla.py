@@ -1,11 +1,12 @@
 """Multi-head latent attention from data sheets, as DeepSeek's models run it with TensorRT-LLM's kernels.
 
 ``seconds = start + (compute^p + memory^p)^(1/p)``.  Context works on expanded heads, generation on the latent vectors
-themselves (absorbed projections), which all heads share.  Head sizes are those of DeepSeek-V2 and V3: 128 and 64
-rotary for queries and keys, 128 for values, 512 latent.
+themselves (absorbed projections), which all heads share.  Head sizes are those of DeepSeek-V2 and V3 unless a shape
+says otherwise: 128 and 64 rotary for queries and keys, 128 for values, 512 latent.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
@@ -46,19 +47,22 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Ph
     """Price attention of `batch` sequences, `query` new tokens each, the last of which sees `length` tokens.
 
     `heads` are those of this GPU, `generation` is 1 where the latent kernel runs, `cache_bits` are a cached number's.
+    `content`, `rotary`, `value` and `latent` may give the sizes of a head.
     """
+    sizes: Mapping[str, Any] = {"content": CONTENT, "rotary": ROTARY, "value": VALUE, "latent": LATENT, **shapes}
+    key_value = sizes["content"] + sizes["rotary"] + sizes["value"]
     batch, query, length, heads = shapes["batch"], shapes["query"], shapes["length"], shapes["heads"]
     latent = shapes["generation"] > 0.0
     pairs = query * (length - query) + query * (query + 1.0) / 2.0
-    per_pair = np.where(latent, 2.0 * LATENT + ROTARY, CONTENT + ROTARY + VALUE) * 2.0
+    per_pair = np.where(latent, 2.0 * sizes["latent"] + sizes["rotary"], key_value) * 2.0
     blocks = batch * np.where(latent, query * np.ceil(heads / HEADS) * np.ceil(length / KEYS),
                               heads * np.ceil(query / QUERIES))
     waves = blocks / gpu.sms
     idle = np.ceil(waves) - waves
-    cached = batch * length * (LATENT + ROTARY) * shapes["cache_bits"] / 8.0
+    cached = batch * length * (sizes["latent"] + sizes["rotary"]) * shapes["cache_bits"] / 8.0
     rows = batch * query * heads * DType.BF16.bytes
-    expanded = rows * 2.0 * (CONTENT + ROTARY + VALUE)
-    absorbed = rows * (2.0 * LATENT + ROTARY)
+    expanded = rows * 2.0 * key_value
+    absorbed = rows * (2.0 * sizes["latent"] + sizes["rotary"])
     memory = (cached + np.where(latent, absorbed, expanded)) / gpu.bandwidth
     compute = batch * heads * pairs * per_pair / gpu.flops[DType.BF16] * np.ceil(waves) / waves
     power = reach.sharpness

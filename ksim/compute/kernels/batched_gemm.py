@@ -1,0 +1,44 @@
+"""Matrix products of equal shape side by side: one for each head."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels.gemm import FEWEST_ROWS, TILES
+from ksim.foundation.units import DType
+
+__all__ = ["BatchedGemm"]
+
+
+@frozen
+class BatchedGemm:
+    """``out[i, m, n] = x[i, m, k] @ w[i, k, n]`` for `count` i, in BF16 as cuBLAS batches them."""
+
+    count: int
+    m: int
+    n: int
+    k: int
+
+    family = "batched_gemm"
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.m}x{self.n}x{self.k}"
+
+    @property
+    def work(self) -> Work:
+        each = DType.BF16.bytes * self.count
+        return Work(2.0 * self.count * self.m * self.n * self.k, each * self.k * (self.n + self.m),
+                    each * self.m * self.n, DType.BF16)
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return [
+            Launch(
+                name=f"{rows}x{columns}",
+                blocks=self.count * ceil(self.m / rows) * ceil(self.n / columns),
+                flops=2.0 * rows * columns * self.k,
+                l2_bytes=(rows + columns) * self.k * DType.BF16.bytes,
+            )
+            for rows, columns in TILES if rows < 2 * self.m or rows <= FEWEST_ROWS
+        ]
