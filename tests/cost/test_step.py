@@ -49,7 +49,8 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
 sequences = st.one_of(st.tuples(st.just(1), st.integers(1, 8000)), st.tuples(st.integers(2, 500), st.integers(0, 7000)))
 
 
-@pytest.mark.parametrize("model, tensor", [("gemma-2-2b", 1), ("gemma-2-2b", 2), ("qwen3-30b-a3b", 4)])
+@pytest.mark.parametrize("model, tensor", [
+    ("gemma-2-2b", 1), ("gemma-2-2b", 2), ("qwen3-30b-a3b", 4), ("deepseek-v3", 8)])
 @given(batch=st.lists(sequences, min_size=1, max_size=6), share=st.floats(0, 1))
 @settings(max_examples=15, deadline=None)
 def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
@@ -80,6 +81,19 @@ def test_equal_layers_are_folded_and_share_their_attention():
     assert [lap.repeat for lap in timeline.laps] == [1, 13, 1]
     assert len(timeline.fills) == 2
     assert [span.shape.keys for span in timeline.fills] == [701 + 4096 + 261, 701 + 5001 + 261]
+
+
+def test_what_a_batch_has_nothing_of_leaves_no_hole():
+    """Decodes alone launch nothing of prompts, and prompts alone nothing of decodes; all of a kind share their laps."""
+    pricer = timer("deepseek-v3", 8)
+    decodes, prompt, both = (pricer.timeline(batch) for batch in (
+        Batch.of(*[(1, 500)] * 64, samples=1), Batch.of((64, 0), samples=1), Batch.of((1, 9), (63, 8), samples=1)))
+    attention = [{span.label for span in step} & {"attention_prompts", "attention_decodes", "context_kv_up"}
+                 for step in (decodes, prompt, both)]
+    assert attention == [{"attention_decodes"}, {"attention_prompts"},
+                         {"attention_prompts", "attention_decodes", "context_kv_up"}]
+    assert pricer.timeline(Batch.of((64, 0), samples=1)).laps is prompt.laps
+    assert pricer.timeline(Batch.of((64, 64), samples=1)).laps is not prompt.laps
 
 
 def test_the_oracle_is_asked_once_for_each_shape():
