@@ -1,6 +1,6 @@
-"""Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP``.
+"""Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP [FAMILY]``.
 
-TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all
+With FAMILY, such as mla, only its efficiencies are built anew, and the others stay.  TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all
 of them teach about any GPU; the others what was measured on one.  From the public tables they keep fitted coefficients
 (constants of the physics, and small networks on top), and no rows.
 """
@@ -25,7 +25,8 @@ from ksim.calibration.recipes import enrolled
 from ksim.calibration.selection import by_gpu, select
 from ksim.cost.efficiency.estimates import PROFILES, shipped
 from ksim.cost.efficiency.pointwise import COMBINE
-from ksim.cost.efficiency.profile import Efficiency, save
+from ksim.cost.efficiency.profile import Efficiency, Profile, save
+from ksim.cost.efficiency.region import Region
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.specs.hardware import Gpu
@@ -41,17 +42,32 @@ NETWORK = Recipe("network", {"hidden": 24, "members": 3})
 ROWS = 6000
 
 
-def main(tables: str, sweep: str) -> None:
+def main(tables: str, sweep: str, family: str = "") -> None:
     """Write all profiles; takes some minutes."""
     PROFILES.mkdir(exist_ok=True)
     public, ours = read(Path(tables)), read(Path(sweep), gpu=SWEPT)
-    save(shipped("learned"), "", COMMAND, _with_combine(dict(_learned(public, ours))))
+    files = digests(ours)
+    if family:
+        public, ours = _of(family, public), _of(family, ours)
+    save(shipped("learned"), "", COMMAND, _kept("learned", family) | _with_combine(dict(_learned(public, ours))))
     for name, _ in by_gpu(public):
-        entries = dict(_coefficients(public, name))
+        entries = _kept(name, family) | dict(_coefficients(public, name))
         if name == SWEPT:
-            entries |= _with_combine(_swept(ours))
-        save(shipped(name), _gpu(name).name, COMMAND, entries, fitted_to=digests(ours) if name == SWEPT else {})
+            entries |= _with_combine(_swept(ours) if ours else {})
+        save(shipped(name), _gpu(name).name, COMMAND, entries, fitted_to=files if name == SWEPT else {})
         print(name, *(f"{key} {entry.error:.1%}" for key, entry in entries.items()), flush=True)
+
+
+def _of(family: str, measured: Sequence[Measurements]) -> list[Measurements]:
+    return [rows for course, taken in enrolled(measured) if course.name.partition("/")[0] == family for rows in taken]
+
+
+def _kept(name: str, family: str) -> dict[str, Efficiency]:
+    """What the profile that ships says of other families than the one that is built anew."""
+    if not family:
+        return {}
+    profile = Profile.load(shipped(name))
+    return {key: profile[key] for key in profile if key.partition("/")[0] != family}
 
 
 def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
@@ -62,6 +78,8 @@ def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
 
 def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
     """The sum over a token's experts, which no sweep measures alone: as uncertain as the activation before it."""
+    if "silu_mul" not in entries:
+        return entries
     alike = entries["silu_mul"]
     return {**entries, "moe_combine": evolve(alike, constants=asdict(COMBINE), source="profiled steps on an H200")}
 
@@ -112,10 +130,11 @@ def _coefficients(public: Sequence[Measurements], name: str) -> Iterator[tuple[s
             continue
         lesson = join(lessons).sample(ROWS)
         held_back = lesson.groups % 4 == 0
-        taught = teach(course, Candidate(NETWORK, course.table.inputs), [lesson.take(~held_back)])
-        judged = lesson.take(held_back)
-        missed = np.log(judged.seconds / taught.predict(judged))
-        yield course.name, efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
+        candidate, judged = Candidate(NETWORK, course.table.inputs), lesson.take(held_back)
+        missed = np.log(judged.seconds / teach(course, candidate, [lesson.take(~held_back)]).predict(judged))
+        taught = teach(course, candidate, [lesson])
+        found = efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
+        yield course.name, evolve(found, region=Region.around(taught.place(lesson)))
 
 
 if __name__ == "__main__":
