@@ -1,8 +1,9 @@
 """Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP [FAMILY]``.
 
-With FAMILY, such as mla, only its efficiencies are built anew, and the others stay.  TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all
-of them teach about any GPU; the others what was measured on one.  From the public tables they keep fitted coefficients
-(constants of the physics, and small networks on top), and no rows.
+With FAMILY, such as mla, only its efficiencies are built anew, and the others stay.  TABLES is the folder of public
+tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all of them teach about any GPU;
+the others what was measured on one.  From the public tables they keep fitted coefficients (constants of the physics,
+and small networks on top), and no rows.
 """
 
 import sys

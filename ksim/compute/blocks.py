@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
-from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Config, Decoder
 from ksim.foundation.errors import ConfigError
 
@@ -108,32 +107,6 @@ def attention(config: Config, window: int = 0, *, qk_norm: bool = False) -> Oper
         Attend(window=window),
         op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias),
     )
-
-
-def latent_attention(config: Config) -> Operations:
-    """Multi-head latent attention from the normed hidden state back to it; sizes are `latent_sizes`.
-
-    The projections down, of queries and of keys and values, are one product, which every rank computes, as in vLLM.
-    """
-    return (
-        op("tm,mu->tu", "qkv_down"),
-        Map("rms_norm", "tq->tq", "q_norm", scale="q"),
-        Map("rms_norm", "tc->tc", "kv_norm", scale="c"),
-        op("tq,qKd->tKd", "q_up", parallel="K"),
-        Map("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
-        Map("kv_write", "tb->tb", "kv_write", writes="cache"),
-        AttendLatent(),
-        op("tKv,Kvm->tm", "o_proj", parallel="K"),
-    )
-
-
-def latent_sizes(config: Config) -> dict[str, int]:
-    """The indices of latent attention, by their usual names in config.json."""
-    rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
-    content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
-    value, kept = config.need("v_head_dim"), latent + rotary
-    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": kept, "u": rank + kept,
-            "d": content + rotary, "w": content + value}
 
 
 def gated_mlp(config: Config) -> Operations:

@@ -14,6 +14,9 @@ Of latent attention, whose K heads have keys and values of their own:
     c  latent vector                p  rotary part of a key        d  n + p: query, key
     b  c + p: cached of a token     u  q + b: all projected down   w  n + v: key and value
 
+    k  heads of its indexer         j  size of one                 a  j + k: its key and weights
+                                                                   y  j + 4: bytes it caches
+
 S is the size of the MLP that every token meets beside its experts.
 """
 

@@ -11,8 +11,10 @@ from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.index_scores import IndexScores
 from ksim.compute.kernels.mla import LatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.sparse_mla import SparseLatentAttention
 from ksim.cost.efficiency import attention, gemm, grouped_gemm, mla, pointwise, two_sided
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.cost.oracles import peak
@@ -102,17 +104,25 @@ def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
     return shapes
 
 
-def _two_sided(name: str) -> Family:
+def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
     reach = two_sided.REACHES[name]
     return Family(
         lambda gpu, shapes, constants: two_sided.physics(gpu, shapes, evolve(reach, **constants)),
-        two_sided.FEATURES, two_sided.LAUNCHES, _sides, lambda kernel: (name,), reach.within)
+        two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,), reach.within)
 
 
 def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
     table = np.array([(work.flops, work.bytes, peak(gpu, work.dtype), getattr(kernel, "steps", 0))
                       for kernel in kernels for work in [kernel.work]], dtype=np.float64)
     return dict(zip(("flops", "bytes", "peak", "steps"), table.T, strict=True))
+
+
+def _gathers(kernels: Sequence[SparseLatentAttention], gpu: Gpu) -> Shapes:
+    """Heads fill up whole tiles, and every query gathers its own keys, at the memory's pace wherever they are."""
+    shapes = dict(_sides(kernels, gpu))
+    shapes["flops"] = shapes["flops"] * [kernel.padded_heads / kernel.heads for kernel in kernels]
+    shapes["bytes"] = np.array([kernel.gathered + kernel.work.writes for kernel in kernels])
+    return shapes
 
 
 #: What no profile knows is priced like a kernel that moves memory as plainly: one thread block a row.
@@ -141,7 +151,11 @@ FAMILIES: Mapping[str, Family] = {
         pointwise.FEATURES, pointwise.LAUNCHES,
         lambda kernels, gpu: _attributes(kernels, ("rows", "read_bytes", "write_bytes")),
         lambda kernel: (kernel.family, _PLAIN)),
-    **{name: _two_sided(name) for name in two_sided.REACHES},
+    "batched_gemm": _two_sided("batched_gemm", _sides),
+    "index_scores": _two_sided("index_scores", _sides),
+    "sparse_mla": _two_sided("sparse_mla", _gathers),
 }
-_BY_CLASS = {Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
-             LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"]}
+_BY_CLASS = {
+    Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
+    LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"],
+    IndexScores: FAMILIES["index_scores"], SparseLatentAttention: FAMILIES["sparse_mla"]}

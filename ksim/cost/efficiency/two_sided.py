@@ -40,6 +40,8 @@ class Reach:
 #: Blackwell, 12 %; the share of the bandwidth is held at 1, for what they read is in the L2 cache there.
 REACHES: Mapping[str, Reach] = {
     "batched_gemm": Reach(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3),
+    "index_scores": Reach(start=5e-6, compute=0.28, memory=0.8, sharpness=2.0, within=0.4),
+    "sparse_mla": Reach(start=8e-6, compute=0.67, memory=0.8, sharpness=3.0, within=0.4),
 }
 
 

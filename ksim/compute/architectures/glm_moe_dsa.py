@@ -1,0 +1,14 @@
+"""GLM-5: DeepSeek-V3's layers, in which an indexer chooses the keys that a query attends to (DeepSeek-V3.2's).
+
+Routing and the layer that predicts a second token are left out as there.
+"""
+
+from ksim.compute import latent_blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["glm_moe_dsa"]
+
+
+def glm_moe_dsa(config: Config) -> Decoder:
+    attention = latent_blocks.attention(config, *latent_blocks.sparse_attention(config))
+    return latent_blocks.decoder(config, attention, latent_blocks.sparse_sizes(config))

@@ -1,0 +1,84 @@
+"""Latent attention to a few chosen keys a query, absorbed for prompts and decodes alike."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels.mla import TILE_HEADS
+from ksim.flow.batch import Batch
+from ksim.foundation.units import DType
+
+__all__ = ["SparseLatentAttention"]
+
+
+@frozen
+class SparseLatentAttention:
+    """`queries` tokens of one batch attend to `pairs` chosen keys in all, each of which all heads share.
+
+    `keys` is how many different ones there can be; queries that follow one another choose much the same.
+    """
+
+    queries: int
+    keys: int
+    pairs: int
+    heads: int
+    latent: int
+    rotary: int
+    cache: DType = DType.BF16
+
+    family = "sparse_mla"
+
+    def __str__(self) -> str:
+        return f"{self.queries} queries, {self.pairs} pairs, {self.heads}x{self.latent + self.rotary}+{self.latent}"
+
+    @property
+    def padded_heads(self) -> int:
+        """Heads that a tensor core multiplies, whole tiles of them."""
+        return ceil(self.heads / TILE_HEADS) * TILE_HEADS
+
+    @property
+    def gathered(self) -> float:
+        """Bytes of keys that the queries read one by one, wherever they find them."""
+        return self.pairs * (self.latent + self.rotary) * self.cache.bytes
+
+    @property
+    def work(self) -> Work:
+        rows, key = self.queries * self.heads * DType.BF16.bytes, self.latent + self.rotary
+        return Work(
+            flops=2.0 * self.pairs * self.heads * (key + self.latent),
+            reads=rows * key + min(self.keys, self.pairs) * key * self.cache.bytes,
+            writes=rows * self.latent,
+            dtype=DType.BF16,
+        )
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        tiles = self.padded_heads // TILE_HEADS
+        per_pair = 2.0 * TILE_HEADS * (2 * self.latent + self.rotary)
+        return [Launch(f"{TILE_HEADS} heads", self.queries * tiles, per_pair * self.pairs / self.queries,
+                       self.gathered / self.queries)]
+
+
+@frozen
+class SparseLatentLayer:
+    """Sparse latent attention's shape on one rank before a batch is known: the best `chosen` keys of each query."""
+
+    heads: int
+    latent: int
+    rotary: int
+    chosen: int
+    cache: DType = DType.BF16
+
+    def over(self, batch: Batch) -> SparseLatentAttention:
+        """The kernel that computes *batch*."""
+        pairs = sum(min(context + 1, self.chosen) for context in batch.contexts)
+        pairs += sum(_pairs(new, context, self.chosen) for new, context in batch.chunks)
+        keys = batch.contexts.total + len(batch.contexts) + sum(new + context for new, context in batch.chunks)
+        return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)
+
+
+def _pairs(new: int, context: int, chosen: int) -> int:
+    """Of a chunk whose token i (from 1) sees context + i tokens, the best of them at most."""
+    growing = min(new, max(0, chosen - context))
+    return growing * context + growing * (growing + 1) // 2 + (new - growing) * chosen
