@@ -40,6 +40,7 @@ PUBLISHED = {
     "deepseek-v3": (671_026_404_352, 70_272),
     "deepseek-r1": (671_026_404_352, 70_272),
     "kimi-k2": (1_026_408_209_408, 70_272),
+    "glm-5": (743_911_199_232, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
 }
 
 
@@ -63,6 +64,7 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("llama-3.1-8b", 8_030_261_248),
     ("deepseek-v3", 37_552_282_624),  # "37B": 248 of 256 in 58 layers
     ("kimi-k2", 32_861_477_888),  # "32B": 376 of 384 in 60 layers
+    ("glm-5", 41_784_709_632),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.compute.einsum import Gather, Map
 from ksim.compute.graph import Collective
-from ksim.compute.latent import AttendLatent
+from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.model import Config, Model
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
@@ -17,9 +17,9 @@ from ksim.specs.deployment import Shard
 NAMES = catalog.entries("models")
 WHOLE = Shard()
 #: Families that multiply activations with weights, and with each other.
-PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), ("attention", "mla")
-#: Operations whose cache every rank keeps whole.
-REPLICATED = (AttendLatent,)
+PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), ("attention", "mla", "sparse_mla")
+#: A family of attention that every rank computes whole, and operations whose cache every rank keeps whole.
+INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse)
 #: Two decodes and a chunk of a prompt, all of which sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 
@@ -65,7 +65,7 @@ def test_products_take_two_flop_for_each_active_weight_and_token(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_all_flop_are_those_of_products_and_attention_but_for_a_few_per_cent(name):
     whole = sum(kernel.work.flops for _, kernel in launches(name))
-    assert whole == pytest.approx(flops(name, *PRODUCTS, *ATTENTION), rel=0.02)
+    assert whole == pytest.approx(flops(name, *PRODUCTS, *ATTENTION, INDEX), rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)

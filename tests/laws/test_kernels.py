@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.index_scores import IndexLayer
 from ksim.compute.kernels.mla import LatentLayer
+from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -38,6 +40,12 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
     "mla": st.builds(
         lambda form, pairs, heads, cache: LatentLayer(form, heads, 128, 64, 128, 512, cache).over(Batch.of(*pairs)),
         st.sampled_from(["expanded", "absorbed"]), sequences, st.integers(1, 128), VALUES[DType]).filter(bool),
+    "sparse_mla": st.builds(
+        lambda pairs, heads, chosen, cache: SparseLatentLayer(heads, 512, 64, chosen, cache).over(Batch.of(*pairs)),
+        sequences, st.integers(1, 128), st.sampled_from([1, 64, 2048]), VALUES[DType]),
+    "index_scores": st.builds(
+        lambda part, pairs, heads: IndexLayer(part, heads, 128).over(Batch.of(*pairs)),
+        st.sampled_from(["prompts", "decodes"]), sequences, st.integers(1, 64)).filter(bool),
 }
 
 

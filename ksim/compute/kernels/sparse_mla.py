@@ -34,11 +34,6 @@ class SparseLatentAttention:
         return f"{self.queries} queries, {self.pairs} pairs, {self.heads}x{self.latent + self.rotary}+{self.latent}"
 
     @property
-    def padded_heads(self) -> int:
-        """Heads that a tensor core multiplies, whole tiles of them."""
-        return ceil(self.heads / TILE_HEADS) * TILE_HEADS
-
-    @property
     def gathered(self) -> float:
         """Bytes of keys that the queries read one by one, wherever they find them."""
         return self.pairs * (self.latent + self.rotary) * self.cache.bytes
@@ -54,7 +49,7 @@ class SparseLatentAttention:
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        tiles = self.padded_heads // TILE_HEADS
+        tiles = ceil(self.heads / TILE_HEADS)
         per_pair = 2.0 * TILE_HEADS * (2 * self.latent + self.rotary)
         return [Launch(f"{TILE_HEADS} heads", self.queries * tiles, per_pair * self.pairs / self.queries,
                        self.gathered / self.queries)]

@@ -39,6 +39,8 @@ REACH = {
     # Of public tables instead: what ksim.cost.efficiency.mla and two_sided say of theirs.
     "mla": Reach(compute=0.55, memory=0.72, start=13.8e-6),
     "batched_gemm": Reach(compute=0.6, memory=1.0, start=4.2e-6),
+    "index_scores": Reach(compute=1.0, memory=0.67, start=130e-6),
+    "sparse_mla": Reach(compute=0.425, memory=1.0, start=14e-6),
     "rope": Reach(compute=1.0, memory=0.42, start=2.1e-6),
     "kv_write": Reach(compute=1.0, memory=0.23, start=1.9e-6),
     "argmax": Reach(compute=1.0, memory=0.71, start=8.7e-6),
