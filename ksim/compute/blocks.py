@@ -12,6 +12,8 @@ Operations = tuple[Operation, ...]
 ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
 #: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as vLLM reads them.
 STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
+#: What may stand beside a multimodal config's `text_config` and is the language model's.
+OUTSIDE = {"quantization_config", "tie_word_embeddings"}
 #: What `layer_types` calls attention with a window and without.
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -48,8 +50,15 @@ def sizes(config: Config) -> dict[str, int]:
     return {
         "m": hidden, "V": config.need("vocab_size"), "g": 2,
         "F": config.need("intermediate_size", config.get("moe_intermediate_size", 0)),
-        "K": kv_heads, "r": group, "i": group + 2, "h": config.need("head_dim", hidden // heads),
+        "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2, "h": config.need("head_dim", hidden // heads),
     }
+
+
+def text(config: Config) -> Config:
+    """The part of a multimodal config that describes the language model; *config* itself where it has no such part."""
+    part = config.get("text_config", {})
+    outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
+    return Config(config.name, {**outer, **part}) if part else config
 
 
 def max_length(config: Config) -> int:
@@ -95,16 +104,17 @@ def inner_norm(label: str) -> Map:
     return Map("rms_norm", "tm->tm", label, scale="m")
 
 
-def attention(config: Config, window: int = 0, *, qk_norm: bool = False) -> Operations:
-    """Grouped-query attention from the normed hidden state back to it."""
+def attention(config: Config, window: int = 0, *, qk_norm: bool = False, gated: bool = False) -> Operations:
+    """Grouped-query attention from the normed hidden state back to it; *gated* outputs have a projection each."""
     bias = config.get("attention_bias", False)
     norms = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),) if qk_norm else ()
     return (
-        op("tm,miKh->tiKh", "qkv", parallel="K", bias=bias),
+        op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias),
         *norms,
         Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
         Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
         Attend(window=window),
+        *((Map("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
         op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias),
     )
 
@@ -131,12 +141,17 @@ def experts(config: Config) -> Operations:
     )
 
 
-def shared_experts(config: Config) -> Operations:
-    """An MLP of size S that every token meets beside the experts it is sent to, with whose sums its own are reduced."""
+def shared_experts(config: Config, *, gated: bool = False) -> Operations:
+    """An MLP of size S that every token meets beside the experts it is sent to, with whose sums its own are reduced.
+
+    *gated* results are scaled by a number a token, of a projection of its own (A is 1).
+    """
+    gate = (op("tm,mA->tA", "shared_gate", quantized=False), Map("sigmoid_mul", "tm,tA->tm", "shared_scale"))
     return (
         op("tm,mgS->tgS", "shared_gate_up", parallel="S"),
         Map(_activation(config), "tgS->tS", "shared_act", parallel="S"),
         op("tS,Sm->tm", "shared_down", parallel="S", reduced=False),
+        *(gate if gated else ()),
         Map("add", "tm,tm->tm", "shared_add"),
     )
 

@@ -49,6 +49,15 @@ class Cached(Protocol):
         ...
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """An operation that keeps something of every sequence, however long it is."""
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes that one sequence takes on one rank."""
+        ...
+
+
 @frozen
 class Einsum:
     """A product of activations with weights, such as ``op("tm,miKh->tiKh", "qkv", parallel="K")``.

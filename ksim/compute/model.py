@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.einsum import Cached, Communicate, Operation
+from ksim.compute.einsum import Cached, Communicate, Operation, Stateful
 from ksim.compute.graph import Block, KernelGraph, Op, fold
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
@@ -116,6 +116,12 @@ class Model:
         sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
         return sum(op.cache_per_token(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
                    if isinstance(op, Cached))
+
+    def state_per_sequence(self, shard: Shard) -> float:
+        """Bytes that one sequence takes on one rank beside its KV cache, such as the state of linear attention."""
+        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
+        return sum(op.state_per_sequence(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
+                   if isinstance(op, Stateful))
 
     def graph(self, tokens: int, samples: int, shard: Shard) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled."""

@@ -6,7 +6,7 @@ The indices have one meaning throughout:
     s  tokens that are sampled      K  key/value heads             E  experts
     x  token-expert pairs           r  query heads per KV head     F  size of the MLP
     z  context attended to          i  r + 2: queries, key, value  f  size of one expert
-                                    h  head dimension              g  2: gate and up
+    l  2r + 2: i and gates          h  head dimension              g  2: gate and up
 
 Of latent attention, whose K heads have keys and values of their own:
 
@@ -17,7 +17,12 @@ Of latent attention, whose K heads have keys and values of their own:
     k  heads of its indexer         j  size of one                 a  j + k: its key and weights
                                                                    y  j + 4: bytes it caches
 
-S is the size of the MLP that every token meets beside its experts.
+Of linear attention:
+
+    G  key heads                    e  size of a head              Z  2o + 2: query, key, values, gates
+    o  value heads per key head     W  tokens of the convolution   Y  o + 2: query, key, values
+
+S is the size of the MLP that every token meets beside its experts, and A, its gate's, is 1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +58,8 @@ class Sizes:
         if index == "K":
             return self._split_heads(ways)
         if size % ways:
-            raise ConfigError("tensor_parallel_size", f"{ways} does not divide an MLP of {size}")
+            what = f"{size} heads of linear attention" if index == "G" else f"an MLP of {size}"
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {what}")
         return Sizes({**self.of, index: size // ways})
 
     def _split_heads(self, ways: int) -> "Sizes":
@@ -63,4 +69,4 @@ class Sizes:
                                                       f" with {kv_heads} key/value heads")
         kv_heads = max(1, kv_heads // ways)
         group = heads // ways // kv_heads
-        return Sizes({**self.of, "K": kv_heads, "r": group, "i": group + 2})
+        return Sizes({**self.of, "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2})

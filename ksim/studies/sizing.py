@@ -30,20 +30,27 @@ class Memory:
     weights: float
     activations: float
     cache_per_token: float
+    states: float = 0.0
 
     def blocks(self, block_tokens: int) -> int:
         """How many KV blocks fit."""
-        return int((self.usable - self.weights - self.activations - RESERVED) // (self.cache_per_token * block_tokens))
+        left = self.usable - self.weights - self.activations - self.states - RESERVED
+        return int(left // (self.cache_per_token * block_tokens))
 
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
-    """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch."""
+    """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch.
+
+    What sequences keep beside KV blocks, such as the state of linear attention, is set aside for as many as may run
+    at once; vLLM takes it from the blocks' pool as they come, and keeps states for shared prefixes too.
+    """
     assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
     return Memory(
         usable=gpu.memory * settings.gpu_memory_utilization,
         weights=model.weights(shard),
         activations=activations(model, settings.max_num_batched_tokens, settings.max_num_seqs, shard),
         cache_per_token=model.cache_per_token(shard),
+        states=settings.max_num_seqs * model.state_per_sequence(shard),
     )
 
 
@@ -86,13 +93,14 @@ def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSetti
 
 
 def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, part: Memory) -> str:
-    missing = part.weights + part.activations + RESERVED - part.usable
+    missing = part.weights + part.activations + part.states + RESERVED - part.usable
     fitting = [ways for ways in (2**i for i in range(11)) if ways > settings.tensor_parallel_size
                and ways <= system.gpus and _fits(model, gpu, settings, ways)]
     advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
               else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
+    states = f", {part.states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if part.states else ""
     return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights, {part.activations / GIB:.1f} of"
-            f" activations and {RESERVED / GIB:.1f} reserved exceed the {part.usable / GIB:.1f} GiB that"
+            f" activations{states} and {RESERVED / GIB:.1f} reserved exceed the {part.usable / GIB:.1f} GiB that"
             f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
             f" {max(missing, 0.0) / GIB:.1f} GiB; {advice}")
 

@@ -40,6 +40,10 @@ PUBLISHED = {
     "deepseek-v3": (671_026_404_352, 70_272),
     "deepseek-r1": (671_026_404_352, 70_272),
     "kimi-k2": (1_026_408_209_408, 70_272),
+    "kimi-k2.5": (1_026_408_209_408, 70_272),  # its language model
+    # "397B" with its vision part, "80B" (model cards); 15 and 12 layers that cache 2 x 2 x 256 numbers.
+    "qwen3.5-397b-a17b": (396_346_350_336, 30_720),
+    "qwen3-next-80b-a3b": (79_674_391_296, 24_576),
     "glm-5": (743_911_199_232, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
 }
 
@@ -64,6 +68,8 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("llama-3.1-8b", 8_030_261_248),
     ("deepseek-v3", 37_552_282_624),  # "37B": 248 of 256 in 58 layers
     ("kimi-k2", 32_861_477_888),  # "32B": 376 of 384 in 60 layers
+    ("qwen3.5-397b-a17b", 17_349_040_896),  # "A17B": 502 of 512 in 60 layers
+    ("qwen3-next-80b-a3b", 3_874_929_408),  # "A3B": 502 of 512 in 48 layers, and both ends 0.62
     ("glm-5", 41_784_709_632),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
 ])
 def test_active_parameters(model, name, active):

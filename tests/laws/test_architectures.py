@@ -8,6 +8,7 @@ import pytest
 from ksim.compute.einsum import Gather, Map
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendLatent, AttendSparse
+from ksim.compute.linear import AttendLinear
 from ksim.compute.model import Config, Model
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
@@ -17,7 +18,8 @@ from ksim.specs.deployment import Shard
 NAMES = catalog.entries("models")
 WHOLE = Shard()
 #: Families that multiply activations with weights, and with each other.
-PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), ("attention", "mla", "sparse_mla")
+PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), (
+    "attention", "mla", "sparse_mla", "delta_prompts", "delta_decodes")
 #: A family of attention that every rank computes whole, and operations whose cache every rank keeps whole.
 INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse)
 #: Two decodes and a chunk of a prompt, all of which sample.
@@ -44,10 +46,13 @@ def operations(name: str):
 
 
 def of_products(name: str) -> int:
-    """Active parameters that meet a token in a matrix product: not norms, nor an embedding that is not the head too."""
+    """Active parameters that meet a token in a matrix product.
+
+    Not those of norms and convolutions, nor an embedding that is not the head too.
+    """
     sizes = Sizes(model(name).decoder.sizes)
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Gather))
-    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map))
+    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map | AttendLinear))
     return model(name).active_parameters() - norms - (0 if model(name).decoder.tied else looked_up)
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.causal_conv import ConvLayer
+from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.index_scores import IndexLayer
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
@@ -31,6 +33,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 sequences = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 9000)), min_size=1, max_size=8)
 heads = st.tuples(st.integers(1, 16), st.integers(1, 16), st.sampled_from([64, 128, 256]))
 windows = st.sampled_from([0, 1, 17, 512, 4096])
+parts = st.sampled_from(["prompts", "decodes"])
 #: Families whose fields depend on each other.
 DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
     "attention": st.builds(
@@ -45,7 +48,14 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
         sequences, st.integers(1, 128), st.sampled_from([1, 64, 2048]), VALUES[DType]),
     "index_scores": st.builds(
         lambda part, pairs, heads: IndexLayer(part, heads, 128).over(Batch.of(*pairs)),
-        st.sampled_from(["prompts", "decodes"]), sequences, st.integers(1, 64)).filter(bool),
+        parts, sequences, st.integers(1, 64)).filter(bool),
+    "causal_conv": st.builds(
+        lambda part, pairs, channels: ConvLayer(part, channels, 4).over(Batch.of(*pairs)),
+        parts, sequences, st.integers(1, 20_000)).filter(bool),
+    "delta_rule": st.builds(
+        lambda part, pairs, keys, group, state: DeltaLayer(part, keys * group, keys, 128, state).over(
+            Batch.of(*pairs)),
+        parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
 }
 
 

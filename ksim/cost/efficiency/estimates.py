@@ -124,7 +124,7 @@ class Profiled:
             if family.within is not None:
                 physics = family.physics(gpu, shapes, {})
                 return [_estimate(family, f"{self.tier}, by physics alone", row)
-                        for row in _rows(physics, _alone(physics, family.within))]
+                        for row in _rows(physics, _alone(physics, family.within(gpu)))]
         return [Waves().estimate(kernel, gpu) for kernel in kernels]
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], shapes: Shapes, gpu: Gpu) -> list[Estimate]:

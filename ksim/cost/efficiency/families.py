@@ -10,6 +10,8 @@ from attrs import asdict, evolve, frozen
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.batched_gemm import BatchedGemm
+from ksim.compute.kernels.causal_conv import CausalConv
+from ksim.compute.kernels.delta_rule import DeltaRule
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.index_scores import IndexScores
@@ -42,11 +44,13 @@ class Family:
     launches: tuple[str, ...]
     columns: Callable[[Sequence[Any], Gpu], Shapes]
     names: Callable[[Any], tuple[str, ...]]
-    within: float | None = None
+    within: Callable[[Gpu], float] | None = None
 
 
 def family_of(kernel: Kernel) -> Family | None:
     """The family that prices kernels of this class; None for a class that ksim has no measurements of."""
+    if isinstance(kernel, DeltaRule | CausalConv):  # two kernels each, by whose tokens they take
+        return FAMILIES[kernel.family]
     return _BY_CLASS.get(type(kernel))
 
 
@@ -106,16 +110,21 @@ def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
 
 
 def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
-    reach = two_sided.REACHES[name]
     return Family(
-        lambda gpu, shapes, constants: two_sided.physics(gpu, shapes, evolve(reach, **constants)),
-        two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,), reach.within)
+        lambda gpu, shapes, constants: two_sided.physics(
+            gpu, shapes, evolve(two_sided.reach_of(name, gpu), **constants)),
+        two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,),
+        lambda gpu: two_sided.reach_of(name, gpu).within)
 
 
 def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
-    table = np.array([(work.flops, work.bytes, peak(gpu, work.dtype), getattr(kernel, "steps", 0))
+    table = np.array([(work.flops, work.bytes, peak(gpu, work.dtype), 0.0)
                       for kernel in kernels for work in [kernel.work]], dtype=np.float64)
     return dict(zip(("flops", "bytes", "peak", "steps"), table.T, strict=True))
+
+
+def _recurrences(kernels: Sequence[DeltaRule], gpu: Gpu) -> Shapes:
+    return {**_sides(kernels, gpu), "steps": np.array([kernel.steps(gpu.sms) for kernel in kernels])}
 
 
 def _gathers(kernels: Sequence[SparseLatentAttention], gpu: Gpu) -> Shapes:
@@ -157,7 +166,8 @@ FAMILIES: Mapping[str, Family] = {
         lambda kernels, gpu: _attributes(kernels, ("rows", "read_bytes", "write_bytes")),
         lambda kernel: (kernel.family, _PLAIN)),
     "batched_gemm": _two_sided("batched_gemm", _sides),
-    "index_scores": _two_sided("index_scores", _sides),
+    **{name: _two_sided(name, _sides) for name in ("index_scores", "conv_prompts", "conv_decodes")},
+    **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},
     "sparse_mla": _two_sided("sparse_mla", _gathers),
 }
 _BY_CLASS = {

@@ -1,0 +1,28 @@
+"""Qwen3-Next: three of four layers attend linearly, the fourth in full, with gated outputs; experts in every layer.
+
+The layer that predicts a second token is not modelled.
+"""
+
+from ksim.compute import blocks, linear_blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["qwen3_next"]
+
+
+def qwen3_next(config: Config) -> Decoder:
+    attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=True),
+                 "linear_attention": linear_blocks.attention(config)}
+    mixture = (*blocks.shared_experts(config, gated=True), *blocks.experts(config))
+    return blocks.decoder(
+        config,
+        [
+            (blocks.norm("attention_norm"), *attention[kind], blocks.norm("mlp_norm"), *mixture)
+            for kind in linear_blocks.kinds(config)
+        ],
+        tied=False,
+        top_k=config.need("num_experts_per_tok"),
+        E=config.need("num_experts"),
+        f=config.need("moe_intermediate_size"),
+        S=config.need("shared_expert_intermediate_size"),
+        **linear_blocks.sizes(config),
+    )

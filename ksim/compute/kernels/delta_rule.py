@@ -1,0 +1,98 @@
+"""The gated delta rule: linear attention that keeps one matrix a head of a sequence, however long that is."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from attrs import frozen
+
+from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels.causal_conv import Part
+from ksim.flow.batch import Batch
+from ksim.foundation.units import DType
+
+__all__ = ["DeltaRule"]
+
+#: Tokens of a prompt that are worked off together, as FLA's and FlashInfer's kernels do.
+CHUNK = 64
+
+
+@frozen
+class DeltaRule:
+    """`heads` matrices (`size`, `size`) of each of `sequences` are updated by `tokens`, whose queries read them.
+
+    (Gated Delta Networks, arXiv 2412.06464.)  Prompts go by `chunks` of 64 tokens in all, `longest` of them in one
+    sequence, one after the other; decodes update a matrix by a token.  `key_heads` is how many heads queries and
+    keys have; matrices are kept in `state`.
+    """
+
+    part: Part
+    sequences: int
+    tokens: int
+    chunks: int
+    longest: int
+    heads: int
+    key_heads: int
+    size: int
+    state: DType = DType.FP32
+
+    @property
+    def family(self) -> str:
+        return f"delta_{self.part}"
+
+    def __str__(self) -> str:
+        return f"{self.sequences} seqs, {self.tokens} tokens, {self.heads}x{self.size}x{self.size}"
+
+    @property
+    def work(self) -> Work:
+        row = self.size * DType.BF16.bytes
+        matrices = self.sequences * self.heads * self.size**2 * self.state.bytes
+        return Work(
+            flops=float(self.heads * self.tokens * self._per_token),
+            reads=self.tokens * row * (2 * self.key_heads + self.heads) + matrices,
+            writes=self.tokens * row * self.heads + matrices,
+            dtype=DType.BF16 if self.part == "prompts" else DType.FP32,
+        )
+
+    @property
+    def _per_token(self) -> int:
+        """FLOP of a token and head: prediction, update and output, each a product with the matrix.
+
+        In chunks, scores of queries and of keys with keys, and what both weigh, come to it.
+        """
+        products = 6 * self.size**2
+        return products + 8 * CHUNK * self.size if self.part == "prompts" else products
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        """A block for each matrix, which works off its sequence's chunks."""
+        blocks = self.sequences * self.heads
+        each = self.work.flops / blocks
+        return [Launch("a head a block", blocks, each, longest=each * self.longest * self.sequences / self.chunks)]
+
+    def steps(self, sms: int) -> float:
+        """Chunks that *sms* SMs work off one after the other: of the longest sequence, or in as many waves as it takes.
+
+        Decodes have none.
+        """
+        if self.part == "decodes":
+            return 0.0
+        return max(self.longest, ceil(self.sequences * self.heads / sms) * self.chunks / self.sequences)
+
+
+@frozen
+class DeltaLayer:
+    """The delta rule's shape on one rank before a batch is known."""
+
+    part: Part
+    heads: int
+    key_heads: int
+    size: int
+    state: DType = DType.FP32
+
+    def over(self, batch: Batch) -> DeltaRule | None:
+        """The kernel that computes its part of *batch*; None where that is nothing."""
+        news = [1] * len(batch.contexts) if self.part == "decodes" else [new for new, _ in batch.chunks]
+        if not news:
+            return None
+        chunks = [ceil(new / CHUNK) for new in news]
+        return DeltaRule(self.part, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
+                         self.size, self.state)

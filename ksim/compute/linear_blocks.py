@@ -1,0 +1,56 @@
+"""Parts of models with linear attention: its layers, their sizes, and which layers have it."""
+
+from collections.abc import Sequence
+
+from ksim.compute import blocks
+from ksim.compute.einsum import Map, op
+from ksim.compute.linear import AttendLinear
+from ksim.compute.model import Config
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+
+#: What `layer_types` calls layers of linear attention.
+LINEAR = "linear_attention"
+#: What `mamba_ssm_dtype` calls the formats of states.
+STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
+
+
+def attention(config: Config) -> blocks.Operations:
+    """A gated delta network from the normed hidden state back to it; sizes are `sizes`."""
+    return (
+        op("tm,mZGe->tZGe", "qkvz", parallel="G"),
+        op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
+        AttendLinear(_state(config)),
+        Map("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),
+        op("tGoe,Goem->tm", "o_proj", parallel="G"),
+    )
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The indices of linear attention, by their usual names in config.json."""
+    keys, values = config.need("linear_num_key_heads"), config.need("linear_num_value_heads")
+    size = config.need("linear_key_head_dim")
+    if config.need("linear_value_head_dim") != size:
+        raise ConfigError(f"{config.name}: linear_value_head_dim", f"expected {size}, as linear_key_head_dim is")
+    if values % keys:
+        raise ConfigError(f"{config.name}: linear_num_key_heads", f"{keys} does not divide {values} value heads")
+    group = values // keys
+    return {"G": keys, "o": group, "e": size, "Z": 2 + 2 * group, "Y": 2 + group, "A": 1,
+            "W": config.need("linear_conv_kernel_dim")}
+
+
+def _state(config: Config) -> DType:
+    """In what a sequence's matrices are kept: the weights' format unless the config says otherwise, as in vLLM."""
+    name = config.get("mamba_ssm_dtype", "bfloat16")
+    if name not in STATES:
+        raise ConfigError(f"{config.name}: mamba_ssm_dtype", f"{name!r} is none of {', '.join(STATES)}")
+    return STATES[name]
+
+
+def kinds(config: Config) -> Sequence[str]:
+    """For each layer `linear_attention` or `full_attention`, every few of them unless `layer_types` says which."""
+    layers, every = config.need("num_hidden_layers"), config.need("full_attention_interval", 4)
+    found = config.get("layer_types", [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)])
+    if len(found) != layers or not {*found} <= {LINEAR, blocks.FULL}:
+        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {LINEAR} or {blocks.FULL}")
+    return found
