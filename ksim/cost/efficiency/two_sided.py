@@ -40,15 +40,16 @@ class Reach:
 #: batched_gemm: 3,816 of latent attention's products (mla_bmm, vLLM 0.24 over torch.bmm), six GPUs, 12 %; the share of
 #: the bandwidth is held at 1, for what they read is in the L2 cache there.
 #: index_scores and sparse_mla together: 600 of GLM-5's attention modules (vLLM 0.24, BF16; H100, H200, B200), less what
-#: ksim makes of their other kernels, 13 % of the module, decodes 11 %, prompts of up to 33,000 tokens 15 %.  The start
-#: is all that modules take beyond that at least: vLLM launches more around the indexer than is written down here.
+#: ksim makes of their other kernels, 13 % of the module, decodes 11 %, prompts of up to 33,000 tokens 15 %.  Modules
+#: take 134 us more than that at least, timed uncompiled and alone; `start` is 54 us, as decode steps of public serving
+#: runs of GLM-5 have it (InferenceX, SGLang, 4 requests at a time: 17.9 ms on 8 H200, 17.1 ms on 8 B200).
 #: conv_*, delta_*: linear_attention, vLLM 0.24 (FlashInfer's chunks; FLA's on other GPUs), up to 131,072 tokens, six
 #: GPUs: conv_prompts 11,016 rows 9 %, conv_decodes 1,188 rows 5 %, delta_prompts 3,672 rows of Hopper 6 %, 7,344 of
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
 REACHES: Mapping[str, Mapping[str, Reach]] = {
     "batched_gemm": {"": Reach(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
-    "index_scores": {"": Reach(start=130e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
-    "sparse_mla": {"": Reach(start=14e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
+    "index_scores": {"": Reach(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
+    "sparse_mla": {"": Reach(start=54e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
     "conv_prompts": {"": Reach(start=2.9e-6, compute=0.074, memory=1.0, sharpness=3.75, within=0.25)},
     "conv_decodes": {"": Reach(start=1.9e-6, compute=0.028, memory=1.0, sharpness=12.0, within=0.11)},
     "delta_prompts": {

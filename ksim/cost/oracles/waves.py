@@ -39,8 +39,8 @@ REACH = {
     # Of public tables instead: what ksim.cost.efficiency.mla and two_sided say of theirs.
     "mla": Reach(compute=0.55, memory=0.72, start=13.8e-6),
     "batched_gemm": Reach(compute=0.6, memory=1.0, start=4.2e-6),
-    "index_scores": Reach(compute=1.0, memory=0.67, start=130e-6),
-    "sparse_mla": Reach(compute=0.425, memory=1.0, start=14e-6),
+    "index_scores": Reach(compute=1.0, memory=0.67, start=10e-6),
+    "sparse_mla": Reach(compute=0.425, memory=1.0, start=54e-6),
     "conv_prompts": Reach(compute=0.074, memory=1.0, start=2.9e-6),
     "conv_decodes": Reach(compute=0.028, memory=1.0, start=1.9e-6),
     "delta_prompts": Reach(compute=0.2, memory=0.5, start=8.5e-6),
