@@ -1,6 +1,7 @@
 """Parts that many architectures share, from a layer's attention to the whole decoder."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
 from ksim.compute.model import Config, Decoder
@@ -59,6 +60,13 @@ def text(config: Config) -> Config:
     part = config.get("text_config", {})
     outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
     return Config(config.name, {**outer, **part}) if part else config
+
+
+def only(config: Config, **values: Any) -> None:
+    """Raise ConfigError where *config* has another value under one of these keys than the one that is modelled."""
+    for key, value in values.items():
+        if (found := config.get(key, value)) != value:
+            raise ConfigError(f"{config.name}: {key}", f"{found!r} is not modelled, only {value!r}")
 
 
 def max_length(config: Config) -> int:

@@ -8,7 +8,7 @@ all-reduce follows by itself.
 """
 
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from attrs import field, frozen
 from attrs.validators import matches_re
@@ -37,24 +37,6 @@ class Operation(Protocol):
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         """What one rank launches."""
-        ...
-
-
-@runtime_checkable
-class Cached(Protocol):
-    """An operation that keeps something of every token."""
-
-    def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes of KV cache that one token takes on one rank."""
-        ...
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An operation that keeps something of every sequence, however long it is."""
-
-    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes that one sequence takes on one rank."""
         ...
 
 

@@ -15,6 +15,7 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
 
     *more* are sizes of further indices.
     """
+    blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.get("first_k_dense_replace", 0), config.need("moe_intermediate_size")
     mixture = (*blocks.shared_experts(config), *blocks.experts(config))
     return blocks.decoder(

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from ksim.compute.einsum import Cached, Communicate, Operation, Stateful
+from ksim.compute.einsum import Communicate, Operation
 from ksim.compute.graph import Block, KernelGraph, Op, fold
+from ksim.compute.kept import Cached, Stateful
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType

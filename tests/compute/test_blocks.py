@@ -2,6 +2,11 @@
 
 import pytest
 
+from ksim.compute.architectures.kimi_k25 import kimi_k25
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.model import Config
+from ksim.compute.sizes import Sizes
+from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import Shard
 
@@ -125,3 +130,31 @@ def test_what_is_refused(small, settings, problem):
     with pytest.raises(ConfigError) as error:
         small(**settings)
     assert str(error.value) == problem
+
+
+def test_a_multimodal_config_is_read_by_its_language_part(model):
+    """Kimi K2.5's has in `text_config` what Kimi K2's has at the top, and a quantization beside it is still refused."""
+    whole = catalog.load("models", "kimi-k2.5")
+    assert kimi_k25(Config("mine", whole)) == kimi_k25(Config("mine", whole["text_config"]))
+    assert model("kimi-k2.5").parameters() == model("kimi-k2").parameters()
+    with pytest.raises(ConfigError, match="mine: quantization_config: is not read"):
+        kimi_k25(Config("mine", {**whole, "quantization_config": {"quant_method": "compressed-tensors"}}))
+
+
+def test_shared_experts_add_partial_sums_that_others_reduce(model):
+    """An MLP on every rank whose own all-reduce is left out; Qwen's is gated by a product with one column."""
+    qwen = [op for op in model("qwen3.5-397b-a17b").decoder.layers[0] if op.label.startswith("shared")]
+    sizes = Sizes({**model("qwen3.5-397b-a17b").decoder.sizes, "t": 8, "s": 0, "x": 80})
+    launched = [launch for op in qwen for launch in op.lower(sizes, Shard(tensor=8))]
+    assert [launch.label for launch in launched] == [
+        "shared_gate_up", "shared_act", "shared_down", "shared_gate", "shared_scale", "shared_add"]
+    assert launched[3].kernel == Gemm(8, 1, 4096) and launched[2].kernel == Gemm(8, 4096, 128)
+
+
+@pytest.mark.parametrize("name, key, value", [
+    ("deepseek-v3", "moe_layer_freq", 2), ("deepseek-v3", "attention_bias", True), ("glm-5", "moe_layer_freq", 2),
+    ("qwen3-next-80b-a3b", "mlp_only_layers", [0]), ("qwen3-next-80b-a3b", "decoder_sparse_step", 2)])
+def test_what_is_not_modelled_is_refused_by_name(name, key, value):
+    table = {**catalog.load("models", name), key: value}
+    with pytest.raises(ConfigError, match=f"{name}: {key}: .* is not modelled"):
+        build(name, table)

@@ -10,7 +10,9 @@ __all__ = ["qwen3_next"]
 
 
 def qwen3_next(config: Config) -> Decoder:
-    attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=True),
+    blocks.only(config, mlp_only_layers=[], decoder_sparse_step=1)
+    gated = config.get("attn_output_gate", True)
+    attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=gated),
                  "linear_attention": linear_blocks.attention(config)}
     mixture = (*blocks.shared_experts(config, gated=True), *blocks.experts(config))
     return blocks.decoder(
