@@ -77,7 +77,7 @@ class StepTimer:
     groups: Mapping[str, Sequence[int]]
     _plans: dict[tuple[int, int], Plan] = field(factory=dict, init=False)
     _partial: dict[tuple[int, int, frozenset[int]], Plan] = field(factory=dict, init=False)
-    _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict, init=False)
+    _spans: dict[tuple[str, Kernel | Layer | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _outlook: Outlook = field(init=False)
 
@@ -124,13 +124,13 @@ class StepTimer:
         for block in blocks:
             spans: list[Span | int] = []
             for op in block.ops:
-                if isinstance(op.kernel, Layer):
+                if (span := self._spans.get((op.label, op.kernel))) is not None:
+                    spans.append(span)
+                elif isinstance(op.kernel, Layer):
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += block.repeat
                     spans.append(hole)
-                else:
-                    spans.append(self._spans[op.label, op.kernel])
             laps.append(Lap(tuple(spans), block.repeat))
         totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
         return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
@@ -140,11 +140,11 @@ class StepTimer:
         """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
         kernels: dict[tuple[str, Kernel], None] = {}
         for op in ops:
-            if isinstance(op.kernel, Layer) or (op.label, op.kernel) in self._spans:
+            if (op.label, op.kernel) in self._spans:
                 continue
             if isinstance(op.kernel, Collective):
                 self._spans[op.label, op.kernel] = self._collective(op.label, op.kernel)
-            else:
+            elif not isinstance(op.kernel, Layer):
                 kernels[op.label, op.kernel] = None
         answers = estimates(self.oracle, [kernel for _, kernel in kernels], self.gpu) if kernels else []
         for (label, kernel), found in zip(kernels, answers, strict=True):
