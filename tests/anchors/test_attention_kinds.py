@@ -50,7 +50,7 @@ def errors(pairs: list[tuple[list[Kernel], float]], gpu: str) -> Errors:
 
 @pytest.mark.parametrize("gpu, table, most", [("h200", "h200_sxm", 0.08), ("b200", "b200_sxm", 0.09)])
 def test_latent_attention(gpu, table, most):
-    """TensorRT-LLM's kernels, of which the profile was taught all; found 5 and 8 %."""
+    """TensorRT-LLM's kernels, of which the profile was taught many; found 5 and 8 %."""
     pairs = []
     for row in rows("mla", 17, gpu=table, backend="trtllm", kv_dtype="bfloat16"):
         form = "absorbed" if row["phase"] == "generation" else "expanded"
@@ -81,16 +81,36 @@ def linear(row: Row) -> Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("table, model, heads, most, equal", [
-    # Found 10 %; a module on an H200 takes 88 us at least, which no sum of its kernels explains.
-    ("mla_module", "deepseek-v3", 16, 0.16, {"phase": "generation", "kernel": "FLASHINFER_MLA"}),
-    ("mla_module", "deepseek-v3", 16, 0.22, {"phase": "context", "kernel": "FLASH_ATTN"}),  # found 18 %
-])
-def test_modules_of_latent_attention(table, model, heads, most, equal):
-    """vLLM's on a B200, projections included, in BF16."""
-    found = rows(table, 7, gpu="b200_sxm", num_heads=heads, gemm_dtype="bfloat16", kv_dtype="bfloat16", **equal)
-    pairs = [(list(module(model, heads, batch(row))), 1e-6 * row["latency_us"]) for row in found]
-    assert errors(pairs, "b200").mean < most
+@pytest.mark.parametrize("gpu, phase, most", [
+    ("h200", "generation", 0.35), ("h200", "context", 0.16), ("b200", "generation", 0.20), ("b200", "context", 0.24)])
+def test_modules_of_latent_attention(gpu, phase, most):
+    """DeepSeek-V3's with 16 heads, projections included, in BF16; found 30, 11, 15 and 19 %.
+
+    A module on an H200 takes 88 us at least, which no sum of its kernels explains.
+    """
+    kernel = {"context": "FLASH_ATTN", "generation": {"h200": "FLASH_ATTN_MLA", "b200": "FLASHINFER_MLA"}[gpu]}[phase]
+    found = rows("mla_module", 7, gpu=f"{gpu}_sxm", num_heads=16, gemm_dtype="bfloat16", kv_dtype="bfloat16",
+                 phase=phase, kernel=kernel)
+    assert modules("deepseek-v3", 16, found, gpu).mean < most
+
+
+@pytest.mark.parametrize("gpu, heads, phase, most", [
+    ("h200", 8, "generation", 0.37), ("h200", 64, "generation", 0.23), ("b200", 8, "generation", 0.31),
+    ("h200", 8, "context", 0.16), ("h200", 64, "context", 0.11), ("b200", 8, "context", 0.20)])
+def test_modules_of_sparse_attention(gpu, heads, phase, most):
+    """GLM-5's in BF16; prompts, which were launched one by one, from 3 ms on and up to 33,000 tokens.
+
+    Found 33, 19, 27, and 13, 8, 16 %: decodes take 80 us more than is priced, by the runs that set the start.
+    """
+    found = rows("sparse_attention_module", 3, gpu=f"{gpu}_sxm", model="zai-org/GLM-5", num_heads=heads,
+                 gemm_dtype="bfloat16", kv_dtype="bfloat16", phase=phase)
+    if phase == "context":
+        found = [row for row in found if row["latency_us"] > 3000 and row["q_len"] * row["batch"] < 33_000]
+    assert modules("glm-5", heads, found, gpu).mean < most
+
+
+def modules(model: str, heads: int, found: list[Row], gpu: str) -> Errors:
+    return errors([(list(module(model, heads, batch(row))), 1e-6 * row["latency_us"]) for row in found], gpu)
 
 
 def module(name: str, heads: int, step: Batch) -> Iterator[Kernel]:
