@@ -1,4 +1,4 @@
-"""Price a step: from a batch to a timeline of one rank's kernels and collectives."""
+"""Price a step: from a batch to a timeline of one rank's kernels and collectives, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
 from math import nan, sqrt
@@ -6,11 +6,13 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import Block, Collective, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.model import Model
 from ksim.cost.energy import joules, sent_joules
+from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.outlook import Outlook
@@ -18,6 +20,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
+from ksim.specs.host import Host, Inputs, Worker
 
 #: Batches whose attention is kept: few come again, but those that do soon.
 MOST_FILLS = 4096
@@ -25,7 +28,7 @@ MOST_FILLS = 4096
 
 @frozen
 class Plan:
-    """What all steps of so many tokens and samples share: laps, and the attention that is each step's own.
+    """What all steps of so many tokens and samples share: laps, and what is each step's own, its inputs and attention.
 
     `below` and `above` are the squares of how far the intervals of the laps reach.
     """
@@ -35,13 +38,15 @@ class Plan:
     totals: Totals
     below: float
     above: float
+    launching: Launching
+    launch_seconds: float
 
     def timeline(self, fills: tuple[Span, ...]) -> Timeline:
-        """The step whose attention *fills* are: a family of its own, which errs alike in all layers."""
+        """The step whose attention and inputs *fills* are; attention is a family, which errs alike in all layers."""
         totals = self.totals
-        seconds, energy, flops, moved = totals.seconds, totals.joules, totals.flops, totals.bytes
-        below, above, outside = 0.0, 0.0, totals.extrapolated
-        for span, (_, _, count) in zip(fills, self.holes, strict=True):
+        seconds, energy, flops, moved = totals.seconds + fills[-1].seconds, totals.joules, totals.flops, totals.bytes
+        below, above, outside, clocked = 0.0, 0.0, totals.extrapolated, totals.clocked
+        for span, (_, _, count) in zip(fills, self.holes, strict=False):
             each = count * span.seconds
             seconds += each
             energy += count * span.joules
@@ -50,15 +55,60 @@ class Plan:
             below += each - count * span.low
             above += count * span.high - each
             outside += each * span.extrapolated
+            clocked += each * span.clocked
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
-                        seconds + sqrt(self.above + above * above), outside)
+                        seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
+                        self.launch_seconds)
+
+
+@frozen
+class _Launches:
+    """What a step's launches are: of all its kernels, of grouped products, and of attention layers."""
+
+    how: Launching
+    kernels: int
+    grouped: int
+    attention: int
+
+    @classmethod
+    def of(cls, how: Launching, blocks: Sequence[Block]) -> "_Launches":
+        def count(kinds: type | tuple[type, ...]) -> int:
+            return sum(block.repeat * sum(isinstance(op.kernel, kinds) for op in block.ops) for block in blocks)
+
+        return cls(how, count(object), count(GroupedGemm), count(AttentionLayer))
+
+    def seconds(self, costs: Worker) -> float:
+        """How long a CPU takes over them."""
+        match self.how:
+            case Launching.FULL:
+                return costs.replay
+            case Launching.PIECEWISE:
+                return costs.replay + costs.piece * self.attention
+            case _:
+                each = costs.eager if self.how is Launching.EAGER else costs.compiled
+                return each * self.kernels + costs.experts * self.grouped
+
+    def gaps(self, costs: Inputs) -> float:
+        """How long the GPU takes between one launch and the next, in all."""
+        match self.how:
+            case Launching.FULL:
+                return 0.0
+            case Launching.PIECEWISE:
+                return 2 * costs.gap * self.attention  # before attention, and after it
+            case _:
+                return costs.gap * self.kernels
+
+
+def _of_host(label: str, seconds: float, host: Host) -> Span:
+    return Span(label, label, seconds, bound="launch", source=host.name, low=seconds, high=seconds)
 
 
 @define
 class StepTimer:
     """Asks the oracle about kernels and the network about collectives, once for each distinct shape.
 
-    `groups` names the GPUs that meet in each kind of collective.
+    `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
+    how its kernels are launched, and `host` what that takes.
     """
 
     model: Model
@@ -67,7 +117,10 @@ class StepTimer:
     oracle: Any
     network: Network
     groups: Mapping[str, Sequence[int]]
-    _plans: dict[tuple[int, int], Plan] = field(factory=dict, init=False)
+    graphs: Graphs
+    host: Host
+    _plans: dict[tuple[int, int, Launching], Plan] = field(factory=dict, init=False)
+    _inputs: dict[int, Span] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Attention], Span] = field(factory=dict, init=False)
     _outlook: Outlook = field(init=False)
@@ -77,11 +130,22 @@ class StepTimer:
 
     def timeline(self, batch: Batch) -> Timeline:
         """What one rank does for *batch*."""
-        key = (batch.tokens, batch.samples)
+        launching, tokens = self.graphs.of(batch)
+        key = (tokens, batch.samples, launching)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(*key)
-        return plan.timeline(tuple([self._attention(label, layer, batch) for label, layer, _ in plan.holes]))
+        own = [self._attention(label, layer, batch) for label, layer, _ in plan.holes]
+        return plan.timeline((*own, self._copied(batch.sequences)))
+
+    def _copied(self, sequences: int) -> Span:
+        """The small kernels that bring a step's inputs to the GPU."""
+        span = self._inputs.get(sequences)
+        if span is None:
+            costs = self.host.inputs
+            seconds = costs.copy + costs.copy_sequence * sequences
+            span = self._inputs[sequences] = _of_host("inputs", seconds, self.host)
+        return span
 
     def _attention(self, label: str, layer: AttentionLayer, batch: Batch) -> Span:
         kernel = layer.over(batch)
@@ -92,8 +156,8 @@ class StepTimer:
             span = self._fills[label, kernel] = self._kernel(label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
 
-    def _plan(self, tokens: int, samples: int) -> Plan:
-        """Price all but attention; equal layers of attention share one hole."""
+    def _plan(self, tokens: int, samples: int, launching: Launching) -> Plan:
+        """Price all but attention; equal layers of attention share one hole, and the step's inputs have the last."""
         holes: dict[tuple[str, AttentionLayer], int] = {}
         runs: list[int] = []
         laps = []
@@ -110,9 +174,12 @@ class StepTimer:
                 else:
                     spans.append(self._spans[op.label, op.kernel])
             laps.append(Lap(tuple(spans), block.repeat))
+        launches = _Launches.of(launching, blocks)
+        laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs), self.host),))]
         totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
         return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
-                    sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()))
+                    sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()),
+                    launching, launches.seconds(self.host.worker))
 
     def _price(self, ops: Sequence[Op]) -> None:
         """Price all of *ops* that are new, in one question to the oracle; attention waits for its batch."""

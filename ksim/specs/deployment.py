@@ -1,7 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, in_, le, optional
+from attrs.validators import deep_iterable, ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, optional_quantity
@@ -56,6 +56,10 @@ QUANTIZATIONS = {
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 
 
+#: vLLM's `compilation_config.cudagraph_mode`.
+CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+
+
 @frozen
 class EngineSettings:
     """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
@@ -66,7 +70,7 @@ class EngineSettings:
     offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
     follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
     and `eviction` what is lost first; by default that of the same program:
-    "vllm" or "lru".
+    "vllm" or "lru".  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
@@ -94,6 +98,10 @@ class EngineSettings:
     quantization: str = field(default="none", validator=in_(tuple(QUANTIZATIONS)))
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
+    enforce_eager: bool = False
+    cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(default=None, validator=optional(deep_iterable(gt(0))))
+    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
 
     @property
     def precision(self) -> Precision:

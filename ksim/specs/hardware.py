@@ -14,11 +14,29 @@ def _by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
 
 
 @frozen
+class Boost:
+    """How a GPU's clock gives way to its power limit.
+
+    It draws more than its limit as long as it has `credit` (J), and earns that below it.  Kernels bound by arithmetic
+    then take `pace` times as long as oracles say, whose measurements may have been made at a lower clock, and `energy`
+    times the joules.  Without credit, where power at the boost clock, less idle power, is q times what the limit
+    leaves, they take q ** `slowing` times as long as at the boost clock.
+    """
+
+    credit: float = field(converter=quantity, validator=gt(0))
+    pace: float = field(validator=(gt(0), le(1)))
+    energy: float = field(validator=ge(1))
+    slowing: float = field(validator=(ge(0), le(1)))
+    source: str
+
+
+@frozen
 class Power:
     """Watts drawn all the time, and joules per action on top.
 
     `idle` is the power of a GPU that waits, clocks up and memory powered;
     `flop` is per FLOP of the number format, `hbm` and `link` are per byte.
+    Without a `boost`, the clock is the one that kernels were measured at, always.
     """
 
     idle: float = field(converter=quantity, validator=ge(0))
@@ -27,6 +45,7 @@ class Power:
     hbm: float = field(converter=quantity, validator=ge(0))
     link: float = field(converter=quantity, validator=ge(0))
     source: str
+    boost: Boost | None = None
 
 
 @frozen

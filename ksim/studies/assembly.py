@@ -8,6 +8,7 @@ from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.compute.model import Model
+from ksim.cost.clock import Clock
 from ksim.cost.network import Network, fabric
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt, Log
@@ -25,7 +26,7 @@ from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
-from ksim.studies.defaults import Defaults
+from ksim.studies.defaults import Defaults, graphs
 from ksim.studies.lookup import (
     engine_of,
     gpu_of,
@@ -86,7 +87,9 @@ class Site:
 
     def timers(self, first: int = 0) -> list[StepTimer]:
         """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
-        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first))
+        captured = graphs(self.scenario.serve)
+        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
+                          self.host)
                 for stage, shard in enumerate(self.shards)]
 
 
@@ -106,7 +109,7 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
+    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus)
 
 
 def _cache(site: Site, blocks: int) -> Cache:
@@ -121,10 +124,12 @@ def _cache(site: Site, blocks: int) -> Cache:
 
 
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
+    power, stages = site.gpu.power, len(site.shards)
+    clocks = [Clock(power, power.boost) for _ in range(stages)] if power.boost else []
     if site.scenario.detail == "step":
-        return WholeSteps(env, len(site.shards))
-    groups = [site.groups(stage, first) for stage in range(len(site.shards))]
-    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups])
+        return WholeSteps(env, stages, clocks)
+    groups = [site.groups(stage, first) for stage in range(stages)]
+    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups], clocks)
 
 
 def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
