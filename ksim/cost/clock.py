@@ -24,16 +24,15 @@ class Clock:
         self._credit = self.boost.credit
 
     def pace(self, timeline: Timeline, start: float) -> float:
-        """How many times as long as the oracle says clocked kernels take in a step that begins at *start* seconds."""
+        """How many times as long as at the boost clock clocked kernels take in a step that begins at *start* (s)."""
         power, boost = self.power, self.boost
         self._settle(max(0.0, start - self._busy_until), power.idle)
-        seconds = timeline.paced(boost.pace)
-        dynamic = self._dynamic(timeline) / seconds
-        room = power.limit - power.idle
-        excess = (dynamic - room) * seconds
+        dynamic, room = self._dynamic(timeline), power.limit - power.idle
+        excess = dynamic - room * timeline.seconds
         carried = 1.0 if excess <= 0.0 else min(1.0, self._credit / excess)
-        pace = boost.pace * (carried + (1.0 - carried) * max(1.0, dynamic / room) ** boost.slowing)
-        self._settle(carried * seconds, power.idle + dynamic)
+        slowest = max(1.0, dynamic / (room * timeline.seconds)) ** boost.slowing
+        pace = carried + (1.0 - carried) * slowest
+        self._settle(carried * timeline.seconds, power.idle + dynamic / timeline.seconds)
         self._busy_until = start + timeline.paced(pace)
         return pace
 

@@ -196,10 +196,12 @@ class StepTimer:
             self._spans[label, kernel] = self._kernel(label, kernel, found)
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
-        work = kernel.work
-        return Span(label, kernel.family, found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
+        """What the oracle found, at the boost clock."""
+        work, boost = kernel.work, self.gpu.power.boost
+        cool = boost.measured.get(kernel.family, 1.0) if boost and found.bound == "compute" else 1.0
+        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
-                    found.eta, found.low, found.high, found.extrapolated)
+                    cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
 
     def _collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]

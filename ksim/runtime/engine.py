@@ -175,6 +175,7 @@ class Engine:
                             f" {turn.waiting} requests waiting and {turn.running} running")
         self._news = self.env.event()
         yield self._news
+        yield self.env.timeout(self.host.core.wake)
 
     def _finish(self, turn: Turn) -> Process:
         """Wait for the oldest batch, and hand out its tokens."""

@@ -30,10 +30,12 @@ class Client:
 class Core:
     """The engine's loop: seconds to make a batch, and to take its tokens in.
 
-    `schedule` once a step, `schedule_sequence` and `schedule_block` for each sequence and each KV block that is new;
-    `update` once, `update_sequence` for each sequence that sampled; `send` where workers are processes of their own.
+    `wake` where it had nothing to do and a request comes; `schedule` once a step, `schedule_sequence` and
+    `schedule_block` for each sequence and each KV block that is new; `update` once, `update_sequence` for each
+    sequence that sampled; `send` where workers are processes of their own.
     """
 
+    wake: float = _seconds()
     schedule: float = _seconds()
     schedule_sequence: float = _seconds()
     schedule_block: float = _seconds()
