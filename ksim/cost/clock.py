@@ -30,7 +30,7 @@ class Clock:
         dynamic, room = self._dynamic(timeline), power.limit - power.idle
         excess = dynamic - room * timeline.seconds
         carried = 1.0 if excess <= 0.0 else min(1.0, self._credit / excess)
-        slowest = max(1.0, dynamic / (room * timeline.seconds)) ** boost.slowing
+        slowest: float = max(1.0, dynamic / (room * timeline.seconds)) ** boost.slowing
         pace = carried + (1.0 - carried) * slowest
         self._settle(carried * timeline.seconds, power.idle + dynamic / timeline.seconds)
         self._busy_until = start + timeline.paced(pace)

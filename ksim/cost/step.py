@@ -114,16 +114,16 @@ class StepTimer:
     model: Model
     shard: Shard
     gpu: Gpu
-    oracle: Any
-    network: Network
+    oracle: Any = field(repr=False)
+    network: Network = field(repr=False)
     groups: Mapping[str, Sequence[int]]
     graphs: Graphs
-    host: Host
+    host: Host = field(repr=False)
     _plans: dict[tuple[int, int, Launching], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Attention], Span] = field(factory=dict, init=False)
-    _outlook: Outlook = field(init=False)
+    _outlook: Outlook = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._outlook = Outlook(self.oracle, self.gpu)

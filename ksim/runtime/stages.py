@@ -48,14 +48,14 @@ class WholeSteps:
 
     def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
         start, paces = 0.0, []
-        end = source.end if source else 0.0
+        end = max(self.env.now, source.end if source else 0.0)
         for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
             begin = max(end, self._free[stage], supply.prepared)
             pace = self.clocks[stage].pace(timeline, begin) if self.clocks else 1.0
             end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
             start = start if stage else begin
             paces.append(pace)
-        return Flight(self.env.timeout(max(0.0, end - self.env.now)), start, end, tuple(paces))
+        return Flight(self.env.timeout(end - self.env.now), start, end, tuple(paces))
 
 
 @define(eq=False)

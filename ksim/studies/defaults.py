@@ -60,10 +60,10 @@ class Defaults:
         settings, eager = self.settings, self.settings.enforce_eager
         mode = settings.cudagraph_mode or ("NONE" if eager else "FULL_AND_PIECEWISE")
         if eager and mode != "NONE":
-            raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one of them out")
+            raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
         largest = settings.max_cudagraph_capture_size
         sizes = () if mode == "NONE" else tuple(capture_sizes(settings.max_num_seqs or sequences, largest))
-        why = "enforce_eager" if eager else f"{self.version.name}, max_num_seqs"
+        why = "cudagraph_mode" if mode == "NONE" else "twice max_num_seqs, at most 512" if largest is None else "as set"
         return [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
                 self._row("cudagraph_capture_sizes", sizes, why)]
 

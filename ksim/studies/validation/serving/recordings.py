@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from math import isfinite
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from ksim.calibration.reading.frames import load
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.specs.deployment import EngineSettings
 
+Row = dict[str, Any]
 #: What every row needs, and the least value of it.
 _REQUEST = {"index": 0, "sent_s": None, "isl": 1, "osl": 1, "ttft_s": 0.0, "e2e_s": 0.0}
 _STEP = {"schedule_start_s": None, "decodes": 0, "decode_context_tokens": 0}
@@ -110,7 +112,7 @@ def _engine(path: Path) -> Mapping[str, Any]:
                             ("num_gpu_blocks", int, "a whole number")):
         if not isinstance(table, Mapping) or not isinstance(table.get(key), kind):
             raise DataError(str(path), f"{key!r} is missing or not {word}")
-    return table
+    return dict(table)
 
 
 def _fact(path: Path, facts: Mapping[str, Any], run: str, key: str) -> float | None:
@@ -120,7 +122,7 @@ def _fact(path: Path, facts: Mapping[str, Any], run: str, key: str) -> float | N
     return value
 
 
-def _rows(path: Path, least: Mapping[str, float | None], texts: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, least: Mapping[str, float | None], texts: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
     """The rows of the table *path*, with their numbers; raises DataError for a column that is not there."""
     frame = load(path)
     if missing := [name for name in (*texts, *least) if name not in frame]:
@@ -143,15 +145,16 @@ def _requests(path: Path) -> dict[str, tuple[int | None, tuple[Sent, ...]]]:
             raise DataError(str(path), f"row {number} (run {row['run']!r}): e2e_s ({row['e2e_s']:g}) is less than"
                                        f" ttft_s ({row['ttft_s']:g})")
         group, limit = row.get("prefix_group"), row.get("concurrency")
-        limits[row["run"]] = None if _blank(limit) else int(limit)
+        limits[row["run"]] = _whole(limit)
         runs.setdefault(row["run"], []).append(Sent(
             int(row["index"]), float(row["sent_s"]), int(row["isl"]), int(row["osl"]),
-            None if _blank(group) else int(group), int(row.get("prefix_len") or 0), row["ttft_s"], row["e2e_s"]))
-    return {run: (limits[run], tuple(sorted(rows, key=lambda row: (row.sent, row.index)))) for run, rows in runs.items()}
+            _whole(group), int(row.get("prefix_len") or 0), row["ttft_s"], row["e2e_s"]))
+    return {run: (limits[run], tuple(sorted(rows, key=lambda row: (row.sent, row.index))))
+            for run, rows in runs.items()}
 
 
-def _blank(value: Any) -> bool:
-    return value is None or value != value  # noqa: PLR0124 - a number that is none is not itself
+def _whole(value: Any) -> int | None:
+    return None if value is None or isnan(value) else int(value)
 
 
 def _steps(path: Path) -> dict[str, list[Scheduled]]:
@@ -167,8 +170,8 @@ def _steps(path: Path) -> dict[str, list[Scheduled]]:
             raise DataError(str(path), f"row {number} (run {row['run']!r}): prefills is {row['prefills']!r};"
                                        f" expected a list such as [[512, 0]]") from None
         if rows and row["schedule_start_s"] < rows[-1].start:
-            raise DataError(str(path), f"row {number} (run {row['run']!r}): schedule_start_s ({row['schedule_start_s']:g})"
-                                       f" is before that of the row above")
+            raise DataError(str(path), f"row {number} (run {row['run']!r}): schedule_start_s"
+                                       f" ({row['schedule_start_s']:g}) is before that of the row above")
         rows.append(Scheduled(row["schedule_start_s"], int(row["decodes"]), int(row["decode_context_tokens"]), chunks))
     return runs
 
@@ -186,17 +189,10 @@ def serve_table(recording: Recording) -> tuple[dict[str, Any], list[str]]:
 
     Raises ConfigError for a value of the wrong kind.
     """
-    from ksim.specs.deployment import EngineSettings
-
-    known, others = EngineSettings.__attrs_attrs__, []  # type: ignore[attr-defined]
-    kinds = {field.name: field.type for field in known}
-    table: dict[str, Any] = {}
-    for key, value in recording.arguments.items():
-        if key in kinds:
-            table[key] = _typed(f"{recording.path}: engine_args.{key}", value)
-        else:
-            others.append(key)
-    return table, others
+    known = {field.name for field in fields(EngineSettings)}
+    table = {key: _typed(f"{recording.path}: engine_args.{key}", value)
+             for key, value in recording.arguments.items() if key in known}
+    return table, [key for key in recording.arguments if key not in known]
 
 
 def _typed(where: str, value: Any) -> Any:
