@@ -99,8 +99,8 @@ class _Launches:
                 return costs.gap * self.kernels
 
 
-def _of_host(label: str, seconds: float, host: Host) -> Span:
-    return Span(label, label, seconds, bound="launch", source=host.name, low=seconds, high=seconds)
+def _of_host(label: str, seconds: float) -> Span:
+    return Span(label, label, seconds, bound="launch", source="host", low=seconds, high=seconds)
 
 
 @define
@@ -144,7 +144,7 @@ class StepTimer:
         if span is None:
             costs = self.host.inputs
             seconds = costs.copy + costs.copy_sequence * sequences
-            span = self._inputs[sequences] = _of_host("inputs", seconds, self.host)
+            span = self._inputs[sequences] = _of_host("inputs", seconds)
         return span
 
     def _attention(self, label: str, layer: AttentionLayer, batch: Batch) -> Span:
@@ -175,7 +175,7 @@ class StepTimer:
                     spans.append(self._spans[op.label, op.kernel])
             laps.append(Lap(tuple(spans), block.repeat))
         launches = _Launches.of(launching, blocks)
-        laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs), self.host),))]
+        laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs)),))]
         totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
         return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
                     sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()),

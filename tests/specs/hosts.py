@@ -18,5 +18,6 @@ def as_toml(made: Host) -> str:
     """The file that describes *made*."""
     lines = [f'name = "{made.name}"', f'source = "{made.source}"']
     for name, part in PARTS.items():
-        lines += [f"[{name}]", *(f"{field.name} = {getattr(getattr(made, name), field.name)}" for field in fields(part))]
+        costs = getattr(made, name)
+        lines += [f"[{name}]", *(f"{field.name} = {getattr(costs, field.name)}" for field in fields(part))]
     return "\n".join(lines) + "\n"
