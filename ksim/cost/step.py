@@ -196,9 +196,10 @@ class StepTimer:
             self._spans[label, kernel] = self._kernel(label, kernel, found)
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
-        """What the oracle found, at the boost clock."""
+        """What the oracle found, at the boost clock; what it measured may have been at a lower one."""
         work, boost = kernel.work, self.gpu.power.boost
-        cool = boost.measured.get(kernel.family, 1.0) if boost and found.bound == "compute" else 1.0
+        throttled = (found.bound, found.source) == ("compute", "measured")
+        cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
         return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
                     cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)

@@ -46,7 +46,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
             amounts = [timer.network.seconds(kernel, ranks), sent_joules(sent, timer.gpu.power), 0, 0]
         else:
             found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.boost.measured
-            pace = cool.get(kernel.family, 1.0) if found.bound == "compute" else 1.0
+            pace = cool.get(kernel.family, 1.0) if (found.bound, found.source) == ("compute", "measured") else 1.0
             amounts = [pace * found.seconds, joules(kernel, timer.gpu.power), kernel.work.flops, kernel.work.bytes]
         totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
     return tuple(totals)
