@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from ksim.flow.events import Log
 from ksim.foundation import collector
 from ksim.results import run_directory
+from ksim.results.attribution import attribution_table
 from ksim.results.console import vllm_block
 from ksim.results.history import History
 from ksim.results.insights import Insight, insights
@@ -68,6 +69,11 @@ class Result:
     def kernels(self) -> pa.Table:
         """Where the time went: one row per kernel, and one each for waiting and idling."""
         return kernel_table(self.history, self.occurrences)
+
+    @cached_property
+    def attribution(self) -> pa.Table:
+        """Where the time of each completed request went: one row per request."""
+        return attribution_table(self.history, self.occurrences)
 
     @cached_property
     def insights(self) -> list[Insight]:
@@ -131,7 +137,8 @@ class Result:
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
         summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
-        for name, table in (("requests", self.requests), ("steps", self.steps)):
+        tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
+        for name, table in tables.items():
             # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
         csv.write_csv(self.kernels, directory / "kernels.csv")
