@@ -3,6 +3,8 @@
 docs/explain.md defines the phases.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from attrs import define
@@ -10,7 +12,7 @@ from attrs import define
 from ksim.results.arrays import Floats, Ints, ints
 from ksim.results.attribution import activity, phases
 from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.prefills import Prefills
+from ksim.results.attribution.prefills import Piece, Prefills
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import AGAIN, DECODE, PREEMPTED, PREFILL, Stretches
 from ksim.results.history import History
@@ -147,12 +149,13 @@ class _Split:
             for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
                 self._add(part, names[place], rows[first], column[first])
 
-    def _own_seconds(self, pieces: list, steps: Ints, new: Ints) -> Floats:
+    def _own_seconds(self, pieces: Sequence[Piece], steps: Ints, new: Ints) -> Floats:
         """GPU seconds of each piece by `Shares.parts`: no more than its step's prompts have, or its decodes."""
         shares = np.array([self.activity.shares.of(piece.step, piece.new, piece.context) for piece in pieces])
         prompts, whole = self.activity.prompts[steps], self.activity.seconds[steps]
-        return np.minimum(whole * shares, np.where((new > 1)[:, None], prompts, whole - prompts))
+        most = np.where((new > 1)[:, None], prompts, whole - prompts)
+        return np.asarray(np.minimum(whole * shares, most))
 
 
-def _ends_of(pieces: list) -> Floats:
+def _ends_of(pieces: Sequence[Piece]) -> Floats:
     return np.array([piece.stint.caught_up for piece in pieces])

@@ -51,7 +51,7 @@ class Prefills:
         """The row of the first step of a stint."""
         event = stint.admitted
         rows = self.steps.rows(int(self.steps.places([event])[0]))
-        return rows.start + int(np.searchsorted(self.steps.scheduled[rows], event.time))
+        return int(rows.start + np.searchsorted(self.steps.scheduled[rows], event.time))
 
     def _of(self, stint: Stint) -> Iterator[Piece]:
         computed, missed = stint.admitted.cached, False

@@ -93,7 +93,7 @@ class Shares:
         """Which share of each part of step *row* is that of *new* tokens on top of *context* tokens."""
         batch = self.history.steps.events[row].batch
         totals = self._totals[row] if batch.chunks else np.array(_of_contexts(batch))
-        return np.minimum(1.0, np.array(sizes(new, context))[self.by] / np.maximum(totals, 1)[self.by])
+        return np.asarray(np.minimum(1.0, np.array(sizes(new, context))[self.by] / np.maximum(totals, 1)[self.by]))
 
 
 def _of_chunks(batch: Batch) -> tuple[int, ...]:
