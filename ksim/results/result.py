@@ -34,7 +34,8 @@ class Result:
 
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
     `max_concurrency` or anything else of the caller's) and stand first in the
-    summary; *limits* are the latency targets that goodput asks for; *scenario*
+    summary; where they have a `max_concurrency`, the loop was closed, which no
+    queue can grow in; *limits* are the latency targets that goodput asks for; *scenario*
     is the text that `save` keeps beside the results, *remarks* what the user
     should hear of how the workload was read.
     """
@@ -49,7 +50,7 @@ class Result:
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md says what each means."""
         targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit for name, limit in self._targets()}
-        measured = summarise(self.history, self.limits)
+        measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
         assert not self.labels.keys() & (targets.keys() | measured.keys()), "a label must not hide a measurement"
         # JSON has no infinity; vLLM writes an unlimited request rate as this word.
         labels = {name: "inf" if label == math.inf else label for name, label in self.labels.items()}
