@@ -188,6 +188,20 @@ def test_a_request_that_is_pushed_out_waits_and_computes_again():
     assert_a_partition(result)
 
 
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_steps_played_kernel_by_kernel_are_split_alike(gpu):
+    """Where a power limit rules the clock, too."""
+    table = {"model": "llama-3.2-1b", "gpu": gpu, "serve": {"max_model_len": 4096, "tensor_parallel_size": 2},
+             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200}, "count": 6,
+                                        "prompt": {"kind": "uniform", "low": 500, "high": 3000},
+                                        "output": {"kind": "uniform", "low": 2, "high": 9}}}}
+    whole, fine = (simulate(Scenario.of({**table, "detail": detail})) for detail in ("step", "kernel"))
+    assert_a_partition(fine)
+    assert whole.attribution.column_names == fine.attribution.column_names
+    for name in whole.attribution.column_names:
+        assert fine.attribution[name].to_numpy() == pytest.approx(whole.attribution[name].to_numpy(), abs=1e-9)
+
+
 def test_with_nobody_else_there_a_request_has_only_its_own_time():
     scenario = Scenario.of({"model": "llama-3.2-1b", "gpu": "l4", "oracle": "roofline", "workload": {"synthetic": {
         "arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 3000},
