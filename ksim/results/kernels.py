@@ -1,5 +1,6 @@
 """Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
 
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from math import isnan, nan
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define
 
+from ksim.flow.timeline import Span
 from ksim.results.arrays import Bools, Floats, Ints, floats, shares, sums
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
@@ -152,7 +154,13 @@ def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tu
 
     They are those of one rank of each pipeline stage, added up over the stages.
     """
-    groups, names = occurrences.groups(lambda span: getattr(span, attribute))
+    return seconds_of(history, occurrences, lambda span: getattr(span, attribute))
+
+
+def seconds_of(history: History, occurrences: Occurrences,
+               key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
+    """The same by what *key* makes of the kernels."""
+    groups, names = occurrences.groups(key)
     lanes = occurrences.seconds_by_lane(groups, len(names))
     steps, width = history.steps, len(names)
     cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()

@@ -72,6 +72,10 @@ class Steps:
         return floats(self.events, "scheduled")
 
     @cached_property
+    def taken(self) -> Floats:
+        return floats(self.events, "taken")
+
+    @cached_property
     def tokens(self) -> Ints:
         return ints(self.events, "batch.tokens")
 
@@ -103,10 +107,11 @@ class Steps:
     def launch_waits(self) -> Floats:
         """Seconds of each step in which its GPUs waited for launches; where there are several stages, nobody knows."""
         alone = ints(self.engines, "stages")[self.engine] == 1
-        return np.where(alone, np.maximum(0.0, self.end - self.start - self._stage_seconds), 0.0)
+        return np.where(alone, np.maximum(0.0, self.end - self.start - self.stage_seconds), 0.0)
 
     @cached_property
-    def _stage_seconds(self) -> Floats:
+    def stage_seconds(self) -> Floats:
+        """How long one rank of each stage works on each step, added up over the stages."""
         return sums(self.lane_step, self.lane_seconds, len(self))
 
     @cached_property
