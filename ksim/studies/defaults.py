@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.deployment import QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 
@@ -44,6 +44,7 @@ class Defaults:
         tokens = self.settings.max_num_batched_tokens or (length if whole else step.tokens)
         by_gpu = f"{self.version.name}, {usage}, {memory}"
         return [
+            *self._formats(),
             self._row("max_model_len", length, f"{self.model.name}: longest context of its config.json"),
             self._row("max_num_batched_tokens", tokens, "max_model_len: without chunked prefill a prompt must fit"
                       if whole else by_gpu),
@@ -52,6 +53,15 @@ class Defaults:
             self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
+
+    def _formats(self) -> list[Derived]:
+        """The quantization, and what it leaves out, as the checkpoint has it unless another is asked for."""
+        asked, stored = self.settings.quantization, self.model.decoder.quantization
+        config = f"{self.model.name}: config.json"
+        name = Derived("quantization", stored, config) if asked == "auto" else Derived("quantization", asked, "as set")
+        if name.value in ("none", "mxfp4", "mxfp4_mxfp8") or name.value != stored:
+            return [name, self._row("unquantized", QUANTIZATIONS[name.value][2], f"usual for {name.value}")]
+        return [name, self._row("unquantized", self.model.decoder.unquantized, config)]
 
     def _row(self, setting: str, value: Any, source: str) -> Derived:
         given = getattr(self.settings, setting)

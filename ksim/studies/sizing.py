@@ -97,7 +97,9 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
 
 def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
     """Whether one sequence of the full length fits at this tensor-parallel size."""
-    shard = Shard(tensor=ways, precision=settings.precision)
+    data = settings.data_parallel_size if model.decoder.top_k else 1
+    shard = Shard(tensor=ways, precision=settings.precision, data=data,
+                  expert_parallel=settings.enable_expert_parallel)
     try:
         part = memory(model, shard, gpu, settings)
     except ConfigError:  # a size that does not divide the heads

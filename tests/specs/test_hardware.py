@@ -43,7 +43,8 @@ def test_quantities_are_read_with_their_units():
     ({"sms": "many"}, "sms: expected a whole number, not 'many'"),
     ({"flops": {}}, "Length of 'flops' must be >= 1: 0"),
     ({"flops": {"bf16": 0}}, "'flops' must be > 0: 0.0"),
-    ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32)"),
+    ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32, fp8_block, nvfp4,"
+                            " mxfp4, int4_block)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
                  " nvlink, pcie, power, system, source"),
 ])
