@@ -4,11 +4,12 @@ With `allgather_reducescatter`, vLLM's default, every rank gets all tokens with 
 back by a reduce-scatter: over the data ranks or, where tensor-parallel ranks first divide their tokens, over all that
 share the experts (vLLM, distributed/device_communicators/all2all.py, `AgRsAll2AllManager`;
 config/parallel.py, `use_sequence_parallel_moe`).  DeepEP sends tokens only where they are needed: its low-latency
-kernels a copy for each expert in FP8 with a scale for each 128 numbers, its high-throughput ones a copy for each rank;
-both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
+kernels a copy for each expert, its high-throughput ones a copy for each rank; for experts in FP8 with a scale for each
+128 numbers.  Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from attrs import frozen
 
@@ -19,8 +20,9 @@ from ksim.specs.deployment import Shard
 
 __all__ = ["Combine", "Dispatch"]
 
-#: Numbers that share an FP32 scale when DeepEP's low-latency kernels quantise a token.
+#: Numbers that share an FP32 scale when a token is sent in FP8.
 SCALED = 128
+LOW_LATENCY: Mapping[str, CollectiveKind] = {"dispatch": "low_latency_dispatch", "combine": "low_latency_combine"}
 
 
 @frozen
@@ -77,14 +79,14 @@ def _group(shard: Shard) -> str:
     return "expert" if shard.scattered else "data"
 
 
-def _sent(sizes: Sizes, shard: Shard, way: str) -> Collective:
+def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"]) -> Collective:
     """What one rank sends to all, or gets back from them: bytes of the copies of its share of the tokens."""
     ranks, top_k, hidden = shard.expert_ranks, sizes.of["top_k"], sizes.of["m"]
     tokens = sizes.of["T"] / ranks
-    whole = hidden * DType.BF16.bytes
+    each = hidden * DType.BF16.bytes
+    if way == "dispatch" and shard.precision.of("experts")[1] is DType.FP8:
+        each = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
     if shard.exchange == "deepep_low_latency":
-        each = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes if way == "dispatch" else whole
-        kind: CollectiveKind = "low_latency_dispatch" if way == "dispatch" else "low_latency_combine"
-        return Collective(kind, tokens * top_k * each, "expert")
+        return Collective(LOW_LATENCY[way], tokens * top_k * each, "expert")
     reached = ranks * (1 - (1 - 1 / ranks) ** top_k)  # ranks that one token's experts are expected to be on
-    return Collective("dispatch" if way == "dispatch" else "combine", tokens * reached * whole, "expert")
+    return Collective(way, tokens * reached * each, "expert")
