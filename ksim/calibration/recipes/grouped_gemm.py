@@ -52,6 +52,8 @@ RULES = (
          lambda rows: np.full(len(rows), not rows.source.swept and rows.dtype == "fp8" and rows.gpu in HOPPER)),
     Rule("layers that go to CUTLASS on Blackwell, where all others go to TensorRT-LLM",
          lambda rows: np.full(len(rows), rows.gpu in DATA_CENTRE_BLACKWELL and "cutlass" in rows.source.kernel)),
+    Rule("MXFP4 of others than gpt-oss, which Marlin computes",
+         lambda rows: np.full(len(rows), rows.dtype == "fp4_w4a16" and "compressedtensors" in rows.source.kernel)),
     Rule("fewer than 64 columns of an expert on a rank: times jump by up to 90 times between neighbours",
          lambda rows: in_tables(rows) & (rows["inter"] < 64)),
 )
@@ -136,4 +138,4 @@ COURSES = tuple(
               like=() if dtype == "bf16" else ("grouped_gemm/bf16",), rules=RULES, grid=grid, place=PLACE,
               learned=Candidate(NOTHING),
               table=Candidate(Recipe("interpolation"), INPUTS), sweep=Candidate(NOTHING))
-    for dtype in ("bf16", "fp8"))
+    for dtype in ("bf16", "fp8", "fp8_block", "fp4", "fp4_w4a16", "fp4_w4a8", "int4_w4a16"))
