@@ -50,7 +50,7 @@ def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tupl
 
 def _fullest(tokens: int, chances: NDArray[np.float64], ranks: int,
              shuffled: bool) -> tuple[NDArray[np.float64], int]:
-    """The chances of the experts on the rank that has most, and how many rows the fullest is expected to have.
+    """The chances of the experts on the rank that has most, when it does, and the rows that it is expected to have.
 
     As in vLLM, experts go to ranks in their order, one more to the first where they do not divide.  Loads of ranks are
     taken as normal and independent with the variance of their experts' binomials: among equal ranks, that experts of
@@ -62,8 +62,8 @@ def _fullest(tokens: int, chances: NDArray[np.float64], ranks: int,
     mean = tokens * np.array([part.sum() for part in held])
     deviation = np.sqrt(tokens * np.array([(part * (1 - part)).sum() for part in held]))
     most = held[int(mean.argmax())]
-    rows = round(_highest(mean, deviation))
-    return most, int(min(rows, tokens * np.count_nonzero(most), tokens * round(chances.sum())))
+    rows = int(min(round(_highest(mean, deviation)), tokens * np.count_nonzero(most), tokens * round(chances.sum())))
+    return np.minimum(most * rows / max(mean.max(), 1e-9), 1.0), rows
 
 
 def _highest(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> float:
