@@ -25,7 +25,7 @@ def decoder(
 
     Raises ConfigError for weights that are quantized in a way that is not known.
     """
-    quantization, unquantized = stored(config)
+    checkpoint = stored(config)
     one_of_each = {layer: layer for layer in layers}  # what is one object need not be compared part by part
     return Decoder(
         sizes={**sizes(config), **more},
@@ -35,8 +35,9 @@ def decoder(
         max_length=max_length(config),
         tied=config.get("tie_word_embeddings", tied),
         top_k=top_k,
-        quantization=quantization,
-        unquantized=unquantized,
+        quantization=checkpoint.quantization,
+        unquantized=checkpoint.unquantized,
+        kv_cache_dtype=checkpoint.kv_cache_dtype,
     )
 
 

@@ -101,8 +101,8 @@ def _chances(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -
 
 def _binomial(trials: int, chance: float, quantiles: NDArray[np.float64]) -> NDArray[np.int64]:
     """How many of *trials* succeed, at *quantiles* of the distribution."""
-    if chance >= 1:
-        return np.full(len(quantiles), trials)
+    if chance <= 0 or chance >= 1:
+        return np.full(len(quantiles), trials if chance > 0 else 0)
     width = 8 * (trials * chance * (1 - chance)) ** 0.5 + 8
     first = int(max(0, trials * chance - width))
     count = np.arange(first, int(min(trials, trials * chance + width)) + 1)

@@ -59,7 +59,7 @@ class Decoder:
     `layers` has one entry per layer; equal entries are equal layers.  A model
     that is `tied` uses the embedding's weights in its head.  `top_k` experts
     see each token, where there are experts.  `quantization` is what the
-    checkpoint is stored in, by the engine's name for it, but for its `unquantized` parts.
+    checkpoint is stored in, by the engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
     """
 
     sizes: Mapping[str, int]
@@ -71,6 +71,7 @@ class Decoder:
     top_k: int = 0
     quantization: str = "none"
     unquantized: tuple[str, ...] = ()
+    kv_cache_dtype: str = "auto"
 
 
 @frozen

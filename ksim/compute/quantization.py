@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from attrs import frozen
+
 from ksim.compute.model import Config
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import PARTS
 
-__all__ = ["stored"]
+__all__ = ["Stored", "stored"]
 
 #: Names that projections of each part have in checkpoints, after their layer's.
 MODULES = {
@@ -31,22 +33,29 @@ LEFT = ("modules_to_not_convert", "ignored_layers", "exclude_modules", "ignore")
 REMEDY = "is not read; leave it out and set the engine's quantization instead"
 
 
-def stored(config: Config) -> tuple[str, tuple[str, ...]]:
-    """The engine's name for what the checkpoint is stored in, and the parts that are left in BF16.
+@frozen
+class Stored:
+    """What a checkpoint is stored in, by the engine's name, the parts left in BF16, and the cache it was made for."""
 
-    Raises ConfigError for a quantization that is not known, or that cuts through a part.
-    """
+    quantization: str = "none"
+    unquantized: tuple[str, ...] = ()
+    kv_cache_dtype: str = "auto"
+
+
+def stored(config: Config) -> Stored:
+    """What *config* says; raises ConfigError for a quantization that is not known, or that cuts through a part."""
     table = config.get("quantization_config", {})
     if not table:
-        return "none", ()
+        return Stored()
     name = _METHODS.get(str(table.get("quant_method")), lambda _: "")(table)
     if not name:
         method = table.get("quant_method")
         raise ConfigError(f"{config.name}: quantization_config", f"{method!r} in this form {REMEDY}")
     left = [pattern for key in LEFT for pattern in table.get(key) or ()]
+    cache = "fp8" if table.get("kv_cache_quant_algo") == "FP8" or table.get("kv_cache_scheme") else "auto"
     if name == "mxfp4":  # of experts alone, whatever else is listed
-        return name, tuple(part for part in PARTS if part != "experts")
-    return name, tuple(part for part in PARTS if _left(config, part, left))
+        return Stored(name, tuple(part for part in PARTS if part != "experts"), cache)
+    return Stored(name, tuple(part for part in PARTS if _left(config, part, left)), cache)
 
 
 def _fp8(table: dict[str, Any]) -> str:

@@ -55,13 +55,19 @@ class Defaults:
         ]
 
     def _formats(self) -> list[Derived]:
-        """The quantization, and what it leaves out, as the checkpoint has it unless another is asked for."""
-        asked, stored = self.settings.quantization, self.model.decoder.quantization
+        """The quantization, what it leaves out, and the cache, as the checkpoint has them unless others are asked for.
+
+        A checkpoint's parts say nothing of weights in another format than its own.
+        """
+        settings, checkpoint = self.settings, self.model.decoder
         config = f"{self.model.name}: config.json"
-        name = Derived("quantization", stored, config) if asked == "auto" else Derived("quantization", asked, "as set")
-        if name.value in ("none", "mxfp4", "mxfp4_mxfp8") or name.value != stored:
-            return [name, self._row("unquantized", QUANTIZATIONS[name.value][2], f"usual for {name.value}")]
-        return [name, self._row("unquantized", self.model.decoder.unquantized, config)]
+        asked = {"quantization": settings.quantization, "kv_cache_dtype": settings.kv_cache_dtype}
+        name, cache = (Derived(key, getattr(checkpoint, key), config) if value == "auto" else
+                       Derived(key, value, "as set") for key, value in asked.items())
+        parts, source = checkpoint.unquantized, config
+        if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
+            parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
+        return [name, self._row("unquantized", parts, source), cache]
 
     def _row(self, setting: str, value: Any, source: str) -> Derived:
         given = getattr(self.settings, setting)

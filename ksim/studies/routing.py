@@ -59,8 +59,8 @@ def _rows(path: Path) -> list[list[float]]:
     try:
         table: Any = json.loads(text) if path.suffix == ".json" else [
             line.split(",") for line in text.splitlines() if line.strip()]
-        rows = table if table and isinstance(table[0], list) else [table]
+        rows = table if isinstance(table[0], list) else [table]
         return [[float(share) for share in row] for row in rows]
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise DataError(str(path), f"is no table of numbers, a row of shares for all layers or one for each:"
                                    f" {error}") from None

@@ -1,8 +1,8 @@
 """Dense matrix products: which rows teach what, and what is free to fit.
 
 The public tables time six layers of weights in turn (one of nvfp4 and of fp8 in blocks), so that small weights stay in
-the L2; their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device memory
-and no quantisation.
+the L2; their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device
+memory and no quantisation.
 
 *Learned* from other architectures, the physics with its constants is all: ridge regression, boosted trees and halves
 of these on top were no better in any combination, and constants for operand traffic, tile size, output traffic and the
