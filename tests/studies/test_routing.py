@@ -92,4 +92,4 @@ def test_skew_makes_a_step_slower():
         return Site.of(Scenario.of(table)).timers()[0].timeline(Batch.of(*[(1, 500)] * 512)).seconds
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
-    assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.1 * seconds("uniform", **experts)
+    assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)
