@@ -16,7 +16,8 @@ def show(console: Console, scenario: Scenario) -> None:
     version = site.version
     rows = table("setting", "value", "from", title=f"{version.name}, {site.model.name} on {site.gpu.name}")
     for derived in [*Defaults(scenario.serve, version, site.model, site.gpu).explain(), *_consequences(site)]:
-        rows.add_row(derived.setting, str(derived.value), derived.source)
+        value = ", ".join(derived.value) or "none" if isinstance(derived.value, tuple) else str(derived.value)
+        rows.add_row(derived.setting, value, derived.source)
     if scenario.oracle is None and site.scenario.oracle is not None:
         name = site.scenario.oracle.name
         rows.add_row("oracle", name, f"{'a' if name == 'measured' else 'no'} profile of {site.gpu.name} ships")
