@@ -26,6 +26,7 @@ from ksim.calibration.selection import by_gpu, select
 from ksim.cost.efficiency.estimates import PROFILES, shipped
 from ksim.cost.efficiency.pointwise import COMBINE
 from ksim.cost.efficiency.profile import Efficiency, save
+from ksim.cost.efficiency.region import Region
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.specs.hardware import Gpu
@@ -115,7 +116,9 @@ def _coefficients(public: Sequence[Measurements], name: str) -> Iterator[tuple[s
         taught = teach(course, Candidate(NETWORK, course.table.inputs), [lesson.take(~held_back)])
         judged = lesson.take(held_back)
         missed = np.log(judged.seconds / taught.predict(judged))
-        yield course.name, efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
+        found = efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
+        # Where formats have few layers, those held back are a corner of what was measured.
+        yield course.name, evolve(found, region=Region.around(taught.place(lesson)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,11 @@ def show(console: Console, scenario: Scenario) -> None:
 
 
 def _brief(value: Any) -> str:
-    return f"{len(value)} sizes up to {max(value)}" if isinstance(value, tuple) and value else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    if len(value) > 8:
+        return f"{len(value)} sizes up to {max(value)}"
+    return ", ".join(map(str, value)) or "none"
 
 
 def _consequences(site: Site) -> list[Derived]:

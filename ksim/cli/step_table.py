@@ -51,7 +51,7 @@ def _interval(low: float, high: float, scale: float) -> str:
 
 def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     """GPU and host time, and what share of the peaks the step reaches."""
-    flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations]
+    flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations.element]
     moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth
     static = site.gpu.power.idle * timeline.seconds
     between = _interval(timeline.low, timeline.high, 1e3)

@@ -119,7 +119,7 @@ class StepTimer:
     groups: Mapping[str, Sequence[int]]
     graphs: Graphs
     host: Host = field(repr=False)
-    _plans: dict[tuple[int, int, Launching], Plan] = field(factory=dict, init=False)
+    _plans: dict[tuple[int, int, Launching, int | None], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Attention], Span] = field(factory=dict, init=False)
@@ -128,10 +128,10 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._outlook = Outlook(self.oracle, self.gpu)
 
-    def timeline(self, batch: Batch) -> Timeline:
-        """What one rank does for *batch*."""
+    def timeline(self, batch: Batch, everywhere: int | None = None) -> Timeline:
+        """What one rank does for *batch*, where all data ranks have *everywhere* tokens, by default as many each."""
         launching, tokens = self.graphs.of(batch)
-        key = (tokens, batch.samples, launching)
+        key = (tokens, batch.samples, launching, everywhere if self.shard.data > 1 else None)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(*key)
@@ -156,12 +156,12 @@ class StepTimer:
             span = self._fills[label, kernel] = self._kernel(label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
 
-    def _plan(self, tokens: int, samples: int, launching: Launching) -> Plan:
+    def _plan(self, tokens: int, samples: int, launching: Launching, everywhere: int | None) -> Plan:
         """Price all but attention; equal layers of attention share one hole, and the step's inputs have the last."""
         holes: dict[tuple[str, AttentionLayer], int] = {}
         runs: list[int] = []
         laps = []
-        blocks = self.model.graph(tokens, samples, self.shard).blocks
+        blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
         self._price([op for block in blocks for op in block.ops])
         for block in blocks:
             spans: list[Span | int] = []

@@ -8,7 +8,7 @@ from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.deployment import QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 
@@ -45,6 +45,7 @@ class Defaults:
         tokens = self.settings.max_num_batched_tokens or (length if whole else step.tokens)
         by_gpu = f"{self.version.name}, {usage}, {memory}"
         return [
+            *self._formats(),
             self._row("max_model_len", length, f"{self.model.name}: longest context of its config.json"),
             self._row("max_num_batched_tokens", tokens, "max_model_len: without chunked prefill a prompt must fit"
                       if whole else by_gpu),
@@ -66,6 +67,21 @@ class Defaults:
         why = "cudagraph_mode" if mode == "NONE" else "twice max_num_seqs, at most 512" if largest is None else "as set"
         return [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
                 self._row("cudagraph_capture_sizes", sizes, why)]
+
+    def _formats(self) -> list[Derived]:
+        """The quantization, what it leaves out, and the cache, as the checkpoint has them unless others are asked for.
+
+        A checkpoint's parts say nothing of weights in another format than its own.
+        """
+        settings, checkpoint = self.settings, self.model.decoder
+        config = f"{self.model.name}: config.json"
+        asked = {"quantization": settings.quantization, "kv_cache_dtype": settings.kv_cache_dtype}
+        name, cache = (Derived(key, getattr(checkpoint, key), config) if value == "auto" else
+                       Derived(key, value, "as set") for key, value in asked.items())
+        parts, source = checkpoint.unquantized, config
+        if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
+            parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
+        return [name, self._row("unquantized", parts, source), cache]
 
     def _row(self, setting: str, value: Any, source: str) -> Derived:
         given = getattr(self.settings, setting)

@@ -118,8 +118,8 @@ def test_active_parameters_count_the_experts_that_see_a_token():
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
     ({"layer_types": ["full_attention", "linear_attention"]},
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
-    ({"quantization_config": {"quant_method": "fp8"}},
-     "small.json: quantization_config: is not read; leave it out and set the engine's quantization instead"),
+    ({"quantization_config": {"quant_method": "awq"}}, "small.json: quantization_config: 'awq' in this form is not"
+                                                       " read; leave it out and set the engine's quantization instead"),
 ])
 def test_what_is_refused(small, settings, problem):
     with pytest.raises(ConfigError) as error:

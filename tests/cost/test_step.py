@@ -52,6 +52,19 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
     return tuple(totals)
 
 
+def test_a_step_waits_for_the_experts_of_all_ranks():
+    """Longer where others have more tokens, and by default these are taken to have as many."""
+    serve = {"data_parallel_size": 4, "enable_expert_parallel": True, "max_model_len": 8192}
+    pricer = Site.of(Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "serve": serve})).timers()[0]
+    alone, alike, busy = (pricer.timeline(BATCH, everywhere).seconds for everywhere in (63, None, 4000))
+    assert alone < alike < busy
+    assert pricer.timeline(BATCH, 4 * 63).seconds == alike
+
+
+def test_without_data_ranks_it_is_no_matter_what_others_do():
+    assert timer().timeline(BATCH, 4000) == timer().timeline(BATCH)
+
+
 sequences = st.one_of(st.tuples(st.just(1), st.integers(1, 8000)), st.tuples(st.integers(2, 500), st.integers(0, 7000)))
 
 

@@ -5,12 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from ksim.compute.einsum import Gather, Map
+from ksim.compute.einsum import Attend, Einsum, Gather, Map
 from ksim.compute.graph import Collective
 from ksim.compute.model import Config, Model
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
+from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
 NAMES = catalog.entries("models")
@@ -39,11 +40,13 @@ def operations(name: str):
 
 
 def of_products(name: str) -> int:
-    """Active parameters that meet a token in a matrix product: not norms, nor an embedding that is not the head too."""
+    """Active parameters that meet a token in a matrix product: not norms, sinks or biases, nor an embedding alone."""
     sizes = Sizes(model(name).decoder.sizes)
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Gather))
-    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map))
-    return model(name).active_parameters() - norms - (0 if model(name).decoder.tied else looked_up)
+    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map | Attend))
+    active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
+    biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Einsum))
+    return model(name).active_parameters() - norms - biases - (0 if model(name).decoder.tied else looked_up)
 
 
 def test_every_architecture_has_a_model_to_try_it_with():
@@ -80,10 +83,12 @@ def test_the_cache_written_is_the_cache_held(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensor_shards_sum_to_the_whole(name):
-    """Up to what every rank holds: norms and routers."""
+    """Up to what every rank holds: norms, routers, and biases of what the ranks add up."""
     half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
     shared = sum(op.weights(sizes, WHOLE) for op in operations(name) if not getattr(op, "parallel", ""))
-    heads_norms = sum(op.weights(sizes, WHOLE) for op in operations(name)
+    shared += sum(2 * op.biases(sizes, half) - op.biases(sizes, WHOLE) for op in operations(name)
+                  if isinstance(op, Einsum) and op.parallel) * DType.BF16.bytes
+    heads_norms = sum(2 * op.weights(sizes, half) - op.weights(sizes, WHOLE) for op in operations(name)
                       if isinstance(op, Map) and op.scale and op.parallel)
     assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
     assert 2 * model(name).cache_per_token(half) == model(name).cache_per_token(WHOLE)
@@ -93,7 +98,8 @@ def test_tensor_shards_sum_to_the_whole(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_one_rank_sends_nothing_and_two_sum_what_they_contract(name):
     assert not [kernel for _, kernel in launches(name) if isinstance(kernel, Collective)]
-    messages = [kernel for _, kernel in launches(name, Shard(tensor=2)) if isinstance(kernel, Collective)]
+    messages = [kernel for label, kernel in launches(name, Shard(tensor=2))
+                if isinstance(kernel, Collective) and label != "qk_norm_all_reduce"]
     hidden = BATCH.tokens * model(name).decoder.sizes["m"] * 2
     assert [message.bytes for message in messages if message.kind == "all_reduce"] == (
         [hidden] * (1 + 2 * model(name).layers))
