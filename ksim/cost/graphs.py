@@ -16,6 +16,11 @@ class Launching(Enum):
     COMPILED = "compiled code"
     EAGER = "one by one"
 
+    @property
+    def graphs(self) -> bool:
+        """Whether any of it is a graph's."""
+        return self in (Launching.FULL, Launching.PIECEWISE)
+
 
 @frozen
 class Graphs:
@@ -41,6 +46,10 @@ class Graphs:
         if size := _fitting(self.piecewise, batch.tokens):
             return Launching.PIECEWISE, size
         return (Launching.EAGER if self.eager else Launching.COMPILED), batch.tokens
+
+    def padded(self, tokens: int) -> int:
+        """To how many tokens any batch of *tokens* is padded; 0 if no graph holds it."""
+        return _fitting(max(self.piecewise, self.mixed, self.full, key=len), tokens)
 
 
 def _fitting(sizes: tuple[int, ...], tokens: int) -> int:

@@ -128,10 +128,18 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._outlook = Outlook(self.oracle, self.gpu)
 
-    def timeline(self, batch: Batch, everywhere: int | None = None) -> Timeline:
-        """What one rank does for *batch*, where all data ranks have *everywhere* tokens, by default as many each."""
+    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
+        """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
+
+        Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
+        """
         launching, tokens = self.graphs.of(batch)
-        key = (tokens, batch.samples, launching, everywhere if self.shard.data > 1 else None)
+        everywhere = None
+        if brought and self.shard.data > 1:
+            most = self.graphs.padded(max(brought))
+            tokens = max(tokens, most) if launching.graphs else tokens
+            everywhere = len(brought) * most if most else sum(brought)
+        key = (tokens, batch.samples, launching, everywhere)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(*key)

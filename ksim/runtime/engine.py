@@ -14,6 +14,7 @@ from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Receiv
 from ksim.flow.request import Request
 from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
+from ksim.runtime.convoy import Convoy
 from ksim.runtime.frontend import Frontend
 from ksim.runtime.stages import Flight, Stages
 from ksim.runtime.workers import Workers
@@ -48,7 +49,7 @@ class Engine:
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
     has one entry per pipeline stage.  If there is one GPU, its worker runs on the
     loop's own thread, which goes on when all is launched; `workers` for several
-    are processes of their own.
+    are processes of their own.  Engines of a `convoy` take their steps together.
     """
 
     number: int
@@ -59,6 +60,7 @@ class Engine:
     host: Host
     log: Log
     workers: int = 1
+    convoy: Convoy | None = None
     steps: int = field(default=0, init=False)
     outstanding: int = field(default=0, init=False)
     _frontend: Frontend = field(init=False)
@@ -120,7 +122,9 @@ class Engine:
             turn = self._make_batch()
             if turn.assignment:
                 yield from self._launch(turn)
-            elif not any(other.flight for other in self._turns):
+            elif self.convoy:
+                self.convoy.rest(self.number)
+            if not turn.assignment and not any(other.flight for other in self._turns):
                 self._turns.clear()
                 yield from self._sleep(turn)
                 continue
@@ -148,14 +152,18 @@ class Engine:
     def _launch(self, turn: Turn) -> Process:
         """Send a batch to the workers, and stay for as long as that keeps the loop from going on."""
         batch, core, now = turn.batch, self.host.core, self.env.now
-        turn.timelines = tuple(timer.timeline(batch) for timer in self.timers)
+        together = (yield from self.convoy.join(self.number, batch.tokens)) if self.convoy else None
+        turn.timelines = tuple(timer.timeline(batch, together.brought if together else ()) for timer in self.timers)
         touched = turn.assignment.touched(self.scheduler.cache.block_tokens)
         ready = now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * touched
         ready += core.send if self.workers > 1 else 0.0
         supplies = self._threads.supply(batch, turn.timelines, ready)
         turn.prepared = supplies[0].prepared
         turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn))
-        yield self.env.timeout((ready if self.workers > 1 else supplies[0].launched) - now)
+        if self.convoy and together:
+            turn.flight = yield from self.convoy.meet(self.number, together, turn.flight)
+        free = ready if self.workers > 1 else supplies[0].launched
+        yield self.env.timeout(max(0.0, free - self.env.now))
 
     def _source(self, turn: Turn) -> Flight | None:
         """The latest batch in flight that *turn* may need tokens of: a job that sampled is not in the next schedules,

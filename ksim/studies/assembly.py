@@ -19,6 +19,7 @@ from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
@@ -105,12 +106,14 @@ class Site:
 def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
     """Build *site*'s engines and the cluster around them."""
     scenario = site.scenario
-    engines = [_engine(site, number, env, log) for number in range(scenario.serve.data_parallel_size)]
+    ranks = scenario.serve.data_parallel_size
+    convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
+    engines = [_engine(site, number, env, log, convoy) for number in range(ranks)]
     router = plugin("cluster.routers", scenario.router)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine:
+def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: Convoy | None) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
@@ -118,7 +121,7 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus)
+    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy)
 
 
 def _cache(site: Site, blocks: int) -> Cache:

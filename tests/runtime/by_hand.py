@@ -1,6 +1,6 @@
 """Engines of which every time is set by hand, and a cluster that plays requests on them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import simpy
@@ -40,7 +40,7 @@ class Timer:
     seconds: Seconds
     launch: float = 0.0
 
-    def timeline(self, batch: Batch) -> Timeline:
+    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
         seconds = self.seconds(batch) if callable(self.seconds) else self.seconds
         return evolve(timeline(seconds), launch_seconds=self.launch)
 
