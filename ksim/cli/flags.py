@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import attrs
 import typer
@@ -32,7 +32,7 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def given(table: dict[str, Any]) -> dict[str, Any]:
     """*table* without the values that no flag has set."""
-    return {key: value for key, value in table.items() if value is not None}
+    return {key: value for key, value in table.items() if value is not None and value != []}
 
 
 def oracle_of(name: str | None) -> Any:
@@ -43,7 +43,7 @@ def oracle_of(name: str | None) -> Any:
 def _flag(field: "attrs.Attribute[Any]", hint: Any) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means not given."""
     kind = next((arg for arg in get_args(hint) if arg is not type(None)), hint)
-    kind = str if kind is Choice else kind
+    kind = str if kind is Choice else list[str] if get_origin(kind) is tuple else kind
     name = "--" + field.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(field.name, [])]
     default = field.default.name if isinstance(field.default, Choice) else field.default

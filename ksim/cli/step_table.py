@@ -51,13 +51,15 @@ def _interval(low: float, high: float, scale: float) -> str:
 
 def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     """GPU and host time, and what share of the peaks the step reaches."""
-    flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations]
+    flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations.element]
     moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth
     static = site.gpu.power.idle * timeline.seconds
     between = _interval(timeline.low, timeline.high, 1e3)
     likely = f" ({between} at 90 %)" if between else ""
     outside = timeline.extrapolated / timeline.seconds
-    return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, host {1e3 * site.host.before(batch.sequences):.3f} ms before"
-            f" and {1e3 * site.host.after(batch.samples):.3f} ms after; MFU {flops:.1%}, MBU {moved:.1%};"
+    worker = site.host.worker
+    prepare = worker.prepare + worker.prepare_sequence * batch.sequences
+    return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, launched as {timeline.launch}; host {1e3 * prepare:.3f} ms"
+            f" for inputs and {1e3 * timeline.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
             f" {timeline.joules + static:.2f} J a GPU"
             + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

@@ -9,6 +9,7 @@ import typer
 
 from ksim.cli.screen import console, table
 from ksim.cli.validate_kernels import kernels
+from ksim.cli.validate_serving import serving, steps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +25,8 @@ _SHOWN = 44
 
 
 app.command("kernels")(kernels)
+app.command("serving")(serving)
+app.command("steps")(steps)
 
 
 @app.callback()

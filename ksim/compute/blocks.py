@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
+from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
+from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
 
 Operations = tuple[Operation, ...]
@@ -24,11 +26,9 @@ def decoder(
 ) -> Decoder:
     """Put the whole together; `tied` is the default of `tie_word_embeddings`, `more` sizes of further indices.
 
-    Raises ConfigError for weights that are quantized already.
+    Raises ConfigError for weights that are quantized in a way that is not known.
     """
-    if config.table.get("quantization_config"):
-        raise ConfigError(f"{config.name}: quantization_config",
-                          "is not read; leave it out and set the engine's quantization instead")
+    checkpoint = stored(config)
     one_of_each = {layer: layer for layer in layers}  # what is one object need not be compared part by part
     return Decoder(
         sizes={**sizes(config), **more},
@@ -38,7 +38,18 @@ def decoder(
         max_length=max_length(config),
         tied=config.get("tie_word_embeddings", tied),
         top_k=top_k,
+        quantization=checkpoint.quantization,
+        unquantized=checkpoint.unquantized,
+        kv_cache_dtype=checkpoint.kv_cache_dtype,
     )
+
+
+def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:
+    """A decoder with experts, of whatever size the config says; the rest is as for `decoder`."""
+    size, top_k = expert_sizes(config), config.need(_first(config, CHOSEN))
+    if top_k > size["E"]:
+        raise ConfigError(f"{config.name}: {_first(config, CHOSEN)}", f"{top_k} is more than the {size['E']} experts")
+    return decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
 
 
 def sizes(config: Config) -> dict[str, int]:
@@ -112,53 +123,81 @@ def inner_norm(label: str) -> Map:
     return Map("rms_norm", "tm->tm", label, scale="m")
 
 
-def attention(config: Config, window: int = 0, *, qk_norm: bool = False, gated: bool = False) -> Operations:
+#: Norms of queries and keys: of each head, or over all heads at once, where ranks share sums of squares in FP32.
+HEAD_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
+WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"),
+             Communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"))
+
+
+def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
+              sinks: bool = False, gated: bool = False) -> Operations:
     """Grouped-query attention from the normed hidden state back to it; *gated* outputs have a projection each."""
     bias = config.get("attention_bias", False)
-    norms = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),) if qk_norm else ()
+    norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
     return (
-        op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias),
+        op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias, part="attention"),
         *norms,
         Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
         Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
-        Attend(window=window),
+        Attend(window=window, sinks=sinks),
         *((Map("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
-        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias),
+        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias, part="attention"),
     )
 
 
 def gated_mlp(config: Config) -> Operations:
     bias = config.get("mlp_bias", False)
     return (
-        op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias),
+        op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias, part="mlp"),
         Map(_activation(config), "tgF->tF", "act", parallel="F"),
-        op("tF,Fm->tm", "down", parallel="F", bias=bias),
+        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
     )
 
 
-def experts(config: Config) -> Operations:
-    """A mixture of experts: route, send tokens to their experts, compute, and add up each token's results."""
+#: What configs call the number of experts, how many of them a token goes to, and the size of one.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+CHOSEN = ("num_experts_per_tok", "experts_per_token")
+EXPERT_SIZE = ("moe_intermediate_size", "intermediate_size")
+
+
+def expert_sizes(config: Config) -> dict[str, int]:
+    """The indices of a mixture of experts."""
+    return {"E": config.need(_first(config, EXPERTS)), "f": config.need(_first(config, EXPERT_SIZE))}
+
+
+def _first(config: Config, keys: Sequence[str]) -> str:
+    """The first of *keys* that the config has, or else the first."""
+    return next((key for key in keys if config.table.get(key) is not None), keys[0])
+
+
+def experts(config: Config, *, bias: bool = False, shared: Operations = ()) -> Operations:
+    """A mixture of experts: route, send tokens to their experts, compute, and add up each token's results.
+
+    The partial sums of *shared* experts, which see all tokens, are added up with them.
+    """
     return (
-        op("tm,mE->tE", "router", quantized=False),
-        Map("topk", "tE->x", "topk", reads="fp32", writes="fp32"),
-        op("tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E"),
+        op("tm,mE->tE", "router", bias=bias, quantized=False),
+        *shared,
+        Dispatch(),
+        Map("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        op("Tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E", bias=bias, part="experts"),
         Map(_activation(config), "xgf->xf", "experts_act", parallel="f"),
-        op("xf,Efm->xm", "experts_down", parallel="f", routed="E"),
-        Map("moe_combine", "xm->tm", "combine"),
-        Communicate("all_reduce", "tm", "experts_all_reduce"),
+        op("xf,Efm->xm", "experts_down", parallel="f", routed="E", bias=bias, part="experts"),
+        Map("moe_combine", "xm->Tm", "combine"),
+        Combine(),
     )
 
 
 def shared_experts(config: Config, *, gated: bool = False) -> Operations:
-    """An MLP of size S that every token meets beside the experts it is sent to, with whose sums its own are reduced.
+    """Experts that every token goes to, computed as one MLP of size S, whose sums the routed experts' take along.
 
     *gated* results are scaled by a number a token, of a projection of its own (A is 1).
     """
     gate = (op("tm,mA->tA", "shared_gate", quantized=False), Map("sigmoid_mul", "tm,tA->tm", "shared_scale"))
     return (
-        op("tm,mgS->tgS", "shared_gate_up", parallel="S"),
+        op("tm,mgS->tgS", "shared_gate_up", parallel="S", part="shared_experts"),
         Map(_activation(config), "tgS->tS", "shared_act", parallel="S"),
-        op("tS,Sm->tm", "shared_down", parallel="S", reduced=False),
+        op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts", reduced=False),
         *(gate if gated else ()),
         Map("add", "tm,tm->tm", "shared_add"),
     )

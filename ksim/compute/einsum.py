@@ -18,10 +18,10 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import loads
+from ksim.compute.loads import fullest
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
+from ksim.specs.deployment import Shard
 
 
 class Operation(Protocol):
@@ -45,10 +45,11 @@ class Einsum:
     """A product of activations with weights, such as ``op("tm,miKh->tiKh", "qkv", parallel="K")``.
 
     `routed` names the index of the expert that each row is sent to: a grouped
-    GEMM.  Rows come as pairs x, or as tokens t that are gathered on the way.
+    GEMM.  Rows come as pairs x, or as tokens T that are gathered on the way.
     `quantized` weights are stored, and their activations computed, in the
-    formats of the deployment; the others in BF16.  Partial sums that are not
-    `reduced` are added to others, whose all-reduce is theirs too.
+    formats that the deployment has for the `part` of the model; the others in
+    BF16.  Partial sums that are not `reduced` are left to a collective that
+    follows by name, or added to others whose all-reduce is theirs too.
     """
 
     equation: str = field(validator=matches_re(r"[A-Za-z]+,[A-Za-z]+->[A-Za-z]+"))
@@ -57,11 +58,12 @@ class Einsum:
     routed: str = ""
     bias: bool = False
     quantized: bool = True
+    part: str = ""
     reduced: bool = True
 
     def __attrs_post_init__(self) -> None:
         left, right, out = map(set, self._operands)
-        routing = {*self.routed, "t", "x"} if self.routed else set()
+        routing = {*self.routed, "t", "T", "x"} if self.routed else set()
         if lost := out - left - right - routing:
             raise ValueError(f"{self.equation!r}: index {min(lost)!r} of the result is in no input")
         if unsummed := (left ^ right) - out - routing:
@@ -79,19 +81,23 @@ class Einsum:
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
         """Of the weights, and of the activations."""
-        precision = shard.precision if self.quantized else Precision()
-        return precision.weights, precision.activations
+        return shard.precision.of(self.part) if self.quantized else (DType.BF16, DType.BF16)
 
     def parameters(self, sizes: Sizes) -> int:
+        return sizes.volume(self._operands[1]) + self.biases(sizes, Shard())
+
+    def biases(self, sizes: Sizes, shard: Shard) -> int:
+        """How many numbers one rank adds to products, always in BF16."""
         _, right, out = self._operands
-        return sizes.volume(right) + self.bias * sizes.volume({*right} & {*out, *self.routed})
+        return self.bias * sizes.on(self.parallel, shard).volume({*right} & {*out, *self.routed})
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return self.parameters(sizes.split(self.parallel, shard.tensor)) * self._formats(shard)[0].bytes
+        products = sizes.on(self.parallel, shard).volume(self._operands[1])
+        return products * self._formats(shard)[0].bytes + self.biases(sizes, shard) * DType.BF16.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         left, right, out = self._operands
-        local = sizes.split(self.parallel, shard.tensor)
+        local = sizes.on(self.parallel, shard)
         rows, columns = local.volume({*out} - {*right}), local.volume({*out} & {*right})
         depth = local.volume({*right} - {*out, *self.routed})
         if not rows:
@@ -102,9 +108,9 @@ class Einsum:
             yield Op(f"{self.label}_quantize", Pointwise(
                 "quantize", values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
         if self.routed:
-            spread = loads(sizes.of["t"], sizes.of["x"] // sizes.of["t"], sizes.of[self.routed])
-            inputs = local.volume(left) // depth
-            yield Op(self.label, GroupedGemm(spread, columns, depth, local.of["t"], weights, activations, inputs))
+            spread = fullest(sizes, shard)
+            inputs = min(local.volume(left) // depth, local.of["x"])
+            yield Op(self.label, GroupedGemm(spread, columns, depth, local.of["T"], weights, activations, inputs))
             return
         yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
         if self.reduced and self.parallel and self.parallel not in out and shard.tensor > 1:
@@ -133,10 +139,10 @@ class Map:
         return sum(sizes.volume(indices) for indices in self.scale.split(",") if indices)
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
+        return self.parameters(sizes.on(self.parallel, shard)) * DType.BF16.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        local = sizes.split(self.parallel, shard.tensor)
+        local = sizes.on(self.parallel, shard)
         inputs, _, outputs = self.equation.partition("->")
         read = sum(local.volume(indices) for indices in inputs.split(","))
         written = sum(local.volume(indices) for indices in outputs.split(","))
@@ -178,17 +184,19 @@ class Attend:
     """``tKrh,zKh->tKrz`` and ``tKrz,zKh->tKrh`` fused: each sequence's queries over its own context.
 
     `window` is how many tokens a query sees back, its own among them; 0 means all.
+    With `sinks`, each head has a weight that takes part in its softmax.
     """
 
     label: str = "attention"
     parallel: str = "K"
     window: int = 0
+    sinks: bool = False
 
     def parameters(self, sizes: Sizes) -> int:
-        return 0
+        return self.sinks * sizes.volume("Kr")
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return 0.0
+        return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
@@ -202,7 +210,7 @@ class Attend:
 
 @frozen
 class Communicate:
-    """A collective that no einsum implies; `indices` is the tensor that the ranks of a stage share.
+    """A collective that no einsum implies; `indices` is the tensor that the ranks of a stage share, in `format`.
 
     What a stage sends to the next goes rank by rank, a slice from each.
     """
@@ -210,6 +218,7 @@ class Communicate:
     kind: CollectiveKind
     indices: str
     label: str
+    format: str = "bf16"
 
     def parameters(self, sizes: Sizes) -> int:
         return 0
@@ -218,7 +227,7 @@ class Communicate:
         return 0.0
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        size = sizes.volume(self.indices) * DType.BF16.bytes
+        size = sizes.volume(self.indices) * DType.named(self.format).bytes
         if self.kind == "send":
             yield Op(self.label, Collective(self.kind, size / shard.tensor, "pipeline"))
         elif shard.tensor > 1 and size:

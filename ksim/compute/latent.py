@@ -18,7 +18,7 @@ from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
 #: From latent vectors to the content of keys and to values, head by head.
-UP = op("tc,cKw->tKw", "kv_up", parallel="K")
+UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
 #: What vLLM launches around it: the rotary key, which all heads share, is put beside the content of each; what is
 #: cached is gathered from its blocks; what new tokens and cached ones gave is merged.
 CONCAT = Map("copy", "tKn,tp->tKd", "k_concat", parallel="K")

@@ -17,8 +17,8 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     """
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.get("first_k_dense_replace", 0), config.need("moe_intermediate_size")
-    mixture = (*blocks.shared_experts(config), *blocks.experts(config))
-    return blocks.decoder(
+    mixture = blocks.experts(config, shared=blocks.shared_experts(config))
+    return blocks.mixture(
         config,
         [
             (
@@ -30,9 +30,6 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
             for layer in range(config.need("num_hidden_layers"))
         ],
         tied=False,
-        top_k=config.need("num_experts_per_tok"),
-        E=config.need("n_routed_experts"),
-        f=size,
         S=size * config.need("n_shared_experts"),
         **sizes(config),
         **more,
@@ -46,21 +43,21 @@ def attention(config: Config, *attend: Operation) -> blocks.Operations:
     Attention is to all keys, or what the operations *attend* say.
     """
     return (
-        op("tm,mu->tu", "qkv_down"),
+        op("tm,mu->tu", "qkv_down", part="attention"),
         Map("rms_norm", "tq->tq", "q_norm", scale="q"),
         Map("rms_norm", "tc->tc", "kv_norm", scale="c"),
-        op("tq,qKd->tKd", "q_up", parallel="K"),
+        op("tq,qKd->tKd", "q_up", parallel="K", part="attention"),
         Map("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
         Map("kv_write", "tb->tb", "kv_write", writes="cache"),
         *(attend or (AttendLatent(),)),
-        op("tKv,Kvm->tm", "o_proj", parallel="K"),
+        op("tKv,Kvm->tm", "o_proj", parallel="K", part="attention"),
     )
 
 
 def sparse_attention(config: Config) -> blocks.Operations:
     """Latent attention to the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
     return (
-        op("tq,qkj->tkj", "index_q"),
+        op("tq,qkj->tkj", "index_q", part="attention"),
         op("tm,ma->ta", "index_k", quantized=False),
         Map("layer_norm", "tj->tj", "index_norm", scale="j,j"),
         Map("rope", "tkj,tj->tkj,tj", "index_rope"),

@@ -18,11 +18,11 @@ STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
 def attention(config: Config) -> blocks.Operations:
     """A gated delta network from the normed hidden state back to it; sizes are `sizes`."""
     return (
-        op("tm,mZGe->tZGe", "qkvz", parallel="G"),
+        op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention"),
         op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
         AttendLinear(_state(config)),
         Map("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),
-        op("tGoe,Goem->tm", "o_proj", parallel="G"),
+        op("tGoe,Goem->tm", "o_proj", parallel="G", part="attention"),
     )
 
 

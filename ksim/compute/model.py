@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.compute.einsum import Communicate, Operation
 from ksim.compute.graph import Block, KernelGraph, Op, fold
 from ksim.compute.kept import Cached, Stateful
+from ksim.compute.loads import fullest
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.deployment import Routing, Shard
 
 T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
@@ -58,7 +59,8 @@ class Decoder:
 
     `layers` has one entry per layer; equal entries are equal layers.  A model
     that is `tied` uses the embedding's weights in its head.  `top_k` experts
-    see each token, where there are experts.
+    see each token, where there are experts.  `quantization` is what the
+    checkpoint is stored in, by the engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
     """
 
     sizes: Mapping[str, int]
@@ -68,6 +70,9 @@ class Decoder:
     max_length: int
     tied: bool = False
     top_k: int = 0
+    quantization: str = "none"
+    unquantized: tuple[str, ...] = ()
+    kv_cache_dtype: str = "auto"
 
 
 @frozen
@@ -124,15 +129,28 @@ class Model:
         return sum(op.state_per_sequence(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
                    if isinstance(op, Stateful))
 
-    def graph(self, tokens: int, samples: int, shard: Shard) -> KernelGraph:
-        """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled."""
-        step = {"t": tokens, "s": samples, "x": tokens * self.decoder.top_k}
+    def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
+        """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled.
+
+        *everywhere* is how many tokens all data ranks have together, by default as many each.
+        """
+        step = {"t": tokens, "s": samples, "T": tokens * shard.data if everywhere is None else everywhere,
+                "top_k": self.decoder.top_k}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
-        held = [decoder.layers[i] for i in shard.share(self.layers)]
-        blocks = [Block(_lower([*chain.from_iterable(layers)], sizes, shard), repeat) for layers, repeat in fold(held)]
+        held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
+        blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
+                        repeat) for layers, repeat in fold(held)]
         blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
         blocks.append(Block(_lower(decoder.head if shard.last else HAND_ON, sizes, shard)))
         return KernelGraph(tuple(blocks))
+
+
+def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
+    """One layer's launches, for the pairs of tokens and experts that its fullest rank has."""
+    if sizes.of["top_k"]:
+        shard = evolve(shard, routing=routing)
+        sizes = Sizes({**sizes.of, "x": sum(rows * experts for rows, experts in fullest(sizes, shard))})
+    return _lower(layer, sizes, shard)
 
 
 def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:

@@ -6,7 +6,10 @@ The indices have one meaning throughout:
     s  tokens that are sampled      K  key/value heads             E  experts
     x  token-expert pairs           r  query heads per KV head     F  size of the MLP
     z  context attended to          i  r + 2: queries, key, value  f  size of one expert
-    l  2r + 2: i and gates          h  head dimension              g  2: gate and up
+    T  tokens of all data ranks     h  head dimension              S  size of the shared experts
+                                    l  2r + 2: i and gates         g  2: gate and up
+
+Of pairs x, those of the fullest rank are meant.  Under the name "top_k" stands how many experts a token goes to.
 
 Of latent attention, whose K heads have keys and values of their own:
 
@@ -22,7 +25,7 @@ Of linear attention:
     G  key heads                    e  size of a head              Z  2o + 2: query, key, values, gates
     o  value heads per key head     W  tokens of the convolution   Y  o + 2: query, key, values
 
-S is the size of the MLP that every token meets beside its experts, and A, its gate's, is 1.
+A is 1, the size of the gate of shared experts that have one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,6 +34,7 @@ from math import ceil, prod
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
+from ksim.specs.deployment import Shard
 
 
 @frozen
@@ -42,6 +46,18 @@ class Sizes:
     def volume(self, indices: Iterable[str]) -> int:
         """How many numbers a tensor over *indices* holds."""
         return prod(self.of[index] for index in indices)
+
+    def on(self, index: str, shard: Shard) -> "Sizes":
+        """The sizes on the rank of *shard* where *index* is the parallel one.
+
+        That of experts, f, stands for whole experts where these are dealt out, of which the fullest rank has one more
+        if they do not divide; that of shared ones, S, for tokens where the ranks divide these.
+        """
+        if index == "S" and shard.scattered:
+            return Sizes({**self.of, "t": ceil(self.of.get("t", 0) / shard.tensor)})
+        if index == "f" and shard.expert_parallel:
+            return Sizes({**self.of, "E": ceil(self.of["E"] / shard.expert_ranks)})
+        return self.split(index, shard.expert_ranks if index == "f" else shard.tensor)
 
     def split(self, index: str, ways: int) -> "Sizes":
         """The sizes on one of *ways* ranks that share *index* out among them; "" is shared by none.

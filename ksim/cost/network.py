@@ -174,7 +174,8 @@ class Network:
         rounds = list(algorithm.rounds(kind, ranks))
         links = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
                  for edge in self._path(t.source, t.target)}
-        protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols]
+        protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols
+                     if protocol.kind in ("", kind)]
         loads = {merging: [self._load(round_, ranks, merging) for round_ in rounds]
                  for merging in {protocol.merging for protocol in protocols}}
         return [self._route(name, kind, ranks, list(zip(rounds, loads[protocol.merging], strict=True)), protocol, links)

@@ -21,11 +21,13 @@ class Protocol:
     """What is paid over each kind of link that carries it.
 
     `merging` protocols let the switch add pieces up and copy them, so that each passes a GPU's link once a round.
+    One of a `kind` is for collectives of that kind alone.
     """
 
     name: str
     links: Mapping[str, Timing]
     merging: bool = False
+    kind: str = ""
 
 
 def _nccl(name: str, start: float, hops: tuple[float, float, float], share: float) -> Protocol:
@@ -48,6 +50,9 @@ ONE_SHOT = (Protocol("one-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
 TWO_SHOT = (Protocol("two-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
     4: (512 * _KIB, _LIMIT), 6: (256 * _KIB, _LIMIT), 8: (256 * _KIB, _LIMIT)})}),)
 SYMMETRIC = (Protocol("symmetric", {}, merging=True),)
+#: DeepEP's kernels, there where they were measured.
+DEEPEP = tuple(Protocol(f"deepep-{kind}", {}, kind=kind) for kind in (
+    "dispatch", "combine", "low_latency_dispatch", "low_latency_combine"))
 
 
 def measured(system: System, transports: Iterable[Transport]) -> dict[str, Protocol]:
@@ -55,7 +60,8 @@ def measured(system: System, transports: Iterable[Transport]) -> dict[str, Proto
 
     Raises UnknownName for a protocol that there is not.
     """
-    known = {protocol.name: protocol for protocol in (*NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC)}
+    known = {protocol.name: protocol for protocol in (
+        *NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC, *DEEPEP)}
     found = {}
     for transport in transports:
         for name, timing in transport.protocols.items():

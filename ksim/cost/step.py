@@ -1,16 +1,19 @@
-"""Price a step: from a batch to a timeline of one rank's kernels and collectives."""
+"""Price a step: from a batch to a timeline of one rank's kernels and collectives, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from math import nan, sqrt
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
 from ksim.cost.energy import joules, sent_joules
+from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.outlook import Outlook
@@ -18,14 +21,19 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
+from ksim.specs.host import Host, Inputs, Worker
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
 
 
+#: Tokens, samples, how they are launched, and the tokens of all data ranks.
+Shape = tuple[int, int, Launching, int | None]
+
+
 @frozen
 class Plan:
-    """What all steps of so many tokens and samples share: laps, and holes for what is each step's own: its attention.
+    """What all steps of so many tokens and samples share: laps, and what is each step's own, its inputs and attention.
 
     `below` and `above` are the squares of how far the intervals of the laps reach.
     """
@@ -35,13 +43,15 @@ class Plan:
     totals: Totals
     below: float
     above: float
+    launching: Launching
+    launch_seconds: float
 
     def timeline(self, fills: tuple[Span, ...]) -> Timeline:
-        """The step whose attention *fills* are: a family of its own, which errs alike in all layers."""
+        """The step whose attention and inputs *fills* are; attention is a family, which errs alike in all layers."""
         totals = self.totals
-        seconds, energy, flops, moved = totals.seconds, totals.joules, totals.flops, totals.bytes
-        below, above, outside = 0.0, 0.0, totals.extrapolated
-        for span, (_, _, count) in zip(fills, self.holes, strict=True):
+        seconds, energy, flops, moved = totals.seconds + fills[-1].seconds, totals.joules, totals.flops, totals.bytes
+        below, above, outside, clocked = 0.0, 0.0, totals.extrapolated, totals.clocked
+        for span, (_, _, count) in zip(fills, self.holes, strict=False):
             each = count * span.seconds
             seconds += each
             energy += count * span.joules
@@ -50,61 +60,126 @@ class Plan:
             below += each - count * span.low
             above += count * span.high - each
             outside += each * span.extrapolated
+            clocked += each * span.clocked
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
-                        seconds + sqrt(self.above + above * above), outside)
+                        seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
+                        self.launch_seconds)
 
-    def without(self, missing: frozenset[int]) -> "Plan":
-        """The plan of batches that leave the holes in *missing* empty."""
-        kept = [hole for hole in range(len(self.holes)) if hole not in missing]
-        places = {hole: place for place, hole in enumerate(kept)}
-        laps = [Lap(tuple(places[span] if isinstance(span, int) else span for span in lap.spans
-                          if not isinstance(span, int) or span in places), lap.repeat) for lap in self.laps]
-        return evolve(self, laps=tuple(laps), holes=tuple(self.holes[hole] for hole in kept))
+
+@frozen
+class _Launches:
+    """What a step's launches are: of all its kernels, of grouped products, and of attention.
+
+    What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
+    of it follow on each other, as in vLLM.
+    """
+
+    how: Launching
+    kernels: int
+    grouped: int
+    attention: int
+
+    @classmethod
+    def of(cls, how: Launching, laps: Sequence[Lap]) -> "_Launches":
+        waiting = [[isinstance(span, int) for span in lap.spans] for lap in laps]
+        return cls(
+            how,
+            kernels=sum(lap.repeat * len(lap.spans) for lap in laps),
+            grouped=sum(lap.repeat * isinstance(span.shape, GroupedGemm)
+                        for lap in laps for span in lap.spans if isinstance(span, Span)),
+            attention=sum(lap.repeat * sum(waits for waits, _ in groupby(each))
+                          for lap, each in zip(laps, waiting, strict=True)),
+        )
+
+    def seconds(self, costs: Worker) -> float:
+        """How long a CPU takes over them."""
+        match self.how:
+            case Launching.FULL:
+                return costs.replay
+            case Launching.PIECEWISE:
+                return costs.replay + costs.piece * self.attention
+            case _:
+                each = costs.eager if self.how is Launching.EAGER else costs.compiled
+                return each * self.kernels + costs.experts * self.grouped
+
+    def gaps(self, costs: Inputs) -> float:
+        """How long the GPU takes between one launch and the next, in all."""
+        match self.how:
+            case Launching.FULL:
+                return 0.0
+            case Launching.PIECEWISE:
+                return 2 * costs.gap * self.attention  # before attention, and after it
+            case _:
+                return costs.gap * self.kernels
+
+
+def _of_host(label: str, seconds: float) -> Span:
+    return Span(label, label, seconds, bound="launch", source="host", low=seconds, high=seconds)
 
 
 @define
 class StepTimer:
     """Asks the oracle about kernels and the network about collectives, once for each distinct shape.
 
-    `groups` names the GPUs that meet in each kind of collective.
+    `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
+    how its kernels are launched, and `host` what that takes.
     """
 
     model: Model
     shard: Shard
     gpu: Gpu
-    oracle: Any
-    network: Network
+    oracle: Any = field(repr=False)
+    network: Network = field(repr=False)
     groups: Mapping[str, Sequence[int]]
-    _plans: dict[tuple[int, int], Plan] = field(factory=dict, init=False)
-    _partial: dict[tuple[int, int, frozenset[int]], Plan] = field(factory=dict, init=False)
+    graphs: Graphs
+    host: Host = field(repr=False)
+    _plans: dict[Shape, Plan] = field(factory=dict, init=False)
+    _partial: dict[tuple[Shape, frozenset[Op]], Plan] = field(factory=dict, init=False)
+    _inputs: dict[int, Span] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Layer | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
-    _outlook: Outlook = field(init=False)
+    _outlook: Outlook = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._outlook = Outlook(self.oracle, self.gpu)
 
-    def timeline(self, batch: Batch) -> Timeline:
-        """What one rank does for *batch*."""
-        key = (batch.tokens, batch.samples)
+    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
+        """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
+
+        Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
+        """
+        launching, tokens = self.graphs.of(batch)
+        everywhere = None
+        if brought and self.shard.data > 1:
+            most = self.graphs.padded(max(brought))
+            tokens = max(tokens, most) if launching.graphs else tokens
+            everywhere = len(brought) * most if most else sum(brought)
+        key = (tokens, batch.samples, launching, everywhere)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(*key)
-        fills, missing = [], []
-        for hole, (label, layer, _) in enumerate(plan.holes):
-            kernel = layer.over(batch)
-            if kernel is None:
-                missing.append(hole)
-            else:
-                fills.append(self._fill(label, layer, kernel, batch))
-        if missing:
-            plan = self._without(key, frozenset(missing))
-        return plan.timeline(tuple(fills))
+            plan = self._plans[key] = self._plan(key)
+        kernels = [layer.over(batch) for _, layer, _ in plan.holes]
+        if not all(kernels):
+            plan = self._without(key, frozenset(Op(label, layer) for (label, layer, _), kernel
+                                                in zip(plan.holes, kernels, strict=True) if kernel is None))
+        own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
+               in zip(plan.holes, filter(None, kernels), strict=True)]
+        return plan.timeline((*own, self._copied(batch.sequences)))
 
-    def _without(self, key: tuple[int, int], missing: frozenset[int]) -> Plan:
-        if (*key, missing) not in self._partial:
-            self._partial[*key, missing] = self._plans[key].without(missing)
-        return self._partial[*key, missing]
+    def _copied(self, sequences: int) -> Span:
+        """The small kernels that bring a step's inputs to the GPU."""
+        span = self._inputs.get(sequences)
+        if span is None:
+            costs = self.host.inputs
+            seconds = costs.copy + costs.copy_sequence * sequences
+            span = self._inputs[sequences] = _of_host("inputs", seconds)
+        return span
+
+    def _without(self, key: Shape, missing: frozenset[Op]) -> Plan:
+        """The plan of batches that have nothing for *missing*."""
+        if (key, missing) not in self._partial:
+            self._partial[key, missing] = self._plan(key, missing)
+        return self._partial[key, missing]
 
     def _fill(self, label: str, layer: Layer, kernel: Kernel, batch: Batch) -> Span:
         span = self._fills.get((label, kernel))
@@ -114,27 +189,31 @@ class StepTimer:
             span = self._fills[label, kernel] = self._kernel(label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
 
-    def _plan(self, tokens: int, samples: int) -> Plan:
-        """Price all that needs no batch; equal layers of attention share one hole."""
+    def _plan(self, key: Shape, missing: frozenset[Op] = frozenset()) -> Plan:
+        """Price all but attention; equal layers of attention share one hole, and the step's inputs have the last."""
+        tokens, samples, launching, everywhere = key
         holes: dict[tuple[str, Layer], int] = {}
         runs: list[int] = []
         laps = []
-        blocks = self.model.graph(tokens, samples, self.shard).blocks
+        blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
         self._price([op for block in blocks for op in block.ops])
         for block in blocks:
             spans: list[Span | int] = []
             for op in block.ops:
                 if (span := self._spans.get((op.label, op.kernel))) is not None:
                     spans.append(span)
-                elif isinstance(op.kernel, Layer):
+                elif isinstance(op.kernel, Layer) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += block.repeat
                     spans.append(hole)
             laps.append(Lap(tuple(spans), block.repeat))
+        launches = _Launches.of(launching, laps)
+        laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs)),))]
         totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
         return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
-                    sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()))
+                    sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()),
+                    launching, launches.seconds(self.host.worker))
 
     def _price(self, ops: Sequence[Op]) -> None:
         """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
@@ -151,10 +230,13 @@ class StepTimer:
             self._spans[label, kernel] = self._kernel(label, kernel, found)
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
-        work = kernel.work
-        return Span(label, kernel.family, found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
+        """What the oracle found, at the boost clock; what it measured may have been at a lower one."""
+        work, boost = kernel.work, self.gpu.power.boost
+        throttled = (found.bound, found.source) == ("compute", "measured")
+        cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
+        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
-                    found.eta, found.low, found.high, found.extrapolated)
+                    cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
 
     def _collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]

@@ -43,6 +43,14 @@ class Routed(Event):
 
 
 @frozen
+class Received(Event):
+    """A request reached its engine's inbox, through the front end."""
+
+    request_id: int
+    engine: int
+
+
+@frozen
 class Admitted(Event):
     """A request left the queue to run; the `cached` first of its tokens were found in the prefix cache.
 
@@ -86,24 +94,30 @@ class Finished(Event):
 
 @frozen
 class Stepped(Event):
-    """An engine's step is done, and its tokens are on their way to the users at `time`.
+    """An engine's step is done, and its tokens are with the users at `time`.
 
-    The batch was scheduled from `scheduled` on, the GPUs worked on it from
-    `start` to `end`.  `waiting`, `running` and `blocks` (KV blocks in use) are
-    as the scheduler left them.  `timelines` has one entry per pipeline stage,
-    each true of all `ranks` of the stage.
+    The batch was scheduled from `scheduled` on and its inputs `prepared`; the
+    GPUs worked on it, or waited for its launches, from `start` to `end`; the
+    engine had `taken` its tokens in, and the front end handed them on.
+    `waiting`, `running` and `blocks` (KV blocks in use) are as the scheduler
+    left them.  `timelines` has one entry per pipeline stage, each true of all
+    `ranks` of the stage; in each, what is clocked took so many times as long as
+    `paces` says, 1 where that is empty.
     """
 
     engine: int
     index: int
     scheduled: float
+    prepared: float
     start: float
     end: float
+    taken: float
     batch: Batch
     waiting: int
     running: int
     blocks: int
     timelines: tuple[Timeline, ...]
+    paces: tuple[float, ...] = ()
 
 
 @frozen

@@ -42,6 +42,11 @@ class Span:
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
 
+    @property
+    def clocked(self) -> bool:
+        """Whether the SM clock sets its pace."""
+        return self.bound == "compute"
+
 
 @frozen
 class Lap:
@@ -60,6 +65,7 @@ class Totals:
     flops: float = 0.0
     bytes: float = 0.0
     extrapolated: float = 0.0
+    clocked: float = 0.0
     below: dict[str, float] = field(factory=dict)
     above: dict[str, float] = field(factory=dict)
 
@@ -69,6 +75,7 @@ class Totals:
         self.flops += count * span.flops
         self.bytes += count * span.bytes
         self.extrapolated += count * span.seconds * span.extrapolated
+        self.clocked += count * span.seconds * span.clocked
         self.below[span.family] = self.below.get(span.family, 0.0) + count * (span.seconds - span.low)
         self.above[span.family] = self.above.get(span.family, 0.0) + count * (span.high - span.seconds)
 
@@ -82,7 +89,7 @@ class Totals:
     def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
         return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
                         self.seconds - hypot(*self.below.values()), self.seconds + hypot(*self.above.values()),
-                        self.extrapolated)
+                        self.extrapolated, self.clocked)
 
 
 @frozen
@@ -93,7 +100,9 @@ class Timeline:
     are; so `laps` is one object for many steps and `fills` is each step's own.
     The totals are those of the unfolded spans.  `low` and `high` are the ends
     of the 90 % interval of `seconds`: spans of one family err together, families
-    apart from each other.  `extrapolated` counts the seconds outside what was measured.
+    apart from each other.  `extrapolated` counts the seconds outside what was measured, `clocked` those that
+    the SM clock sets the pace of.  Of all that, `launch` says how the host launches it, which takes `launch_seconds`
+    of a CPU's time.
     """
 
     laps: tuple[Lap, ...]
@@ -105,6 +114,13 @@ class Timeline:
     low: float = field(default=nan, eq=False)
     high: float = field(default=nan, eq=False)
     extrapolated: float = 0.0
+    clocked: float = 0.0
+    launch: str = ""
+    launch_seconds: float = 0.0
+
+    def paced(self, pace: float) -> float:
+        """Seconds where spans that are `clocked` take *pace* times as long."""
+        return self.seconds + (pace - 1.0) * self.clocked
 
     @classmethod
     def of(cls, laps: Sequence[Lap], fills: Sequence[Span] = ()) -> "Timeline":

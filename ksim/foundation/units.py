@@ -45,7 +45,10 @@ GIB = 2.0**30
 
 
 class DType(Enum):
-    """A number format; its value is the bytes one number takes."""
+    """A number format; its value is the bytes one number takes.
+
+    Numbers of a block-scaled format share a scale, which counts with them; `element` is what remains of it without.
+    """
 
     # Formats of equal size would be aliases of each other in an Enum: the tuple keeps them apart.
     FP4 = ("fp4", 0.5)
@@ -55,10 +58,24 @@ class DType(Enum):
     BF16 = ("bf16", 2.0)
     FP16 = ("fp16", 2.0)
     FP32 = ("fp32", 4.0)
+    #: DeepSeek's: an FP32 scale for each 128 x 128 weights (arXiv 2412.19437, section 3.3.2).
+    FP8_BLOCK = ("fp8_block", 1.0 + 4 / 128**2, "fp8")
+    #: NVIDIA's: an FP8 scale for each 16 numbers.
+    NVFP4 = ("nvfp4", 0.5 + 1 / 16, "fp4")
+    #: OCP Microscaling Formats 1.0: an 8-bit exponent for each 32 numbers.
+    MXFP4 = ("mxfp4", 0.5 + 1 / 32, "fp4")
+    #: A BF16 scale for each 32 weights, as in Kimi-K2.5's checkpoint (config_groups, group_size).
+    INT4_BLOCK = ("int4_block", 0.5 + 2 / 32, "int4")
 
-    def __init__(self, label: str, size: float):
+    def __init__(self, label: str, size: float, element: str = ""):
         self.label = label
         self.bytes = size
+        self._element = element or label
+
+    @property
+    def element(self) -> "DType":
+        """The format of the numbers themselves, in which they are multiplied."""
+        return DType.named(self._element)
 
     @classmethod
     def named(cls, label: str) -> "DType":

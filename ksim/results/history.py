@@ -69,6 +69,11 @@ class History:
             gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(ends, oldest))
         return gaps
 
+    @cached_property
+    def host_waits(self) -> Floats:
+        """Seconds before and in each step in which its GPUs waited for the CPU."""
+        return self.host_gaps + self.steps.launch_waits
+
     def _oldest_work(self) -> Floats:
         """For each step: when the oldest request came whose work ends with this step; inf where none does."""
         requests, oldest = self.requests, np.full(len(self.steps), np.inf)
@@ -96,4 +101,4 @@ class History:
 
     @cached_property
     def host_gpu_seconds(self) -> float:
-        return float((self.host_gaps * self.steps.gpus).sum())
+        return float((self.host_waits * self.steps.gpus).sum())

@@ -41,8 +41,10 @@ def insights(history: History, occurrences: Occurrences, summary: Summary) -> li
 def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
     if summary["saturated"]:
         yield Insight(
-            f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests waited when the last one "
-            "arrived. This load is more than the system can serve; latencies grow with the length of the run.", True)
+            f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
+            f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
+            f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
+            " length of the run.", True)
     if summary["failed"]:
         reasons = Counter(history.requests.reasons.values())
         reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
@@ -50,6 +52,13 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
+
+
+def _sustained(summary: Summary) -> str:
+    rate, low, high = (summary[f"sustainable_request_rate{side}"] for side in ("", "_low", "_high"))
+    if rate is None:
+        return ""
+    return f", which is about {number(rate)} requests/s ({number(low)} to {number(high)} at 90 %)"
 
 
 def _requests(count: int) -> str:

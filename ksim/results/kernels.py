@@ -1,5 +1,6 @@
 """Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
 
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from math import isnan, nan
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define
 
+from ksim.flow.timeline import Span
 from ksim.results.arrays import Bools, Floats, Ints, floats, shares, sums
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
@@ -76,9 +78,17 @@ class _Tally:
         """How often each span ran on one rank."""
         return self.lanes(np.ones(len(self.steps.lanes)))
 
+    @cached_property
+    def seconds(self) -> Floats:
+        """How long each span ran on one rank."""
+        return self._spent("seconds")
+
+    def _spent(self, name: str) -> Floats:
+        return self.occurrences.spent(self.which[self.steps.lane_step].astype(float), name)
+
     def time(self) -> dict[str, Floats]:
         """How often and how long one rank ran each kernel, and what limited it for which share of that."""
-        seconds, bounds = self.runs * self.occurrences.column("seconds"), [s.bound for s in self.occurrences.spans]
+        seconds, bounds = self.seconds, [s.bound for s in self.occurrences.spans]
         columns = {"launches": self.total(self.runs), "seconds": self.total(seconds)}
         for bound in BOUNDS:
             limited = np.array([name == bound for name in bounds], dtype=bool)
@@ -97,24 +107,25 @@ class _Tally:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
         everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
         columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes", "joules")}
-        columns["gpu_seconds"] = self.total(everywhere * column("seconds"))
+        ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
+        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
 
     def estimates(self) -> dict[str, Floats]:
         """How one rank's time compares with the roofline's, and how far it may be off; nan where nobody knows."""
-        seconds, column = self.runs * self.occurrences.column("seconds"), self.occurrences.column
+        seconds, column = self.seconds, self.occurrences.column
         return {
             "eta": shares(self.total(seconds), self.total(seconds / column("eta")), otherwise=nan),
-            "low_seconds": self.total(self.runs * column("low")),
-            "high_seconds": self.total(self.runs * column("high")),
+            "low_seconds": self.total(self._spent("low")),
+            "high_seconds": self.total(self._spent("high")),
             "extrapolated_share": shares(self.total(seconds * column("extrapolated")), self.total(seconds)),
         }
 
     def heaviest(self) -> dict[str, list[Any]]:
         """How many shapes each kernel came in, and the shape and launch that took most time."""
-        seconds, found = self.runs * self.occurrences.column("seconds"), self.occurrences.spans
+        seconds, found = self.seconds, self.occurrences.spans
         by_shape: list[dict[str, float]] = [{} for _ in range(self.count)]
         launch: dict[tuple[int, str], str] = {}
         for group, span, time in zip(self.groups.tolist(), found, seconds.tolist(), strict=True):
@@ -143,8 +154,14 @@ def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tu
 
     They are those of one rank of each pipeline stage, added up over the stages.
     """
-    groups, names = occurrences.groups(lambda span: getattr(span, attribute))
-    lanes = occurrences.by_lane(groups, occurrences.column("seconds"), len(names))
+    return seconds_of(history, occurrences, lambda span: getattr(span, attribute))
+
+
+def seconds_of(history: History, occurrences: Occurrences,
+               key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
+    """The same by what *key* makes of the kernels."""
+    groups, names = occurrences.groups(key)
+    lanes = occurrences.seconds_by_lane(groups, len(names))
     steps, width = history.steps, len(names)
     cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
     return names, sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
@@ -153,7 +170,7 @@ def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tu
 def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
     """The rows for the time in which the GPUs did not work."""
     stages = floats(history.engines, "stages")
-    host = float(history.host_gaps @ stages[history.steps.engine])
+    host = float(history.host_waits @ stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)
     return [{"label": name, "family": name, "seconds": seconds} for name, seconds in ((HOST, host), (IDLE, idle))]
 

@@ -31,8 +31,11 @@ class Limits:
         return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
 
 
-def summarise(history: History, limits: Limits = Limits()) -> Summary:
-    """Judge a run; what nothing in it can tell (no request completed, no target set) is None."""
+def summarise(history: History, limits: Limits = Limits(), closed: bool = False) -> Summary:
+    """Judge a run; what nothing in it can tell (no request completed, no target set) is None.
+
+    *closed* says that clients waited for answers before they asked again.
+    """
     return {
         **_counts(history),
         **_throughput(history, limits),
@@ -42,7 +45,7 @@ def summarise(history: History, limits: Limits = Limits()) -> Summary:
         **_batches(history),
         **_utilisation(history),
         **_energy(history),
-        **saturation(history),
+        **saturation(history, closed),
     }
 
 

@@ -26,6 +26,7 @@ class Occurrences:
     place: Ints
     shared: Bools = field(repr=False)
     shape_of: Ints = field(repr=False)
+    paces: Floats = field(repr=False)
     _columns: dict[str, Floats] = field(factory=dict, init=False, repr=False)
 
     @classmethod
@@ -40,6 +41,7 @@ class Occurrences:
             np.concatenate([places, fill_lanes]),
             np.arange(len(spans) + len(fills)) < len(spans),
             shape_of,
+            steps.lane_paces,
         )
 
     def counts(self, weights: Floats | Ints) -> Floats:
@@ -58,6 +60,20 @@ class Occurrences:
         of_shapes = sums(cells[shared], totals[shared], shapes * width).reshape(shapes, width)
         own = sums(cells[~shared], totals[~shared], len(self.shape_of) * width)
         return of_shapes[self.shape_of] + own.reshape(len(self.shape_of), width)
+
+    def spent(self, weights: Floats | Ints, name: str = "seconds") -> Floats:
+        """How long each span ran at the pace of its lanes, every lane counted as often as its weight says.
+
+        *name* may be `low` or `high`, for the ends of its interval.
+        """
+        slowed = self.counts(weights * (self.paces - 1.0)) * self.column("clocked")
+        return (self.counts(weights) + slowed) * self.column(name)
+
+    def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
+        """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
+        seconds = self.column("seconds")
+        slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
+        return self.by_lane(groups, seconds, width) + (self.paces - 1.0)[:, None] * slowed
 
     def column(self, name: str) -> Floats:
         """Attribute *name* of each span."""

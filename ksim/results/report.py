@@ -26,6 +26,8 @@ _TITLES = {
     "e2el": "Arrival to last token",
     "queue": "In the queue",
 }
+#: Latencies that have the wait in the queue in them, and how they are marked where that kept growing.
+_GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
@@ -37,6 +39,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
     return Group(
         _headline(summary, labels),
         _latency_table(summary),
+        *_mark_explained(summary),
         _intervals(summary),
         _beside(_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
                 _pairs("Energy and cache", _energy(summary))),
@@ -76,8 +79,15 @@ def _latency_table(summary: Summary) -> Table:
         table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
     for name in LATENCIES:
         values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
-        table.add_row(_TITLES[name], "" if name == "queue" else name.upper(), *values)
+        marked = _MARK if summary["saturated"] and name in _GROWING else ""
+        table.add_row(_TITLES[name] + marked, "" if name == "queue" else name.upper(), *values)
     return table
+
+
+def _mark_explained(summary: Summary) -> Iterable[Text]:
+    """What the mark on latencies of an overloaded run means."""
+    if summary["saturated"]:
+        yield Text(f"{_MARK.strip()} grows with the length of the run: more came than could be served", style="red")
 
 
 def _intervals(summary: Summary) -> Text:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import define
 
-from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Rejected, Routed
+from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
 from ksim.flow.request import Request
 from ksim.results.arrays import Bools, Floats, Ints, each, floats, ints, offsets, shares
 from ksim.results.steps import Steps
@@ -20,7 +20,8 @@ class Requests:
     """One row per request in the order they arrived; nan where something did not happen.
 
     `tokens` holds when each output token came out, request by request: those of
-    row r are ``tokens[first[r]:first[r + 1]]``.
+    row r are ``tokens[first[r]:first[r + 1]]``, and `token_steps` has the rows of
+    the steps that they came from.
     """
 
     events: dict[type[Event], list[Any]]
@@ -31,7 +32,8 @@ class Requests:
         self.requests: list[Request] = [event.request for event in arrived]
         self.row = {request.id: row for row, request in enumerate(self.requests)}
         self.arrival = floats(arrived, "time")
-        self.output, self.tokens = self._tokens()
+        self.output, self.token_steps = self._tokens()
+        self.tokens: Floats = self.steps.time[self.token_steps]
         self.first: Ints = offsets(self.output)
 
     def __len__(self) -> int:
@@ -41,15 +43,16 @@ class Requests:
         """The row of each event's request."""
         return each(events, lambda event: self.row[event.request_id])
 
-    def _tokens(self) -> tuple[Ints, Floats]:
-        """How many tokens each request got, and when: stretches of step times, put in the order of the rows."""
+    def _tokens(self) -> tuple[Ints, Ints]:
+        """How many tokens each request got, and from which steps: stretches of them, put in the order of the rows."""
         runs: list[Emitted] = self.events[Emitted]
         begin = self.steps.first[:-1][self.steps.places(runs)]
         rows, every = self.rows(runs), ints(runs, "every")
         first, last = begin + ints(runs, "first"), begin + ints(runs, "last")
         counts = np.bincount(rows, weights=(last - first) // every + 1, minlength=len(self)).astype(np.int64)
         stretches = np.stack([first, last + 1, every], axis=1)[np.argsort(rows, kind="stable")]
-        return counts, np.concatenate([*(self.steps.time[slice(*each)] for each in stretches.tolist()), np.zeros(0)])
+        numbers = np.arange(len(self.steps))
+        return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches.tolist())])
 
     def _once(self, events: Sequence[Any], values: Floats) -> Floats:
         """The value of each request's first event, nan where it has none."""
@@ -112,6 +115,12 @@ class Requests:
         """When each request was routed to an engine, or arrived where no router is."""
         routed = self._once(self.events[Routed], floats(self.events[Routed], "time"))
         return np.where(np.isnan(routed), self.arrival, routed)
+
+    @cached_property
+    def received(self) -> Floats:
+        """When each request had come through the front end to its engine, or was routed where no front end is."""
+        through = self._once(self.events[Received], floats(self.events[Received], "time"))
+        return np.where(np.isnan(through), self.reached, through)
 
     @cached_property
     def preempted(self) -> list[Preempted]:

@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from ksim.flow.events import Log
 from ksim.foundation import collector
 from ksim.results import run_directory
+from ksim.results.attribution import attribution_table
 from ksim.results.console import vllm_block
 from ksim.results.history import History
 from ksim.results.insights import Insight, insights
@@ -33,7 +34,8 @@ class Result:
 
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
     `max_concurrency` or anything else of the caller's) and stand first in the
-    summary; *limits* are the latency targets that goodput asks for; *scenario*
+    summary; where they have a `max_concurrency`, the loop was closed, which no
+    queue can grow in; *limits* are the latency targets that goodput asks for; *scenario*
     is the text that `save` keeps beside the results, *remarks* what the user
     should hear of how the workload was read.
     """
@@ -48,7 +50,7 @@ class Result:
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md says what each means."""
         targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit for name, limit in self._targets()}
-        measured = summarise(self.history, self.limits)
+        measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
         assert not self.labels.keys() & (targets.keys() | measured.keys()), "a label must not hide a measurement"
         # JSON has no infinity; vLLM writes an unlimited request rate as this word.
         labels = {name: "inf" if label == math.inf else label for name, label in self.labels.items()}
@@ -68,6 +70,11 @@ class Result:
     def kernels(self) -> pa.Table:
         """Where the time went: one row per kernel, and one each for waiting and idling."""
         return kernel_table(self.history, self.occurrences)
+
+    @cached_property
+    def attribution(self) -> pa.Table:
+        """Where the time of each completed request went: one row per request."""
+        return attribution_table(self.history, self.occurrences)
 
     @cached_property
     def insights(self) -> list[Insight]:
@@ -131,7 +138,8 @@ class Result:
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
         summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
-        for name, table in (("requests", self.requests), ("steps", self.steps)):
+        tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
+        for name, table in tables.items():
             # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
         csv.write_csv(self.kernels, directory / "kernels.csv")

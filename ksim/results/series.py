@@ -57,12 +57,16 @@ def concurrency(history: History) -> Series:
     return _ups_and_downs([requests.arrival[requests.completed]], [requests.last_token[requests.completed]])
 
 
-def waiting(history: History) -> Series:
-    """Requests that arrived and have not run yet, or lost their cache and wait to run again."""
-    requests = history.requests
+def waiting(history: History, amounts: Floats | None = None) -> Series:
+    """Requests that arrived and have not run yet, or lost their cache and wait to run again; or what they add up to,
+    where each of all requests counts for one of *amounts*."""
+    requests, each = history.requests, np.ones(len(history.requests)) if amounts is None else amounts
     ups = [requests.arrival, floats(requests.preempted, "time")]
-    downs = [np.fmin(requests.admitted, requests.rejected), floats(requests.readmitted, "time")]
-    return _ups_and_downs(ups, [*downs, requests.finished[requests.displaced]])
+    downs = [np.fmin(requests.admitted, requests.rejected), floats(requests.readmitted, "time"),
+             requests.finished[requests.displaced]]
+    changes = [each, each[requests.rows(requests.preempted)],
+               -each, -each[requests.rows(requests.readmitted)], -each[requests.displaced]]
+    return Series.of_changes(np.concatenate(ups + downs), np.concatenate(changes))
 
 
 def running(history: History) -> Series:

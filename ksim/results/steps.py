@@ -59,12 +59,21 @@ class Steps:
         return ints(self.engines, "ranks")[self.engine][self.lane_step]
 
     @cached_property
+    def lane_paces(self) -> Floats:
+        """How many times as long clocked kernels took in each lane."""
+        return np.fromiter((pace for step in self.events for pace in step.paces or [1.0] * len(step.timelines)), float)
+
+    @cached_property
     def lane_seconds(self) -> Floats:
-        return floats(self.lanes, "seconds")
+        return floats(self.lanes, "seconds") + (self.lane_paces - 1.0) * floats(self.lanes, "clocked")
 
     @cached_property
     def scheduled(self) -> Floats:
         return floats(self.events, "scheduled")
+
+    @cached_property
+    def taken(self) -> Floats:
+        return floats(self.events, "taken")
 
     @cached_property
     def tokens(self) -> Ints:
@@ -93,6 +102,17 @@ class Steps:
     def gpu_seconds(self) -> Floats:
         """How long GPUs work on each step, added up over its GPUs."""
         return sums(self.lane_step, self.lane_seconds * self.lane_ranks, len(self))
+
+    @cached_property
+    def launch_waits(self) -> Floats:
+        """Seconds of each step in which its GPUs waited for launches; where there are several stages, nobody knows."""
+        alone = ints(self.engines, "stages")[self.engine] == 1
+        return np.where(alone, np.maximum(0.0, self.end - self.start - self.stage_seconds), 0.0)
+
+    @cached_property
+    def stage_seconds(self) -> Floats:
+        """How long one rank of each stage works on each step, added up over the stages."""
+        return sums(self.lane_step, self.lane_seconds, len(self))
 
     @cached_property
     def flops(self) -> Floats:

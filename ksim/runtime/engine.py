@@ -10,11 +10,14 @@ from attrs import define, field
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Stepped
+from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Received, Stepped
 from ksim.flow.request import Request
 from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
+from ksim.runtime.convoy import Convoy
+from ksim.runtime.frontend import Frontend
 from ksim.runtime.stages import Flight, Stages
+from ksim.runtime.workers import Workers
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
@@ -34,6 +37,7 @@ class Turn:
     running: int
     blocks: int
     timelines: tuple[Timeline, ...] = ()
+    prepared: float = 0.0
     flight: Flight | None = None
 
 
@@ -43,7 +47,9 @@ class Engine:
 
     Requests that arrive are seen when a turn begins.  The host works beside the
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
-    has one entry per pipeline stage.
+    has one entry per pipeline stage.  If there is one GPU, its worker runs on the
+    loop's own thread, which goes on when all is launched; `workers` for several
+    are processes of their own.  Engines of a `convoy` take their steps together.
     """
 
     number: int
@@ -53,8 +59,12 @@ class Engine:
     stages: Stages
     host: Host
     log: Log
+    workers: int = 1
+    convoy: Convoy | None = None
     steps: int = field(default=0, init=False)
     outstanding: int = field(default=0, init=False)
+    _frontend: Frontend = field(init=False)
+    _threads: Workers = field(init=False)
     _inbox: list[Job] = field(factory=list, init=False)
     _accepted: int = field(default=0, init=False)
     _latest: float = field(default=-1.0, init=False)  # arrival
@@ -64,6 +74,8 @@ class Engine:
 
     def __attrs_post_init__(self) -> None:
         self._news = self.env.event()
+        self._frontend = Frontend(self.env, self.host.client)
+        self._threads = Workers(self.host.worker)
         self.env.process(self._run())
 
     def refusal(self, request: Request) -> str:
@@ -78,18 +90,24 @@ class Engine:
         return ""
 
     def submit(self, request: Request) -> simpy.Event:
-        """Queue *request*; the event fires when its last token is out."""
+        """Send *request* on its way to the queue; the event fires when the user has its last token."""
+        self.outstanding += 1
+        done = self.env.event()
+        self._frontend.forward(request, lambda: self._receive(request, done))
+        return done
+
+    def _receive(self, request: Request, done: simpy.Event) -> None:
+        """Queue *request* for the next turn."""
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(self.env.now, math.nextafter(self._latest, math.inf))
         job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request), arrived=self._latest)
         self._accepted += 1
-        self.outstanding += 1
         self._inbox.append(job)
-        done = self._done[job] = self.env.event()
+        self._done[job] = done
+        self.log.add(Received(self.env.now, request.id, self.number))
         if not self._news.triggered:
             self._news.succeed()
-        return done
 
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
@@ -103,9 +121,10 @@ class Engine:
             self._take_in_arrivals()
             turn = self._make_batch()
             if turn.assignment:
-                yield self.env.timeout(self.host.before(turn.batch.sequences))
-                self._launch(turn)
-            elif not any(other.flight for other in self._turns):
+                yield from self._launch(turn)
+            elif self.convoy:
+                self.convoy.rest(self.number)
+            if not turn.assignment and not any(other.flight for other in self._turns):
                 self._turns.clear()
                 yield from self._sleep(turn)
                 continue
@@ -130,9 +149,21 @@ class Engine:
         return Turn(assignment, assignment.batch(), now, len(scheduler.waiting), len(scheduler.running),
                     scheduler.cache.pool.used)
 
-    def _launch(self, turn: Turn) -> None:
-        turn.timelines = tuple(timer.timeline(turn.batch) for timer in self.timers)
-        turn.flight = self.stages.launch(turn.timelines, self._source(turn))
+    def _launch(self, turn: Turn) -> Process:
+        """Send a batch to the workers, and stay for as long as that keeps the loop from going on."""
+        batch, core, now = turn.batch, self.host.core, self.env.now
+        together = (yield from self.convoy.join(self.number, batch.tokens)) if self.convoy else None
+        turn.timelines = tuple(timer.timeline(batch, together.brought if together else ()) for timer in self.timers)
+        touched = turn.assignment.touched(self.scheduler.cache.block_tokens)
+        ready = now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * touched
+        ready += core.send if self.workers > 1 else 0.0
+        supplies = self._threads.supply(batch, turn.timelines, ready)
+        turn.prepared = supplies[0].prepared
+        turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn))
+        if self.convoy and together:
+            turn.flight = yield from self.convoy.meet(self.number, together, turn.flight)
+        free = ready if self.workers > 1 else supplies[0].launched
+        yield self.env.timeout(max(0.0, free - self.env.now))
 
     def _source(self, turn: Turn) -> Flight | None:
         """The latest batch in flight that *turn* may need tokens of: a job that sampled is not in the next schedules,
@@ -152,17 +183,25 @@ class Engine:
                             f" {turn.waiting} requests waiting and {turn.running} running")
         self._news = self.env.event()
         yield self._news
+        yield self.env.timeout(self.host.core.wake)
 
     def _finish(self, turn: Turn) -> Process:
         """Wait for the oldest batch, and hand out its tokens."""
         if turn.flight is None:
             return
         yield turn.flight.done
-        yield self.env.timeout(self.host.after(turn.batch.samples))
-        finished, now = self.scheduler.update(turn.assignment, self.steps), self.env.now
-        self.log.add(Stepped(now, self.number, self.steps, turn.scheduled, turn.flight.start, turn.flight.end,
-                             turn.batch, turn.waiting, turn.running, turn.blocks, turn.timelines))
+        core = self.host.core
+        yield self.env.timeout(core.update + core.update_sequence * turn.batch.samples)
+        finished, taken, index = self.scheduler.update(turn.assignment, self.steps), self.env.now, self.steps
         self.steps += 1
+        self._frontend.deliver(turn.batch.samples, lambda: self._delivered(turn, index, taken, finished))
+
+    def _delivered(self, turn: Turn, index: int, taken: float, finished: Sequence[Job]) -> None:
+        """Write down that users have the tokens of a step, some of them their last."""
+        flight, now = turn.flight, self.env.now
+        assert flight is not None, "only batches that were launched are delivered"
+        self.log.add(Stepped(now, self.number, index, turn.scheduled, turn.prepared, flight.start, flight.end, taken,
+                             turn.batch, turn.waiting, turn.running, turn.blocks, turn.timelines, flight.paces))
         for job in finished:
             for run in job.emitted:
                 self.log.add(Emitted(now, job.request.id, self.number, run.first, run.last, run.every or 1))

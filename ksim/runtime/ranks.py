@@ -81,17 +81,18 @@ class Gang:
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
 
-    def play(self, timeline: Timeline) -> simpy.Event:
-        """Have every rank execute *timeline*; the event fires when the last is done."""
+    def play(self, timeline: Timeline, pace: float = 1.0) -> simpy.Event:
+        """Have every rank execute *timeline*, clocked kernels at *pace*; the event fires when the last is done."""
         meeting = Meeting(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
-        return self.env.all_of([self.env.process(self._rank(rank, timeline, meeting, exchanges))
+        return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, meeting, exchanges))
                                 for rank in self.ranks])
 
-    def _rank(self, rank: int, timeline: Timeline, meeting: Meeting, exchanges: dict[int, Exchange]) -> Process:
+    def _rank(self, rank: int, timeline: Timeline, pace: float, meeting: Meeting,
+              exchanges: dict[int, Exchange]) -> Process:
         for position, span in enumerate(timeline):
             if not span.group:
-                yield self.env.timeout(span.seconds)
+                yield self.env.timeout(span.seconds * (pace if span.clocked else 1.0))
                 continue
             yield meeting.join()
             exchange = exchanges.get(position)

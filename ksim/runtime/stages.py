@@ -6,43 +6,56 @@ from typing import Any, Protocol
 import simpy
 from attrs import define, field
 
+from ksim.cost.clock import Clock
 from ksim.flow.timeline import Timeline
 from ksim.runtime.ranks import Gang
+from ksim.runtime.workers import Supply
 
 
 @define(eq=False)
 class Flight:
-    """A batch on the GPUs: `done` fires when the last stage has it behind itself."""
+    """A batch on the GPUs: `done` fires when the last stage has it behind itself; `paces` are those of its stages."""
 
     done: simpy.Event
     start: float = 0.0
     end: float = 0.0
+    paces: tuple[float, ...] = ()
 
 
 class Stages(Protocol):
-    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
-        """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples."""
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
+        """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
+
+        A stage begins when its inputs are prepared, and does not end before its last kernel is launched.
+        """
         ...
 
 
 @define(eq=False)
 class WholeSteps:
-    """`detail = "step"`: a batch's way through the stages is arithmetic, and its end one event."""
+    """`detail = "step"`: a batch's way through the stages is arithmetic, and its end one event.
+
+    `clocks` are those of the stages' GPUs, where a power limit rules them.
+    """
 
     env: simpy.Environment
     stages: int
+    clocks: Sequence[Clock] = ()
     _free: list[float] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
-        now = self.env.now
-        end = start = max(now, self._free[0], source.end if source else now)
-        for stage, timeline in enumerate(timelines):
-            end = max(end, self._free[stage]) + timeline.seconds
-            self._free[stage] = end
-        return Flight(self.env.timeout(end - now), start, end)
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
+        start, paces = 0.0, []
+        end = max(self.env.now, source.end if source else 0.0)
+        for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
+            begin = max(end, self._free[stage], supply.prepared)
+            pace = self.clocks[stage].pace(timeline, begin) if self.clocks else 1.0
+            end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
+            start = start if stage else begin
+            paces.append(pace)
+        return Flight(self.env.timeout(end - self.env.now), start, end, tuple(paces))
 
 
 @define(eq=False)
@@ -51,6 +64,7 @@ class KernelByKernel:
 
     env: simpy.Environment
     gangs: Sequence[Gang]
+    clocks: Sequence[Clock] = ()
     _queues: list[simpy.Store] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -58,21 +72,29 @@ class KernelByKernel:
         for stage in range(len(self.gangs)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[Timeline], source: Flight | None = None) -> Flight:
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
         flight = Flight(self.env.event())
-        self._queues[0].put((flight, timelines, source))
+        self._queues[0].put((flight, timelines, supplies, source))
         return flight
 
     def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
         while True:
-            flight, timelines, source = yield self._queues[stage].get()
+            flight, timelines, supplies, source = yield self._queues[stage].get()
+            if stage == 0 and source is not None:
+                yield source.done
+            yield from self._until(supplies[stage].prepared)
             if stage == 0:
-                if source is not None:
-                    yield source.done
                 flight.start = self.env.now
-            yield self.gangs[stage].play(timelines[stage])
+            pace = self.clocks[stage].pace(timelines[stage], self.env.now) if self.clocks else 1.0
+            flight.paces += (pace,)
+            yield self.gangs[stage].play(timelines[stage], pace)
+            yield from self._until(supplies[stage].launched)
             if stage + 1 < len(self.gangs):
-                self._queues[stage + 1].put((flight, timelines, source))
+                self._queues[stage + 1].put((flight, timelines, supplies, source))
             else:
                 flight.end = self.env.now
                 flight.done.succeed()
+
+    def _until(self, moment: float) -> Generator[simpy.Event, Any, None]:
+        if moment > self.env.now:
+            yield self.env.timeout(moment - self.env.now)

@@ -44,6 +44,11 @@ class Assignment:
             tokens += grant.tokens
         return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
 
+    def touched(self, block_tokens: int) -> int:
+        """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""
+        prompts = [grant for grant in self.grants if grant.tokens > 1]
+        return sum(-(-(grant.tokens + grant.start * grant.admitted) // block_tokens) for grant in prompts)
+
     def all_grants(self) -> list[Grant]:
         """The steady jobs' grants written out, and the others."""
         steady = [Grant(job, 1, offset + self.number, samples=True, admitted=False)

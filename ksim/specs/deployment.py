@@ -1,6 +1,8 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
-from attrs import field, frozen
+from math import isfinite
+
+from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
@@ -11,22 +13,71 @@ from ksim.foundation.units import DType, optional_quantity
 class Precision:
     """Number formats of weights, of the activations that meet them in a GEMM, and of the KV cache.
 
-    Everything else, attention included, computes in BF16.
+    Everything else, attention included, computes in BF16, and so do the `kept` ones of `PARTS`.
     """
 
     weights: DType = DType.BF16
     activations: DType = DType.BF16
     cache: DType = DType.BF16
+    kept: tuple[str, ...] = ()
+
+    def of(self, part: str) -> tuple[DType, DType]:
+        """The formats of a part's weights and activations; "" is no part, and never kept."""
+        return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
+
+
+def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(share / sum(row) for share in row) if sum(row) else row for row in table)
+
+
+@frozen(cache_hash=True)
+class Routing:
+    """How popular a mixture's experts are.
+
+    By Zipf's law with an `exponent`, 0 for all alike, in an order that has nothing to do with who holds them; or by
+    `shares` of the pairs of tokens and experts, expert by expert: one row for all layers, or one for each.
+    """
+
+    exponent: float = field(default=0.0, validator=ge(0))
+    shares: tuple[tuple[float, ...], ...] = field(default=(), converter=_shares)
+
+    def __attrs_post_init__(self) -> None:
+        for row in self.shares:
+            if not all(isfinite(share) and share >= 0 for share in row) or not sum(row):
+                raise ValueError("shares of experts must be finite numbers of 0 or more, and not all 0")
+
+    def at(self, layer: int) -> "Routing":
+        """What holds in one layer."""
+        return Routing(self.exponent, (self.shares[layer],)) if len(self.shares) > 1 else self
 
 
 @frozen
 class Shard:
-    """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`."""
+    """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
+
+    `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
+    GPUs: whole experts if `expert_parallel`, else a slice of each.  `exchange` is how they swap tokens for that, by
+    vLLM's names of its `all2all_backend`; `routing` is how popular the experts are.
+    """
 
     tensor: int = 1
     stage: int = 0
     stages: int = 1
     precision: Precision = Precision()
+    data: int = 1
+    expert_parallel: bool = False
+    exchange: str = "allgather_reducescatter"
+    routing: Routing = Routing()
+
+    @property
+    def expert_ranks(self) -> int:
+        """How many GPUs share a layer's experts."""
+        return self.tensor * self.data
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the ranks of a tensor-parallel group divide its tokens before the experts, as in vLLM."""
+        return self.expert_parallel and self.data > 1 and self.tensor > 1
 
     def share(self, layers: int) -> range:
         """Which of *layers* layers this stage holds.
@@ -47,26 +98,52 @@ class Shard:
         return self.stage == self.stages - 1
 
 
-#: vLLM's `--quantization` to the formats of weights and activations.  "fp8_w8a16" is what vLLM's Marlin kernels do.
+#: What a checkpoint may leave in BF16 when it is quantized; embedding, head, router and norms always are.
+PARTS = ("attention", "mlp", "shared_experts", "experts")
+#: vLLM's `--quantization` to the formats of weights and activations, and the parts kept in BF16.  "auto" is what the
+#: model's config says.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are what vLLM's Marlin and Triton kernels do;
+#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
 QUANTIZATIONS = {
-    "none": (DType.BF16, DType.BF16),
-    "fp8": (DType.FP8, DType.FP8),
-    "fp8_w8a16": (DType.FP8, DType.BF16),
+    "auto": (DType.BF16, DType.BF16, ()),
+    "none": (DType.BF16, DType.BF16, ()),
+    "fp8": (DType.FP8, DType.FP8, ()),
+    "fp8_w8a16": (DType.FP8, DType.BF16, ()),
+    "fp8_block": (DType.FP8_BLOCK, DType.FP8, ()),
+    "nvfp4": (DType.NVFP4, DType.NVFP4, ()),
+    "modelopt_fp4": (DType.NVFP4, DType.NVFP4, ()),
+    "mxfp4": (DType.MXFP4, DType.BF16, ("attention", "mlp", "shared_experts")),
+    "mxfp4_mxfp8": (DType.MXFP4, DType.FP8, ("attention", "mlp", "shared_experts")),
+    "int4_w4a16": (DType.INT4_BLOCK, DType.BF16, ()),
 }
+
+
+def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: tuple[str, ...] | None) -> None:
+    if strangers := [part for part in value or () if part not in PARTS]:
+        raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
+
+
+#: vLLM's backends for the tokens that data-parallel ranks swap before and after experts.
+EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
+
+
+#: vLLM's `compilation_config.cudagraph_mode`.
+CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
 @frozen
 class EngineSettings:
     """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
 
-    Each of `data_parallel_size` replicas is an engine of its own.  What is None
+    Each of `data_parallel_size` replicas is an engine of its own; those of a
+    mixture share its experts.  `unquantized` are the `PARTS` kept in BF16.
+    What is None
     is derived as the engine's version derives it (studies/defaults.py), among
     other things from how it is used: `usage_context` is its API server or its
     offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
     follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
     and `eviction` what is lost first; by default that of the same program:
-    "vllm" or "lru".
+    "vllm" or "lru".  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
@@ -91,14 +168,27 @@ class EngineSettings:
     scheduler_reserve_full_isl: bool | None = None
     watermark: float = field(default=0.0, validator=(ge(0), le(1)))
     async_scheduling: bool = True
-    quantization: str = field(default="none", validator=in_(tuple(QUANTIZATIONS)))
+    quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)))
+    unquantized: tuple[str, ...] | None = field(default=None, validator=_of_parts)
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
+    enforce_eager: bool = False
+    cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
+    enable_expert_parallel: bool = False
+    all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
+
+    def __attrs_post_init__(self) -> None:
+        if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:
+            raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
+                             f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
 
     @property
     def precision(self) -> Precision:
-        weights, activations = QUANTIZATIONS[self.quantization]
-        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype])
+        weights, activations, usual = QUANTIZATIONS[self.quantization]
+        kept = usual if self.unquantized is None else tuple(self.unquantized)
+        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
 
     @property
     def gpus(self) -> int:

@@ -14,11 +14,30 @@ def _by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
 
 
 @frozen
+class Boost:
+    """How a GPU's clock gives way to its power limit.
+
+    It draws more than its limit as long as it has `credit` (J), and earns that below it.  Kernels bound by arithmetic
+    then take `energy` times the joules that they take at the limit.  Without credit, where power at the boost clock,
+    less idle power, is q times what the limit leaves, they take q ** `slowing` times as long as at the boost clock.
+    `measured` says of families of kernels whose measurements were made at a lower clock, how much of that time
+    those bound by arithmetic take at the boost clock.
+    """
+
+    credit: float = field(converter=quantity, validator=gt(0))
+    energy: float = field(validator=ge(1))
+    slowing: float = field(validator=(ge(0), le(1)))
+    source: str
+    measured: Mapping[str, float] = field(factory=dict)
+
+
+@frozen
 class Power:
     """Watts drawn all the time, and joules per action on top.
 
     `idle` is the power of a GPU that waits, clocks up and memory powered;
     `flop` is per FLOP of the number format, `hbm` and `link` are per byte.
+    Without a `boost`, the clock is always the one that kernels were measured at.
     """
 
     idle: float = field(converter=quantity, validator=ge(0))
@@ -27,6 +46,7 @@ class Power:
     hbm: float = field(converter=quantity, validator=ge(0))
     link: float = field(converter=quantity, validator=ge(0))
     source: str
+    boost: Boost | None = None
 
 
 @frozen

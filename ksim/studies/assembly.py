@@ -8,24 +8,27 @@ from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.compute.model import Model
+from ksim.cost.clock import Clock
 from ksim.cost.network import Network, fabric
+from ksim.cost.oracles import peak
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt, Log
 from ksim.foundation.config import Choice
-from ksim.foundation.errors import DoesNotFit
+from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
-from ksim.specs.deployment import Shard
+from ksim.specs.deployment import Routing, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
-from ksim.studies.defaults import Defaults
+from ksim.studies.defaults import Defaults, graphs
 from ksim.studies.lookup import (
     engine_of,
     gpu_of,
@@ -37,6 +40,7 @@ from ksim.studies.lookup import (
     protocols_of,
     system_of,
 )
+from ksim.studies.routing import routing_of
 from ksim.studies.scenario import Scenario
 from ksim.studies.sizing import kv_blocks, limits
 
@@ -53,6 +57,7 @@ class Site:
     oracle: Any
     host: Host
     version: EngineVersion
+    routing: Routing = Routing()
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
@@ -69,36 +74,46 @@ class Site:
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
         return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),
-                   plugin("cost.oracles", oracle), host_of(scenario.host), version)
+                   plugin("cost.oracles", oracle), host_of(scenario.host), version,
+                   routing_of(scenario.routing, model))
 
     @property
     def shards(self) -> list[Shard]:
         """One rank's share in each pipeline stage."""
         serve = self.scenario.serve
-        return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision)
+        data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
+        return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
+                      serve.enable_expert_parallel, serve.all2all_backend, self.routing)
                 for stage in range(serve.pipeline_parallel_size)]
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
         """The GPUs that meet in each kind of collective, for a stage of an engine whose first GPU is *first*."""
-        width = self.scenario.serve.tensor_parallel_size
+        serve = self.scenario.serve
+        width = serve.tensor_parallel_size
         start = first + stage * width
-        return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width)}
+        alike = tuple(range(stage * width, serve.gpus * serve.data_parallel_size, serve.gpus))
+        return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": alike,
+                "expert": tuple(gpu + rank for gpu in alike for rank in range(width))}
 
     def timers(self, first: int = 0) -> list[StepTimer]:
         """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
-        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first))
+        captured = graphs(self.scenario.serve)
+        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
+                          self.host)
                 for stage, shard in enumerate(self.shards)]
 
 
 def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
     """Build *site*'s engines and the cluster around them."""
     scenario = site.scenario
-    engines = [_engine(site, number, env, log) for number in range(scenario.serve.data_parallel_size)]
+    ranks = scenario.serve.data_parallel_size
+    convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
+    engines = [_engine(site, number, env, log, convoy) for number in range(ranks)]
     router = plugin("cluster.routers", scenario.router)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine:
+def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: Convoy | None) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
@@ -106,7 +121,7 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log) -> Engine
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log)
+    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy)
 
 
 def _cache(site: Site, blocks: int) -> Cache:
@@ -121,10 +136,15 @@ def _cache(site: Site, blocks: int) -> Cache:
 
 
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
+    power, stages = site.gpu.power, len(site.shards)
+    clocks = [Clock(power, power.boost) for _ in range(stages)] if power.boost else []
     if site.scenario.detail == "step":
-        return WholeSteps(env, len(site.shards))
-    groups = [site.groups(stage, first) for stage in range(len(site.shards))]
-    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups])
+        return WholeSteps(env, stages, clocks)
+    if site.shards[0].data > 1:
+        raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {site.shards[0].data} share the"
+                                    f" experts of {site.model.name}; set it to 'step'")
+    groups = [site.groups(stage, first) for stage in range(stages)]
+    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups], clocks)
 
 
 def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
@@ -132,6 +152,6 @@ def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
     return EngineBuilt(
         engine=number, name=f"engine{number}", gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
-        peak_flops=gpu.flops[serve.precision.activations], peak_bandwidth=gpu.bandwidth,
+        peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
     )

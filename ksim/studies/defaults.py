@@ -5,9 +5,10 @@ from typing import Any
 from attrs import evolve, frozen
 
 from ksim.compute.model import Model
+from ksim.cost.graphs import Graphs
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.deployment import QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 
@@ -44,14 +45,43 @@ class Defaults:
         tokens = self.settings.max_num_batched_tokens or (length if whole else step.tokens)
         by_gpu = f"{self.version.name}, {usage}, {memory}"
         return [
+            *self._formats(),
             self._row("max_model_len", length, f"{self.model.name}: longest context of its config.json"),
             self._row("max_num_batched_tokens", tokens, "max_model_len: without chunked prefill a prompt must fit"
                       if whole else by_gpu),
             self._row("max_num_seqs", min(step.sequences, tokens), by_gpu if step.sequences <= tokens else
                       "max_num_batched_tokens: no more sequences than tokens"),
             self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
+            *self._graphs(min(step.sequences, tokens)),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
+
+    def _graphs(self, sequences: int) -> list[Derived]:
+        """What is captured; nothing with `enforce_eager`."""
+        settings, eager = self.settings, self.settings.enforce_eager
+        mode = settings.cudagraph_mode or ("NONE" if eager else "FULL_AND_PIECEWISE")
+        if eager and mode != "NONE":
+            raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
+        largest = settings.max_cudagraph_capture_size
+        sizes = () if mode == "NONE" else tuple(capture_sizes(settings.max_num_seqs or sequences, largest))
+        why = "cudagraph_mode" if mode == "NONE" else "twice max_num_seqs, at most 512" if largest is None else "as set"
+        return [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
+                self._row("cudagraph_capture_sizes", sizes, why)]
+
+    def _formats(self) -> list[Derived]:
+        """The quantization, what it leaves out, and the cache, as the checkpoint has them unless others are asked for.
+
+        A checkpoint's parts say nothing of weights in another format than its own.
+        """
+        settings, checkpoint = self.settings, self.model.decoder
+        config = f"{self.model.name}: config.json"
+        asked = {"quantization": settings.quantization, "kv_cache_dtype": settings.kv_cache_dtype}
+        name, cache = (Derived(key, getattr(checkpoint, key), config) if value == "auto" else
+                       Derived(key, value, "as set") for key, value in asked.items())
+        parts, source = checkpoint.unquantized, config
+        if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
+            parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
+        return [name, self._row("unquantized", parts, source), cache]
 
     def _row(self, setting: str, value: Any, source: str) -> Derived:
         given = getattr(self.settings, setting)
@@ -67,11 +97,29 @@ class Defaults:
                 raise ConfigError(f"serve.{setting}", f"{self.version.name} has no such setting")
 
 
-def capture_sizes(max_num_seqs: int) -> list[int]:
+def graphs(settings: EngineSettings) -> Graphs:
+    """The CUDA graphs that an engine with complete *settings* captures.
+
+    Whole graphs of steps that only decode are no larger than `max_num_seqs` asks for, as in vLLM.  FULL, of attention
+    that takes any batch in a graph, is taken to be what FlashAttention 3 makes of it: whole graphs of any step.
+    """
+    mode, seqs = settings.cudagraph_mode, settings.max_num_seqs
+    assert mode is not None and seqs is not None and settings.cudagraph_capture_sizes is not None, "complete them first"
+    sizes = tuple(sorted({*settings.cudagraph_capture_sizes}))
+    decodes = tuple(size for size in sizes if size <= seqs)
+    return Graphs(
+        full=decodes if mode.startswith("FULL") else (),
+        piecewise=sizes if mode.endswith("PIECEWISE") else (),
+        mixed=sizes if mode == "FULL" else (),
+        eager=settings.enforce_eager,
+    )
+
+
+def capture_sizes(max_num_seqs: int, largest: int | None = None) -> list[int]:
     """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
 
-    The largest is twice `max_num_seqs`, and at most 512.
+    The largest is twice `max_num_seqs`, and at most 512, unless *largest* is given.
     """
-    largest = min(2 * max_num_seqs, 512)
+    largest = largest or min(2 * max_num_seqs, 512)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
     return [size for size in sizes if size <= largest]

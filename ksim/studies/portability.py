@@ -123,7 +123,8 @@ def points(site: Site, batch: Batch) -> list[Point]:
     merged: dict[Span, int] = {}
     for timer in site.timers():
         for span, runs in timer.timeline(batch).counted():
-            merged[span] = merged.get(span, 0) + runs
+            if span.shape:  # what the host adds is no kernel
+                merged[span] = merged.get(span, 0) + runs
     return [_point(span, runs, site.gpu) for span, runs in merged.items()]
 
 

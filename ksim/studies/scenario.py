@@ -17,7 +17,7 @@ from ksim.workload.workload import Workload
 
 #: Keys that name files, which a scenario gives relative to its own place; of the catalogue's, if they end like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
-_PATHS = (*((key,) for key in _CATALOGUE), ("oracle", "path"), ("workload", "replay", "path"),
+_PATHS = (*((key,) for key in _CATALOGUE), ("oracle", "path"), ("routing", "path"), ("workload", "replay", "path"),
           ("workload", "synthetic", "prompt", "path"), ("workload", "synthetic", "output", "path"))
 
 
@@ -29,7 +29,8 @@ class Scenario:
     stands for the GPU's usual system where no `system` is named; `engine` is the
     release whose behaviour and defaults are simulated.  Without an `oracle`,
     kernels are priced by what was `measured` on the GPU, or, where it has no
-    profile, by what was `learned` on others.  Plug-ins are
+    profile, by what was `learned` on others.  `routing` says how popular a
+    mixture's experts are (studies/routing.py).  Plug-ins are
     names, tables with a name and options, or ``package.module:Class``.
     """
 
@@ -42,7 +43,9 @@ class Scenario:
     serve: EngineSettings = EngineSettings()
     router: Choice = Choice("round_robin")
     oracle: Choice | None = None
-    collectives: tuple[str, ...] = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric")
+    routing: Choice = Choice("uniform")
+    collectives: tuple[str, ...] = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric",
+                                    "deepep")
     host: str = "default"
     slo: Slo = Slo()
     detail: str = field(default="step", validator=in_(("step", "kernel")))

@@ -1,10 +1,11 @@
 """Run a scenario to its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import simpy
 
 from ksim.flow.events import Log
+from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
@@ -19,13 +20,20 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> R
     `on_end` is called for each request that ends.  Raises KsimError for a
     scenario that cannot be built, or a workload that cannot be read.
     """
-    env, log, ledger = simpy.Environment(), Log(), Ledger()
-    site = Site.of(scenario)
+    ledger = Ledger()
+    return play(Site.of(scenario), scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
+
+
+def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
+         ledger: Ledger | None = None) -> Result:
+    """Serve *requests*, ordered by arrival, with the engines of *site*; the scenario's workload is not looked at,
+    but for its `max_concurrency`."""
+    env, log, scenario = simpy.Environment(), Log(), site.scenario
     cluster = build(site, env, log, on_end)
-    env.process(cluster.serve(scenario.workload.requests(scenario.seed, ledger)))
+    env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
-    return Result(log, _labels(site.scenario), _limits(site.scenario), site.scenario.to_toml(), ledger.remarks())
+    return Result(log, _labels(scenario), _limits(scenario), scenario.to_toml(), ledger.remarks() if ledger else ())
 
 
 def _labels(scenario: Scenario) -> dict[str, str | int | float | bool | None]:

@@ -20,6 +20,8 @@ from ksim.specs.hardware import Gpu, System
 #: CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: what is left of the memory that two H200 runs
 #: of vLLM 0.22 used, after weights, KV cache and the activations below (llama-3.1-8b, qwen3-30b-a3b).
 RESERVED = 0.8 * GIB
+#: Tokens that vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
+EXPERT_TOKENS = 16 * 1024
 
 
 @frozen
@@ -69,7 +71,8 @@ def _working_set(kernel: Kernel | Collective | None) -> float:
     if isinstance(kernel, Gemm):
         return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
     if isinstance(kernel, GroupedGemm):
-        return kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
+        chunk = min(1.0, EXPERT_TOKENS / kernel.tokens)
+        return chunk * kernel.rows * (kernel.k + kernel.n) * DType.BF16.bytes
     return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
 
 
@@ -107,7 +110,9 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
 
 def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
     """Whether one sequence of the full length fits at this tensor-parallel size."""
-    shard = Shard(tensor=ways, precision=settings.precision)
+    data = settings.data_parallel_size if model.decoder.top_k else 1
+    shard = Shard(tensor=ways, precision=settings.precision, data=data,
+                  expert_parallel=settings.enable_expert_parallel)
     try:
         part = memory(model, shard, gpu, settings)
     except ConfigError:  # a size that does not divide the heads

@@ -123,8 +123,8 @@ def test_active_parameters_count_the_experts_that_see_a_token():
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
     ({"layer_types": ["full_attention", "linear_attention"]},
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
-    ({"quantization_config": {"quant_method": "fp8"}},
-     "small.json: quantization_config: is not read; leave it out and set the engine's quantization instead"),
+    ({"quantization_config": {"quant_method": "awq"}}, "small.json: quantization_config: 'awq' in this form is not"
+                                                       " read; leave it out and set the engine's quantization instead"),
 ])
 def test_what_is_refused(small, settings, problem):
     with pytest.raises(ConfigError) as error:
@@ -133,12 +133,25 @@ def test_what_is_refused(small, settings, problem):
 
 
 def test_a_multimodal_config_is_read_by_its_language_part(model):
-    """Kimi K2.5's has in `text_config` what Kimi K2's has at the top, and a quantization beside it is still refused."""
+    """Kimi K2.5's has in `text_config` what Kimi K2's has at the top; its quantization may stand in there or beside."""
     whole = catalog.load("models", "kimi-k2.5")
     assert kimi_k25(Config("mine", whole)) == kimi_k25(Config("mine", whole["text_config"]))
     assert model("kimi-k2.5").parameters() == model("kimi-k2").parameters()
-    with pytest.raises(ConfigError, match="mine: quantization_config: is not read"):
-        kimi_k25(Config("mine", {**whole, "quantization_config": {"quant_method": "compressed-tensors"}}))
+    inner = dict(whole["text_config"])
+    beside = {**whole, "quantization_config": inner.pop("quantization_config"), "text_config": inner}
+    assert kimi_k25(Config("mine", beside)) == kimi_k25(Config("mine", whole))
+
+
+def test_where_ranks_divide_their_tokens_each_has_shared_experts_whole(model):
+    """Of two tensor-parallel ranks with whole experts and another data rank, as in vLLM; else each has a slice."""
+    v3, scattered = model("deepseek-v3"), Shard(tensor=2, data=2, expert_parallel=True)
+    for shard, rows, size in (
+            (scattered, 50, 2048), (Shard(tensor=2, data=2), 100, 1024), (Shard(tensor=2), 100, 1024)):
+        kernels = {op.label: op.kernel for op in v3.graph(100, 1, shard).blocks[2].ops}
+        assert kernels["shared_gate_up"] == Gemm(rows, 2 * size, 7168)
+        assert kernels["shared_down"] == Gemm(rows, 7168, size)
+    shared = [op for op in v3.decoder.layers[-1] if op.label in ("shared_gate_up", "shared_down")]
+    assert sum(op.weights(Sizes(v3.decoder.sizes), scattered) for op in shared) == 3 * 7168 * 2048 * 2
 
 
 def test_shared_experts_add_partial_sums_that_others_reduce(model):

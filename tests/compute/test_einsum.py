@@ -15,7 +15,7 @@ from ksim.specs.deployment import Precision, Shard
 
 #: Llama 3.1 8B's sizes and 8 experts of 512, in a step of 100 tokens, 10 sampled, 2 experts each.
 SIZES = Sizes({"m": 4096, "K": 8, "r": 4, "i": 6, "h": 128, "F": 14336, "g": 2, "V": 128256,
-               "E": 8, "f": 512, "t": 100, "s": 10, "x": 200})
+               "E": 8, "f": 512, "t": 100, "T": 100, "s": 10, "x": 200, "top_k": 2})
 SPREAD = loads(100, 2, 8)
 WHOLE, HALF = Shard(), Shard(tensor=2)
 FP8 = Shard(precision=Precision(DType.FP8, DType.FP8, DType.FP8))
@@ -44,12 +44,12 @@ def test_a_contracted_parallel_index_is_followed_by_an_all_reduce():
 def test_biases_are_parameters_of_the_result():
     assert op("tm,miKh->tiKh", "qkv", bias=True).parameters(SIZES) == 25_165_824 + 6144
     assert op("tKrh,Krhm->tm", "o_proj", bias=True).parameters(SIZES) == 16_777_216 + 4096
-    assert op("tm,Emgf->xgf", "experts", routed="E", bias=True).parameters(SIZES) == 8 * 1024 * 4096 + 8 * 1024
+    assert op("Tm,Emgf->xgf", "experts", routed="E", bias=True).parameters(SIZES) == 8 * 1024 * 4096 + 8 * 1024
 
 
 def test_experts_gather_tokens_and_are_summed_by_an_operation_of_their_own():
     """100 tokens go to 2 of 8 experts each: 25 rows an expert, and 100 different ones to read."""
-    gate_up = op("tm,Emgf->xgf", "gate_up", parallel="f", routed="E")
+    gate_up = op("Tm,Emgf->xgf", "gate_up", parallel="f", routed="E")
     down = op("xf,Efm->xm", "down", parallel="f", routed="E")
     assert gate_up.parameters(SIZES) == 33_554_432  # 8 x 4096 x 2 x 512
     assert launched(gate_up) == {"gate_up": GroupedGemm(SPREAD, 1024, 4096, 100, inputs=100)}
@@ -65,7 +65,7 @@ def test_fp8_activations_are_quantized_before_the_product():
 
 
 def test_tokens_are_quantized_once_however_many_experts_they_go_to():
-    assert launched(op("tm,Emgf->xgf", "gate_up", routed="E"), FP8)["gate_up_quantize"].read_bytes == 819_200
+    assert launched(op("Tm,Emgf->xgf", "gate_up", routed="E"), FP8)["gate_up_quantize"].read_bytes == 819_200
 
 
 def test_weights_alone_in_fp8_need_no_quantizing():

@@ -45,6 +45,13 @@ PUBLISHED = {
     "qwen3.5-397b-a17b": (396_346_350_336, 30_720),
     "qwen3-next-80b-a3b": (79_674_391_296, 24_576),
     "glm-5": (743_911_199_232, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
+    "qwen3-235b-a22b": (235_093_634_560, 192_512),
+    # Counted by hand in the table of the model card (arXiv 2508.10925): "116.83 B" and "20.91 B".
+    "gpt-oss-120b": (116_829_156_672, 73_728),
+    "gpt-oss-20b": (20_914_757_184, 49_152),
+    # But for a bias of the router's score for each expert and layer: 228,689,764,864 with them.
+    "minimax-m2": (228_689_764_864 - 62 * 256, 253_952),
+    "minimax-m2.5": (228_689_764_864 - 62 * 256, 253_952),
 }
 
 
@@ -71,13 +78,19 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("qwen3.5-397b-a17b", 17_349_040_896),  # "A17B": 502 of 512 in 60 layers
     ("qwen3-next-80b-a3b", 3_874_929_408),  # "A3B": 502 of 512 in 48 layers, and both ends 0.62
     ("glm-5", 41_784_709_632),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
+    ("qwen3-235b-a22b", 22_190_763_520),  # "22 B activated" (its model card)
+    # "5.13 B" and "3.61 B" (arXiv 2508.10925), which leave out the embedding of 201,088 x 2,880
+    ("gpt-oss-120b", 5_132_849_472 + 201_088 * 2880),
+    ("gpt-oss-20b", 3_608_307_264 + 201_088 * 2880),
+    ("minimax-m2", 11_030_537_216),  # "10 B active" (its model card), and 0.6 B of an embedding
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active
 
 
 @pytest.mark.parametrize("name, length", [
-    ("llama-3.1-8b", 131_072), ("qwen3-8b", 40_960), ("phi-4", 16_384), ("gemma-2-9b", 8_192)])
+    ("llama-3.1-8b", 131_072), ("gpt-oss-120b", 131_072), ("minimax-m2", 196_608),
+    ("qwen3-8b", 40_960), ("phi-4", 16_384), ("gemma-2-9b", 8_192)])
 def test_max_length(model, name, length):
     assert model(name).max_length == length
 

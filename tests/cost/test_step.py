@@ -4,11 +4,13 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
 from ksim.cost.energy import joules, sent_joules
+from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.oracles import estimate
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
@@ -32,18 +34,37 @@ def timer(model: str = "gemma-2-2b", tensor: int = 1) -> StepTimer:
 
 
 def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, float]:
-    """Seconds, joules, FLOP and bytes of every launch, each asked for by itself."""
-    totals = [0.0] * 4
-    for _, kernel in timer.model.graph(batch.tokens, batch.samples, timer.shard).over(batch):
+    """Seconds, joules, FLOP and bytes of every launch, each asked for by itself; of the host's doings, seconds."""
+    costs, (how, tokens) = timer.host.inputs, timer.graphs.of(batch)
+    totals = [costs.copy + costs.copy_sequence * batch.sequences, 0.0, 0.0, 0.0]
+    for label, kernel in timer.model.graph(tokens, batch.samples, timer.shard).over(batch):
+        gaps = {Launching.COMPILED: 1, Launching.PIECEWISE: 2 * (label == "o_proj")}  # once a layer
+        totals[0] += costs.gap * gaps.get(how, 0)
         if isinstance(kernel, Collective):
             ranks = timer.groups[kernel.group]
             sent = timer.network.route(kernel, ranks).sent * kernel.bytes
             amounts = [timer.network.seconds(kernel, ranks), sent_joules(sent, timer.gpu.power), 0, 0]
         else:
-            amounts = [estimate(timer.oracle, kernel, timer.gpu).seconds, joules(kernel, timer.gpu.power),
-                       kernel.work.flops, kernel.work.bytes]
+            found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.boost.measured
+            pace = cool.get(kernel.family, 1.0) if (found.bound, found.source) == ("compute", "measured") else 1.0
+            amounts = [pace * found.seconds, joules(kernel, timer.gpu.power), kernel.work.flops, kernel.work.bytes]
         totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
     return tuple(totals)
+
+
+def test_a_step_waits_for_the_experts_of_all_ranks():
+    """Longer where others have more tokens, by default as many; in graphs all of them have what the fullest has."""
+    for eager in (True, False):
+        serve = {"data_parallel_size": 4, "enable_expert_parallel": True, "max_model_len": 8192, "enforce_eager": eager}
+        pricer = Site.of(Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "serve": serve})).timers()[0]
+        alone, alike, default, busy = (pricer.timeline(BATCH, brought).seconds for brought in (
+            (63, 0, 0, 0), (63, 63, 63, 63), (), (63, 1000, 2000, 937)))
+        assert (alone < alike) if eager else (alone == alike)
+        assert alike == default < busy
+
+
+def test_without_data_ranks_it_is_no_matter_what_others_do():
+    assert timer().timeline(BATCH, (4000,)) == timer().timeline(BATCH)
 
 
 sequences = st.one_of(st.tuples(st.just(1), st.integers(1, 8000)), st.tuples(st.integers(2, 500), st.integers(0, 7000)))
@@ -59,12 +80,15 @@ def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
     timeline = pricer.timeline(step)
     totals = (timeline.seconds, timeline.joules, timeline.flops, timeline.bytes)
     # Kernels that are priced together differ in the last digits.
-    assert totals == pytest.approx(one_by_one(pricer, step), rel=1e-8)
-    spans = list(timeline)
-    assert totals == pytest.approx([sum(getattr(span, name) for span in spans)
-                                    for name in ("seconds", "joules", "flops", "bytes")], rel=1e-12)
-    assert [span.shape for span in spans] == [
-        kernel for _, kernel in pricer.model.graph(step.tokens, step.samples, pricer.shard).over(step)]
+    expected, spans = one_by_one(pricer, step), list(timeline)
+    assert totals == pytest.approx(expected, rel=1e-8)
+    sums = [sum(getattr(span, name) for span in spans) for name in ("seconds", "joules", "flops", "bytes")]
+    assert totals == pytest.approx(sums, rel=1e-12)
+    assert timeline.clocked == pytest.approx(sum(span.seconds for span in spans if span.bound == "compute"))
+    _, tokens = pricer.graphs.of(step)
+    launched = [kernel for _, kernel in pricer.model.graph(tokens, step.samples, pricer.shard).over(step)]
+    assert [span.label for span in (spans[0], spans[-1])] == ["inputs", "gaps"]
+    assert [span.shape for span in spans[1:-1]] == launched
 
 
 def test_steps_of_equal_tokens_and_samples_share_one_plan():
@@ -78,9 +102,10 @@ def test_steps_of_equal_tokens_and_samples_share_one_plan():
 def test_equal_layers_are_folded_and_share_their_attention():
     """26 layers, every other one with a window: 13 laps of two attentions that the batch fills in."""
     timeline = timer().timeline(BATCH)
-    assert [lap.repeat for lap in timeline.laps] == [1, 13, 1]
-    assert len(timeline.fills) == 2
-    assert [span.shape.keys for span in timeline.fills] == [701 + 4096 + 261, 701 + 5001 + 261]
+    assert [lap.repeat for lap in timeline.laps] == [1, 1, 13, 1, 1]
+    *attention, inputs = timeline.fills
+    assert [span.shape.keys for span in attention] == [701 + 4096 + 261, 701 + 5001 + 261]
+    assert inputs.label == "inputs"
 
 
 def test_what_a_batch_has_nothing_of_leaves_no_hole():
@@ -105,7 +130,7 @@ def test_the_oracle_is_asked_once_for_each_shape():
             asked[kernel.family] += 1
             return 1e-6
 
-    pricer = StepTimer(site().model, site().shards[0], site().gpu, Counting(), site().network, {})
+    pricer = evolve(timer(), oracle=Counting())
     pricer.timeline(Batch.of((1, 700), (63, 0)))
     first = Counter(asked)
     pricer.timeline(Batch.of((1, 5000), (63, 64)))
@@ -155,9 +180,38 @@ def test_stages_divide_the_step():
     whole = timer().timeline(BATCH)
     stages = [timer.timeline(BATCH) for timer in site(pipeline=2).timers()]
     sends = sum(span.seconds for stage in stages for span in stage if span.family == "send")
-    assert sum(stage.seconds for stage in stages) == pytest.approx(whole.seconds + sends, rel=1e-12) and sends > 0
+    copied = next(iter(whole)).seconds  # inputs come to both
+    taken = sum(span.seconds for stage in stages for span in stage if span.family == "gaps")
+    gaps = sum(span.seconds for span in whole if span.family == "gaps")
+    assert sum(stage.seconds for stage in stages) == pytest.approx(
+        whole.seconds + sends + copied + taken - gaps, rel=1e-12) and sends > 0
     assert [[span.label for span in stage].count("attention") for stage in stages] == [13, 13]
     assert [[span.label for span in stage].count("lm_head") for stage in stages] == [0, 1]
+
+
+def test_a_step_is_padded_to_the_graph_that_it_is_replayed_in():
+    """Three decodes to four, 62 tokens with a chunk to 64, and 600 to none."""
+    pricer = timer()
+    for batch, launch, tokens in ((Batch.of(*[(1, 700)] * 3), "CUDA graph", 4),
+                                  (BATCH, "piecewise CUDA graphs", 64),
+                                  (Batch.of((600, 0)), "compiled code", 600)):
+        timeline = pricer.timeline(batch)
+        (rows,) = {span.shape.m for span in timeline if span.label == "qkv"}
+        assert (timeline.launch, rows) == (launch, tokens)
+
+
+def test_launching_takes_longer_the_less_of_it_a_graph_does():
+    """26 layers of eleven kernels: 0.3 ms, a few, and more than ten."""
+    pricer = timer()
+    replayed, pieces, compiled = (pricer.timeline(batch) for batch in (
+        Batch.of((1, 700)), Batch.of((2, 0)), Batch.of((513, 0))))
+    costs = pricer.host.worker
+    assert replayed.launch_seconds == costs.replay
+    assert pieces.launch_seconds == pytest.approx(costs.replay + 26 * costs.piece)
+    kernels = sum(1 for span in compiled if span.label not in ("inputs", "gaps"))
+    assert compiled.launch_seconds == pytest.approx(kernels * costs.compiled)
+    eager = evolve(pricer, graphs=Graphs(eager=True)).timeline(Batch.of((1, 700)))
+    assert eager.launch == "one by one" and eager.launch_seconds == pytest.approx(kernels * costs.eager)
 
 
 def test_a_stage_without_samples_has_no_logits():

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from ksim.compute.einsum import Gather, Map
+from ksim.compute.einsum import Attend, Einsum, Gather, Map
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
@@ -13,6 +13,7 @@ from ksim.compute.model import Config, Model
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
+from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
 NAMES = catalog.entries("models")
@@ -48,12 +49,14 @@ def operations(name: str):
 def of_products(name: str) -> int:
     """Active parameters that meet a token in a matrix product.
 
-    Not those of norms and convolutions, nor an embedding that is not the head too.
+    Not norms, convolutions, sinks or biases, nor an embedding that is not the head too.
     """
     sizes = Sizes(model(name).decoder.sizes)
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Gather))
-    norms = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map | AttendLinear))
-    return model(name).active_parameters() - norms - (0 if model(name).decoder.tied else looked_up)
+    others = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map | Attend | AttendLinear))
+    active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
+    biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Einsum))
+    return model(name).active_parameters() - others - biases - (0 if model(name).decoder.tied else looked_up)
 
 
 def test_every_architecture_has_a_model_to_try_it_with():
@@ -90,10 +93,13 @@ def test_the_cache_written_is_the_cache_held(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensor_shards_sum_to_the_whole(name):
-    """Up to what every rank holds: norms, routers, and latent vectors with the projections down to them."""
+    """Up to what every rank holds: norms, routers, latent vectors with the projections down to them, and biases of
+    what the ranks add up."""
     half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
     shared = sum(op.weights(sizes, WHOLE) for op in operations(name) if not getattr(op, "parallel", ""))
-    heads_norms = sum(op.weights(sizes, WHOLE) for op in operations(name)
+    shared += sum(2 * op.biases(sizes, half) - op.biases(sizes, WHOLE) for op in operations(name)
+                  if isinstance(op, Einsum) and op.parallel) * DType.BF16.bytes
+    heads_norms = sum(2 * op.weights(sizes, half) - op.weights(sizes, WHOLE) for op in operations(name)
                       if isinstance(op, Map) and op.scale and op.parallel)
     assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
     shared_cache = sum(op.cache_per_token(sizes, WHOLE) for op in operations(name) if isinstance(op, REPLICATED))
@@ -104,7 +110,8 @@ def test_tensor_shards_sum_to_the_whole(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_one_rank_sends_nothing_and_two_sum_what_they_contract(name):
     assert not [kernel for _, kernel in launches(name) if isinstance(kernel, Collective)]
-    messages = [kernel for _, kernel in launches(name, Shard(tensor=2)) if isinstance(kernel, Collective)]
+    messages = [kernel for label, kernel in launches(name, Shard(tensor=2))
+                if isinstance(kernel, Collective) and label != "qk_norm_all_reduce"]
     hidden = BATCH.tokens * model(name).decoder.sizes["m"] * 2
     assert [message.bytes for message in messages if message.kind == "all_reduce"] == (
         [hidden] * (1 + 2 * model(name).layers))

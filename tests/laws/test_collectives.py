@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Collective
 from ksim.cost.collectives import KINDS
 from ksim.cost.network import Network, fabric
+from ksim.cost.protocols import DEEPEP
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.studies.lookup import protocols_of
@@ -58,7 +59,7 @@ def promised(kind: str, ranks: list[int]) -> dict[tuple[int, int], set[int]]:
         "reduce_scatter": {(ranks[piece], piece): everyone for piece in pieces},
         "all_to_all": {(ranks[piece], piece): everyone for piece in pieces},
         "send": {(ranks[-1], piece): {ranks[0]} for piece in pieces},
-    }[kind]
+    }.get(kind) or promised("all_to_all", ranks)  # DeepEP's, where as many tokens go to each rank
 
 
 @pytest.mark.parametrize("name, kind, size", taken())
@@ -96,7 +97,8 @@ def test_every_kind_is_done_by_some_algorithm():
 
 #: Bytes that each GPU must send and receive at least, for each byte of the message among n.
 LEAST = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
-         "reduce_scatter": lambda n: (n - 1) / n, "all_to_all": lambda n: (n - 1) / n, "send": lambda n: 0.0}
+         "reduce_scatter": lambda n: (n - 1) / n, "all_to_all": lambda n: (n - 1) / n, "send": lambda n: 0.0,
+         **dict.fromkeys((protocol.kind for protocol in DEEPEP), lambda n: (n - 1) / n)}
 #: The same where the switch adds up: what it adds passes a link once.
 MERGED = {"all_reduce": lambda n: 1.0}
 

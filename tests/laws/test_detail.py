@@ -16,8 +16,9 @@ from ksim.runtime.ranks import Exchange
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.specs.hosts import as_toml, host
 
-TIMES = {"time", "scheduled", "start", "end"}
+TIMES = {"time", "scheduled", "prepared", "start", "end", "taken", "paces"}
 
 #: Two layers, four KV heads: its steps have few kernels, and can be cut in four.
 TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
@@ -32,15 +33,6 @@ interconnect = "nvlink"
 inside = { bandwidth = "450 GB/s", efficiency = 0.824 }
 network = { bandwidth = "50 GB/s", efficiency = 0.95 }
 """
-FREE = """
-name = "free"
-schedule = 0
-schedule_sequence = 0
-launch = 0
-output = 0
-output_sequence = 0
-source = "a test"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny")
     (path / "config.json").write_text(json.dumps(TINY))
     (path / "pairs.toml").write_text(PAIRS)
-    (path / "free.toml").write_text(FREE)
+    (path / "free.toml").write_text(as_toml(host()))
     return path
 
 
@@ -83,7 +75,8 @@ def facts(log: Log) -> list[tuple[Any, ...]]:
 
 def times(log: Log) -> list[float]:
     def of(event: Event) -> list[float]:
-        return [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
+        found = [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
+        return [time for value in found for time in (value if isinstance(value, tuple) else (value,))]
 
     return [time for event in log.events for time in of(event)]
 

@@ -163,8 +163,9 @@ class _Engine:
         start = self.now + HOST
         end = start + sum(lane.seconds for lane in lanes)
         blocks = sum(-(-job.request.prompt // 16) for job in self.running)
-        self.events.append(Stepped(end + 1e-4, self.id, self.index, self.now, start, end, batch, len(self.waiting),
-                                   len(self.running), blocks, lanes))
+        taken = end + 1e-4
+        self.events.append(Stepped(taken, self.id, self.index, self.now, start, start, end, taken, batch,
+                                   len(self.waiting), len(self.running), blocks, lanes))
         self.now, self.index = end + 1e-4, self.index + 1
 
 
@@ -213,7 +214,7 @@ def pipelined(steps: int = 6) -> Log:
         batch = Batch.of((64, 0) if index == 0 else (1, 63 + index))
         lanes = timelines(batch, ranks=2, stages=2)
         end = start + sum(lane.seconds for lane in lanes)
-        events.append(Stepped(end, 0, index, start, start, end, batch, 0, 1, 5, lanes))
+        events.append(Stepped(end, 0, index, start, start, start, end, end, batch, 0, 1, 5, lanes))
         start += lanes[0].seconds
     last = events[-1].time
     events += [Emitted(last, 3, 0, 0, steps - 1), Finished(last, 3, 0)]

@@ -1,6 +1,7 @@
 import re
 from pathlib import Path
 
+from ksim.results.attribution.phases import phases
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
 
@@ -25,6 +26,10 @@ def test_every_column_is_explained():
     for heading, table in (("requests.parquet", result.requests), ("steps.parquet", result.steps),
                            ("kernels.csv", result.kernels)):
         assert sorted(entries(heading)) == sorted(table.column_names)
+
+
+def test_every_phase_is_explained():
+    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"])]
 
 
 def test_every_plot_is_explained(tmp_path):

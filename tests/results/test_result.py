@@ -13,7 +13,8 @@ from ksim.results.result import Result
 
 from . import by_hand, fabricate
 
-FILES = {"summary.json", "scenario.toml", "requests.parquet", "steps.parquet", "kernels.csv", "trace.json.gz"}
+FILES = {"summary.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet", "kernels.csv",
+         "trace.json.gz"}
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -34,6 +35,7 @@ def test_a_saved_run_holds_what_the_result_says(result, tmp_path):
     assert (summary["slo_ttft_ms"], summary["slo_tpot_ms"]) == (1200.0, None)
     assert parquet.read_table(run / "requests.parquet").equals(result.requests)
     assert parquet.read_table(run / "steps.parquet").equals(result.steps)
+    assert parquet.read_table(run / "attribution.parquet").equals(result.attribution)
     rows = list(csv.DictReader((run / "kernels.csv").open()))
     assert [row["label"] for row in rows] == result.kernels["label"].to_pylist()
     assert (run / "scenario.toml").read_text() == "seed = 1\n"

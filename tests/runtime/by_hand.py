@@ -1,10 +1,10 @@
 """Engines of which every time is set by hand, and a cluster that plays requests on them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import simpy
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.routers.round_robin import RoundRobin
@@ -19,10 +19,11 @@ from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
+from tests.specs.hosts import host
 
-FREE = Host("free", 0, 0, 0, 0, 0, "a test")
+FREE = host()
 #: 2 s before each step, 3 s after it.
-SLOW = Host("slow", schedule=1, schedule_sequence=0, launch=1, output=3, output_sequence=0, source="a test")
+SLOW = host(core={"schedule": 1, "update": 3}, worker={"prepare": 1})
 
 Seconds = float | Callable[[Batch], float]
 
@@ -37,17 +38,23 @@ class Timer:
     """Stands for a step timer; `seconds` is what a step takes, or says it of the batch."""
 
     seconds: Seconds
+    launch: float = 0.0
 
-    def timeline(self, batch: Batch) -> Timeline:
-        return timeline(self.seconds(batch) if callable(self.seconds) else self.seconds)
+    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
+        seconds = self.seconds(batch) if callable(self.seconds) else self.seconds
+        return evolve(timeline(seconds), launch_seconds=self.launch)
 
 
 def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Seconds, ...] = (10.0,),
-           host: Host = FREE, blocks: int = 1000, policy: Any = None, **settings: Any) -> Engine:
-    """An engine with a pipeline stage for each of *steps*; *settings* are those of its scheduler."""
+           host: Host = FREE, launch: float = 0.0, blocks: int = 1000, policy: Any = None, **settings: Any) -> Engine:
+    """An engine with a pipeline stage for each of *steps*, whose launches take *launch* seconds of a CPU.
+
+    *settings* are those of its scheduler.
+    """
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 1000, **settings}
     scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), KVCache(blocks, 16))
-    return Engine(number, env, scheduler, [Timer(seconds) for seconds in steps], WholeSteps(env, len(steps)), host, log)
+    return Engine(number, env, scheduler, [Timer(seconds, launch) for seconds in steps],
+                  WholeSteps(env, len(steps)), host, log, len(steps))
 
 
 def play(requests: Iterable[Request], *, engines: int = 1, router: Any = None, max_concurrency: int | None = None,

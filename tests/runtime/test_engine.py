@@ -2,12 +2,13 @@
 
 import pytest
 import simpy
-from attrs import evolve, frozen
+from attrs import frozen
 
-from ksim.flow.events import Admitted, Finished, Log, Preempted, Rejected, Stepped
+from ksim.flow.events import Admitted, Finished, Log, Preempted, Received, Rejected, Stepped
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-from tests.runtime.by_hand import FREE, SLOW, engine, play, token_times
+from tests.runtime.by_hand import SLOW, engine, play, token_times
+from tests.specs.hosts import host
 
 ONE = Request(0, 0.0, prompt=5, output=3)
 
@@ -54,10 +55,52 @@ def test_the_first_token_leaves_with_the_last_chunk_of_the_prompt():
 
 
 def test_the_host_takes_longer_over_more_sequences():
-    host = evolve(FREE, schedule_sequence=1, output_sequence=2)
-    log = play([Request(i, 0.0, 5, 1) for i in range(3)], host=host).log
+    slow = host(core={"schedule_sequence": 1, "update_sequence": 2}, worker={"prepare_sequence": 3},
+                client={"deliver_sequence": 5})
+    log = play([Request(i, 0.0, 5, 1) for i in range(3)], host=slow).log
     (step,) = log.of(Stepped)
-    assert (step.start, step.end, step.time) == (3, 13, 19)
+    assert (step.prepared, step.start, step.end, step.taken, step.time) == (12, 12, 22, 28, 43)
+
+
+def test_the_gpu_starts_before_all_is_launched_and_does_not_end_before():
+    """Inputs are there at 1; a step of 10 s whose launches take 4 ends at 11, one whose launches take 30 at 31."""
+    for launch, end in ((4.0, 11), (30.0, 31)):
+        log = play([Request(0, 0.0, 5, 1)], host=host(worker={"prepare": 1}), launch=launch).log
+        assert [(step.start, step.end) for step in log.of(Stepped)] == [(1, end)]
+
+
+def test_one_gpu_is_driven_by_the_loop_itself_several_are_not():
+    """Launches of 30 s keep the loop from making the second step; workers of their own let it.
+
+    Their GPUs have the first token at 31: stage 0 is launched at 30, and stage 1 works for a second after it.
+    """
+    one = play([ONE], launch=30.0, async_scheduling=True).log
+    assert [step.scheduled for step in one.of(Stepped)] == [0, 30, 60]
+    two = play([ONE], steps=(1.0, 1.0), launch=30.0, async_scheduling=True).log
+    assert [step.scheduled for step in two.of(Stepped)][:2] == [0, 0]
+    assert [step.start for step in two.of(Stepped)][:2] == [0, 31]
+
+
+def test_requests_come_in_one_by_one_and_late():
+    """Accepted at 2, 4 and 6, and 5 later with the engine; more for longer prompts."""
+    client = {"accept": 2, "travel": 5, "travel_token": 0.1}
+    log = play([Request(0, 0.0, 10, 1), Request(1, 0.0, 20, 1), Request(2, 0.0, 10, 1)], host=host(client=client)).log
+    assert [(event.request_id, event.time) for event in log.of(Received)] == [(0, 8), (1, 11), (2, 12)]
+    assert [event.time for event in log.of(Admitted)] == [8, 18, 18]
+
+
+def test_an_engine_that_slept_takes_some_time_to_wake_up():
+    """Whoever comes in the meantime is in the first batch."""
+    log = play([Request(0, 100.0, 5, 1), Request(1, 101.0, 5, 1)], host=host(core={"wake": 2})).log
+    assert [event.time for event in log.of(Admitted)] == [102, 102]
+
+
+def test_tokens_reach_the_users_in_order_while_the_engine_goes_on():
+    """Each step of 10 s takes 25 s to deliver; a step is scheduled when the one before is taken in."""
+    log = play([ONE], host=host(client={"deliver": 25})).log
+    assert [(step.scheduled, step.taken, step.time) for step in log.of(Stepped)] == [
+        (0, 10, 35), (10, 20, 45), (20, 30, 55)]
+    assert [event.time for event in log.of(Finished)] == [55]
 
 
 def test_no_token_of_a_request_comes_from_a_step_that_begins_before_the_last_one_is_known():

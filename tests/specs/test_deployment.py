@@ -26,6 +26,10 @@ def test_ends_of_a_pipeline():
 @pytest.mark.parametrize("settings, precision", [
     ({}, Precision(DType.BF16, DType.BF16, DType.BF16)),
     ({"quantization": "fp8"}, Precision(DType.FP8, DType.FP8, DType.BF16)),
+    ({"quantization": "nvfp4", "unquantized": ["attention"]},
+     Precision(DType.NVFP4, DType.NVFP4, DType.BF16, ("attention",))),
+    ({"quantization": "mxfp4"},
+     Precision(DType.MXFP4, DType.BF16, DType.BF16, ("attention", "mlp", "shared_experts"))),
     ({"quantization": "fp8_w8a16", "kv_cache_dtype": "fp8"}, Precision(DType.FP8, DType.BF16, DType.FP8)),
 ])
 def test_precision_follows_from_vllms_settings(settings, precision):
@@ -40,6 +44,9 @@ def test_gpus_of_an_engine():
     ({"tensor_parallel_size": 0}, "'tensor_parallel_size' must be > 0: 0"),
     ({"gpu_memory_utilization": 1.5}, "'gpu_memory_utilization' must be <= 1: 1.5"),
     ({"quantization": "fp6"}, "'quantization' must be in"),
+    ({"unquantized": ["heads"]}, "'unquantized' must be some of attention, mlp, shared_experts, experts, not 'heads'"),
+    ({"all2all_backend": "naive"}, "'all2all_backend' must be in"),
+    ({"all2all_backend": "deepep_low_latency", "data_parallel_size": 2}, "sends tokens to whole experts; set enable"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
 def test_settings_that_cannot_be(table, problem):

@@ -43,7 +43,8 @@ def test_quantities_are_read_with_their_units():
     ({"sms": "many"}, "sms: expected a whole number, not 'many'"),
     ({"flops": {}}, "Length of 'flops' must be >= 1: 0"),
     ({"flops": {"bf16": 0}}, "'flops' must be > 0: 0.0"),
-    ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32)"),
+    ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32, fp8_block, nvfp4,"
+                            " mxfp4, int4_block)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
                  " nvlink, pcie, power, system, source"),
 ])
@@ -125,7 +126,8 @@ def test_nvlink_reaches_what_nccl_counts(name, links, each):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_but_those_of_l4_names_what_was_measured_on_it(name):
     found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
-    assert len(found) == (0 if name == "pcie-l4" else 2)
+    deepep = name.startswith(("hgx-h", "hgx-b", "gb"))
+    assert len(found) == (0 if name == "pcie-l4" else 2 + deepep)
     assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
     protocols = [protocol for transport in found for protocol in transport.protocols]
     assert len(protocols) == len(set(protocols)), "one library each"

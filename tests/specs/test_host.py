@@ -1,12 +1,34 @@
-"""What the CPU adds to a step."""
+"""What CPUs add to requests and steps."""
 
 import pytest
+from attrs import fields
 
+from ksim.foundation.config import structure
+from ksim.foundation.errors import ConfigError
 from ksim.specs.host import Host
+from ksim.studies.lookup import host_of
+from tests.specs.hosts import PARTS
 
 
-def test_seconds_around_a_step():
-    host = Host("test", schedule="100 us", schedule_sequence="1 us", launch="50 us", output="80 us",
-                output_sequence="2 us", source="a test")
-    assert host.before(sequences=10) == pytest.approx(160e-6)
-    assert host.after(samples=10) == pytest.approx(100e-6)
+def table() -> dict:
+    return {"name": "n", "source": "s", **{name: {field.name: "50 us" for field in fields(part)}
+                                           for name, part in PARTS.items()}}
+
+
+def test_costs_are_written_with_their_units():
+    assert structure(Host, table()).worker.prepare == pytest.approx(50e-6)
+
+
+def test_a_cost_that_is_not_there_is_named():
+    lacking = table()
+    del lacking["worker"]["piece"]
+    with pytest.raises(ConfigError, match=r"worker\.piece: is missing"):
+        structure(Host, lacking)
+
+
+@pytest.mark.parametrize("name", ["default", "datasheet"])
+def test_hosts_that_ship_launch_single_kernels_slower_than_graphs(name):
+    shipped = host_of(name)
+    kernels = 320
+    assert shipped.worker.replay < kernels * min(shipped.worker.eager, shipped.worker.compiled)
+    assert shipped.source

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+import simpy
 
+from ksim.flow.events import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
-from ksim.studies.assembly import Site
+from ksim.studies.assembly import Site, build
 from ksim.studies.lookup import model_of, plugin, policy_of
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
@@ -46,7 +48,7 @@ def test_an_unknown_option_of_a_plugin_is_named():
 
 def test_an_architecture_that_ksim_lacks_names_those_it_has(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-    with pytest.raises(UnknownName, match="no architecture named 'mamba'.*gemma2, .*llama, mistral"):
+    with pytest.raises(UnknownName, match="no architecture named 'mamba'.*gemma2, .*llama, .*mistral"):
         model_of(str(tmp_path / "config.json"))
 
 
@@ -72,6 +74,26 @@ def test_tensor_parallelism_must_divide_the_heads():
 def test_more_gpus_than_there_are_are_refused():
     with pytest.raises(DoesNotFit, match="4 replicas of 4 GPUs need 16, and HGX H200.* has 8; set nodes to 2"):
         site(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
+
+
+def test_data_ranks_of_a_mixture_share_its_experts_and_those_of_others_nothing():
+    serve = {"tensor_parallel_size": 2, "data_parallel_size": 4, "enable_expert_parallel": True}
+    mixture, dense = site(model="qwen3-30b-a3b", serve=serve), site(serve={**serve, "enable_expert_parallel": False})
+    assert (mixture.shards[0].data, dense.shards[0].data) == (4, 1)
+    groups = mixture.groups(0, 2)  # of the second engine
+    assert groups["tensor"] == (2, 3) and groups["data"] == (0, 2, 4, 6) and groups["expert"] == tuple(range(8))
+
+
+def test_ranks_of_several_engines_are_not_played_kernel_by_kernel():
+    scenario = Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "detail": "kernel", "serve": {"data_parallel_size": 2}})
+    with pytest.raises(ConfigError, match="detail: 'kernel' follows the ranks of one engine, and 2 share the experts"):
+        build(Site.of(scenario), simpy.Environment(), Log(), lambda: None)
+
+
+def test_a_format_that_a_gpu_lacks_is_refused():
+    scenario = Scenario.of({**TABLE, "serve": {"quantization": "nvfp4", "max_model_len": 8192}})
+    with pytest.raises(ConfigError, match="gpu H200 SXM: computes no fp4 .*'fp8_w8a16' for weights alone"):
+        build(Site.of(scenario), simpy.Environment(), Log(), lambda: None)
 
 
 def test_a_resolved_scenario_resolves_to_itself():

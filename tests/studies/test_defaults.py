@@ -44,6 +44,18 @@ def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
     assert all(row.source for row in rows.values())
 
 
+@pytest.mark.parametrize("model, asked, quantization, unquantized", [
+    ("llama-3.1-8b", "auto", "none", ()), ("llama-3.1-8b", "mxfp4", "mxfp4", ("attention", "mlp", "shared_experts")),
+    ("gpt-oss-20b", "auto", "mxfp4", ("attention", "mlp", "shared_experts")), ("gpt-oss-20b", "none", "none", ()),
+    ("minimax-m2.5", "auto", "fp8_block", ()), ("minimax-m2.5", "nvfp4", "nvfp4", ()),
+])
+def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, quantization, unquantized):
+    settings = EngineSettings(quantization=asked)
+    complete = Defaults(settings, engine_of("vllm-0.33"), model_of(model), gpu_of("b200")).complete()
+    assert (complete.quantization, complete.unquantized) == (quantization, unquantized)
+    assert complete.kv_cache_dtype == "auto"
+
+
 def test_without_chunked_prefill_a_step_holds_the_longest_prompt():
     assert defaults(enable_chunked_prefill=False, max_model_len=20000).complete().max_num_batched_tokens == 20000
 

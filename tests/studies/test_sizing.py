@@ -60,6 +60,16 @@ def test_states_of_linear_attention_are_set_aside():
     assert (few - many) * 16 * token == pytest.approx(128 * state, rel=0.02)
 
 
+def test_data_ranks_hold_experts_between_them_and_attention_each():
+    """MiniMax-M2 in FP8: 225 GB of experts over 8 ranks, whole or in slices, and about 5 GB of the rest on each."""
+    for expert_parallel in (False, True):
+        serve = {"data_parallel_size": 8, "enable_expert_parallel": expert_parallel}
+        site = Site.of(Scenario.of({**TABLE, "model": "minimax-m2", "serve": serve}))
+        assert site.model.weights(site.shards[0]) == pytest.approx(224.7e9 / 8 + 5.3e9, rel=0.01)
+        assert site.model.cache_per_token(site.shards[0]) == 2 * 62 * 8 * 128 * 2
+    assert blocks(model="minimax-m2", serve={**serve, "max_model_len": 8192}) > 20_000
+
+
 def test_a_model_that_does_not_fit_says_how_much_is_missing_and_what_would_do():
     with pytest.raises(DoesNotFit, match=r"llama-3.1-70b does not fit: 131.4 GiB of weights.*exceed the 125.8 GiB.*"
                                          r"by \d+\.\d GiB; tensor_parallel_size = 2 would fit"):

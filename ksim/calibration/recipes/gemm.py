@@ -1,8 +1,8 @@
 """Dense matrix products: which rows teach what, and what is free to fit.
 
-The public tables time six layers of weights in turn (one of nvfp4), so that small weights stay in the L2; their fp8 and
-fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device memory
-and no quantisation.
+The public tables time six layers of weights in turn (one of nvfp4 and of fp8 in blocks), so that small weights stay in
+the L2; their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device
+memory and no quantisation.
 
 *Learned* from other architectures, the physics with its constants is all: ridge regression, boosted trees and halves
 of these on top were no better in any combination, and constants for operand traffic, tile size, output traffic and the
@@ -44,13 +44,13 @@ HELD = {"joule": 1.12e-12, "tensor_async": 0.93}
 #: Bytes of a weight and of an activation, with their share of the scale of 16, and how many layers take turns.
 STORED: Mapping[str, tuple[float, float, int]] = {
     "bf16": (2.0, 2.0, 6), "fp8": (1.0, 1.0, 6), "fp4": (0.5625, 0.5625, 1), "int8_w8a16": (1.0, 2.0, 6),
-    "int4_w4a16": (0.5, 2.0, 6)}
+    "int4_w4a16": (0.5, 2.0, 6), "fp8_block": (1.0, 1.0, 1)}
 
 RULES = (
     Rule("timed launch by launch: bound by the host",
          lambda rows: np.full(len(rows), rows.source.timing == "eager")),
-    Rule("one engine a GPU: bf16 of trtllm and sglang on A100", lambda rows: np.full(
-        len(rows), rows.dtype == "bf16" and rows.source.backend not in (SWEEP, "vllm"))),
+    Rule("one engine a GPU: bf16 of trtllm and sglang on A100, FP8 in blocks of trtllm", lambda rows: np.full(
+        len(rows), rows.dtype in ("bf16", "fp8_block") and rows.source.backend not in (SWEEP, "vllm"))),
 )
 #: Layers of models; what is smaller comes from the L2 in these tables, and from nowhere in a server.
 CORE = Rule("n and k of 1,024 or more", lambda rows: ~in_tables(rows) | ((rows["n"] >= 1024) & (rows["k"] >= 1024)))
@@ -121,6 +121,8 @@ COURSES = (
               table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON),
     Course.of("gemm/fp8", "gemm", dtype="fp8", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93}, own=OWN,
               like=("gemm/bf16",), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
+    Course.of("gemm/fp8_block", "gemm", dtype="fp8_block", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93},
+              own=OWN, like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
     Course.of("gemm/fp4", "gemm", dtype="fp4",
               free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD, own=OWN,
               like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp4"], sweep=MEASURED["fp4"], **_COMMON),

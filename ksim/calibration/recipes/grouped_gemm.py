@@ -36,6 +36,8 @@ FREE = {
     "growth": Free(0.0, 0.4, 2.0), "depth": Free(0.0, 60.0, 400.0), "memory": Free(0.6, 0.92, 1.0),
     "sharpness": Free(1.0, 3.0, 8.0),
 }
+#: Weights in 4 bits that are multiplied in 16: unpacking them keeps kernels from either peak.
+UNPACKED = {**FREE, "compute": Free(0.05, 0.3, 0.9), "memory": Free(0.2, 0.7, 1.0)}
 HELD = {"row": 0.2e-9}  # from profiled steps of qwen3-30b-a3b: what aligns and sorts rows by expert
 #: The activation between the products, as fitted to our sweep.
 ACTIVATION = pointwise.Terms(start=1.44e-6, ramp=26e-9, kib=27.5, passes=954.0, l2=24.3, memory=0.887, capacity=0.853,
@@ -52,6 +54,8 @@ RULES = (
          lambda rows: np.full(len(rows), not rows.source.swept and rows.dtype == "fp8" and rows.gpu in HOPPER)),
     Rule("layers that go to CUTLASS on Blackwell, where all others go to TensorRT-LLM",
          lambda rows: np.full(len(rows), rows.gpu in DATA_CENTRE_BLACKWELL and "cutlass" in rows.source.kernel)),
+    Rule("MXFP4 of others than gpt-oss, which Marlin computes",
+         lambda rows: np.full(len(rows), rows.dtype == "fp4_w4a16" and "compressedtensors" in rows.source.kernel)),
     Rule("fewer than 64 columns of an expert on a rank: times jump by up to 90 times between neighbours",
          lambda rows: in_tables(rows) & (rows["inter"] < 64)),
 )
@@ -132,8 +136,9 @@ def grid(rows: Measurements) -> Mask:
 
 
 COURSES = tuple(
-    Course.of(f"grouped_gemm/{dtype}", "grouped_gemm", measures="moe", dtype=dtype, lesson=lesson, free=FREE, held=HELD,
+    Course.of(f"grouped_gemm/{dtype}", "grouped_gemm", measures="moe", dtype=dtype, lesson=lesson,
+              free=UNPACKED if dtype.endswith("w4a16") else FREE, held=HELD,
               like=() if dtype == "bf16" else ("grouped_gemm/bf16",), rules=RULES, grid=grid, place=PLACE,
               learned=Candidate(NOTHING),
               table=Candidate(Recipe("interpolation"), INPUTS), sweep=Candidate(NOTHING))
-    for dtype in ("bf16", "fp8"))
+    for dtype in ("bf16", "fp8", "fp8_block", "fp4", "fp4_w4a16", "fp4_w4a8", "int4_w4a16"))

@@ -7,7 +7,7 @@ __all__ = ["mixtral"]
 
 
 def mixtral(config: Config) -> Decoder:
-    return blocks.decoder(
+    return blocks.mixture(
         config,
         [
             (
@@ -18,7 +18,4 @@ def mixtral(config: Config) -> Decoder:
             )
             for window in blocks.windows(config)
         ],
-        top_k=config.need("num_experts_per_tok"),
-        E=config.need("num_local_experts"),
-        f=config.need("intermediate_size"),
     )

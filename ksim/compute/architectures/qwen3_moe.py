@@ -10,7 +10,7 @@ __all__ = ["qwen3_moe"]
 
 
 def qwen3_moe(config: Config) -> Decoder:
-    return blocks.decoder(
+    return blocks.mixture(
         config,
         [
             (
@@ -21,9 +21,6 @@ def qwen3_moe(config: Config) -> Decoder:
             )
             for layer, window in enumerate(blocks.windows(config, blocks.late_windows(config)))
         ],
-        top_k=config.need("num_experts_per_tok"),
-        E=config.need("num_experts"),
-        f=config.need("moe_intermediate_size"),
     )
 
 

@@ -14,17 +14,14 @@ def qwen3_next(config: Config) -> Decoder:
     gated = config.get("attn_output_gate", True)
     attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=gated),
                  "linear_attention": linear_blocks.attention(config)}
-    mixture = (*blocks.shared_experts(config, gated=True), *blocks.experts(config))
-    return blocks.decoder(
+    mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
+    return blocks.mixture(
         config,
         [
             (blocks.norm("attention_norm"), *attention[kind], blocks.norm("mlp_norm"), *mixture)
             for kind in linear_blocks.kinds(config)
         ],
         tied=False,
-        top_k=config.need("num_experts_per_tok"),
-        E=config.need("num_experts"),
-        f=config.need("moe_intermediate_size"),
         S=config.need("shared_expert_intermediate_size"),
         **linear_blocks.sizes(config),
     )

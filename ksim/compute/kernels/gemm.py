@@ -40,7 +40,7 @@ class Gemm:
             flops=2.0 * self.m * self.n * self.k,
             reads=self.k * self.n * self.weights.bytes + self.m * self.k * self.activations.bytes,
             writes=self.m * self.n * DType.BF16.bytes,
-            dtype=self.activations,
+            dtype=self.activations.element,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:

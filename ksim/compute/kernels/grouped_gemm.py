@@ -53,7 +53,7 @@ class GroupedGemm:
             flops=2.0 * self.rows * self.n * self.k,
             reads=self.active * self.k * self.n * self.weights.bytes + inputs * self.k * self.activations.bytes,
             writes=self.rows * self.n * DType.BF16.bytes,
-            dtype=self.activations,
+            dtype=self.activations.element,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:

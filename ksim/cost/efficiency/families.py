@@ -55,10 +55,14 @@ def family_of(kernel: Kernel) -> Family | None:
 
 
 def formats(weights: DType, activations: DType) -> str:
-    """What a product's number formats are called: ``bf16``, or ``int4_w4a16`` where the two differ."""
-    if weights is activations:
-        return weights.label
-    return f"{weights.label}_w{8 * weights.bytes:.0f}a{8 * activations.bytes:.0f}"
+    """What a product's number formats are called: ``bf16``, or ``int4_w4a16`` where the two differ.
+
+    Formats that differ in their scales alone are one, but for FP8 in blocks, which other kernels compute.
+    """
+    stored, element, operand = weights, weights.element, activations.element
+    if element is operand:
+        return stored.label if stored is DType.FP8_BLOCK else element.label
+    return f"{element.label}_w{8 * element.bytes:.0f}a{8 * operand.bytes:.0f}"
 
 
 def _attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array]:
@@ -91,8 +95,8 @@ def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
         **_attributes(kernels, ("n", "k", "tokens")),
         **{name: np.array([each[name] for each in spread]) for name in spread[0]},
         "inputs": np.array([kernel.rows if kernel.inputs is None else kernel.inputs for kernel in kernels], float),
-        "weight_bits": np.array([8.0 * kernel.weights.bytes for kernel in kernels]),
-        "bits": np.array([8.0 * kernel.activations.bytes for kernel in kernels]),
+        "weight_bits": np.array([8.0 * kernel.weights.element.bytes for kernel in kernels]),
+        "bits": np.array([8.0 * kernel.activations.element.bytes for kernel in kernels]),
         "warm": np.zeros(len(kernels)),
     }
 
@@ -147,7 +151,8 @@ FAMILIES: Mapping[str, Family] = {
         lambda gpu, shapes, constants: gemm.physics(gpu, shapes, gemm.Constants(**constants)),
         gemm.FEATURES, gemm.LAUNCHES, _gemms,
         lambda kernel: tuple(dict.fromkeys((
-            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.label}", "gemm/bf16")))),
+            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
+            "gemm/bf16")))),
     "attention": Family(
         lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
@@ -156,7 +161,8 @@ FAMILIES: Mapping[str, Family] = {
         lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Reach(**constants)),
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
         lambda kernel: tuple(dict.fromkeys((
-            f"grouped_gemm/{formats(kernel.weights, kernel.activations)}", "grouped_gemm/bf16")))),
+            f"grouped_gemm/{formats(kernel.weights, kernel.activations)}",
+            f"grouped_gemm/{kernel.activations.element}", "grouped_gemm/bf16")))),
     "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Reach(**constants)),
                   mla.FEATURES, mla.LAUNCHES, _latents,
                   lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),

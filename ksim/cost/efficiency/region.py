@@ -31,9 +31,13 @@ class Region:
         return cls(mean, scale, faces.min(axis=0), faces.max(axis=0))
 
     def beyond(self, inputs: Array) -> Array:
-        """How far outside each row is, as a share of the data's own extent in that direction; 0 inside."""
+        """How far outside each row is, as a share of the data's own extent in that direction; 0 inside.
+
+        Where inputs go together, as sizes do in layers of one model, the data has next to no extent in some direction:
+        then distances count in spreads.
+        """
         faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
-        extent = np.maximum(self.highest - self.lowest, 1e-9)
+        extent = np.maximum(self.highest - self.lowest, 1.0)
         over = np.maximum(self.lowest - faces, faces - self.highest) / extent
         # A float32 file rounds its bounds: what lies on the border is inside.
         furthest: Array = over.max(axis=1)

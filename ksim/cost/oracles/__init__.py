@@ -99,8 +99,8 @@ def bounds(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
 def peak(gpu: Gpu, dtype: DType) -> float:
     """FLOP/s of *gpu* in a number format; raises ConfigError where it has none."""
     try:
-        return gpu.flops[dtype]
+        return gpu.flops[dtype.element]
     except KeyError:
         formats = ", ".join(str(known) for known in gpu.flops)
-        raise ConfigError(f"gpu {gpu.name}", f"computes no {dtype} (it has {formats}); choose another quantization, "
-                                             f"such as 'fp8_w8a16' for weights alone") from None
+        raise ConfigError(f"gpu {gpu.name}", f"computes no {dtype.element} (it has {formats}); choose another"
+                                             f" quantization, such as 'fp8_w8a16' for weights alone") from None

@@ -65,20 +65,20 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
     for row in rows.tolist():
         place = int(steps.engine[steps.lane_step[row]])
         ranks, lane = lanes.history.engines[place].ranks, steps.lanes[row]
-        slices = _unfolded(lane, int(lanes.begin[row]), int(lanes.end[row]), known)
+        slices = _unfolded(lane, float(steps.lane_paces[row]), int(lanes.begin[row]), int(lanes.end[row]), known)
         for rank in range(lanes.stage[row] * ranks, (lanes.stage[row] + 1) * ranks):
             head = f'{{"ph":"X","pid":{engine_process(place)},"tid":{_FIRST_RANK + rank},'
             if slices:
                 yield head + (",\n" + head).join(slices)
 
 
-def _unfolded(lane: Timeline, begin: int, end: int, known: dict[int, str]) -> list[str]:
-    """The kernels of one rank in one step, each without what the ranks differ in."""
+def _unfolded(lane: Timeline, pace: float, begin: int, end: int, known: dict[int, str]) -> list[str]:
+    """The kernels of one rank in one step, clocked ones at *pace*, each without what the ranks differ in."""
     seconds: list[float] = []
     texts: list[str] = []
     for lap in lane.laps:
         spans = [lane.fills[span] if isinstance(span, int) else span for span in lap.spans]
-        seconds += [span.seconds for span in spans] * lap.repeat
+        seconds += [span.seconds * (pace if span.clocked else 1.0) for span in spans] * lap.repeat
         texts += [_described(span, known) for span in spans] * lap.repeat
     edges = np.minimum(begin + np.rint(1e9 * np.cumsum(seconds)).astype(np.int64), end)
     starts = np.concatenate([[begin], edges[:-1]])

@@ -8,6 +8,7 @@ from pathlib import Path
 from ksim.results.history import History
 from ksim.results.metrics import Limits
 from ksim.results.occurrences import Occurrences
+from ksim.results.plots.attribution import plot_breakdown, plot_changes
 from ksim.results.plots.composition import composition_figure
 from ksim.results.plots.latency import latency_figure
 from ksim.results.plots.roofline import roofline_figure
@@ -15,8 +16,8 @@ from ksim.results.plots.style import looks, write
 from ksim.results.plots.timeline import timeline_figure
 from ksim.results.plots.trace import plot_trace, trace_figure
 
-__all__ = ["composition_figure", "latency_figure", "plot_trace", "roofline_figure", "save_plots", "timeline_figure",
-           "trace_figure"]
+__all__ = ["composition_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace", "roofline_figure",
+           "save_plots", "timeline_figure", "trace_figure"]
 
 
 def save_plots(history: History, occurrences: Occurrences, directory: Path, limits: Limits) -> list[Path]:

@@ -35,7 +35,7 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
     order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
     large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())
     kept, rest = order[:large], order[large:]
-    columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else []) + [history.host_gaps]
+    columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else []) + [history.host_waits]
     bins = np.log2(np.maximum(history.steps.tokens, 1)).astype(np.int64)
     present, which = np.unique(bins, return_inverse=True)
     counts = np.bincount(which, minlength=len(present))

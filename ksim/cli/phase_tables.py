@@ -1,0 +1,98 @@
+"""Tables of phases on the screen, and what `ksim explain` and `ksim diff` write: JSON and figures."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from ksim.cli.screen import table
+from ksim.foundation.errors import ConfigError
+from ksim.results.arrays import Floats
+from ksim.results.attribution.phases import AFTER, GROUPS, TO_FIRST, members
+from ksim.results.wording import number
+
+#: What the parts of one request's time are called.
+PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
+
+
+def grouped(seconds: Floats, names: Sequence[str]) -> Floats:
+    """The seconds of each group of phases."""
+    return np.array([sum(seconds[names.index(name)] for name in members(group, names)) for group in GROUPS])
+
+
+def title_of(key: str) -> str:
+    """`p99_ttft` reads as "p99 TTFT"."""
+    statistic, _, metric = key.partition("_")
+    return f"{statistic} {metric.upper()}"
+
+
+def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Callable[[float], str]) -> Table:
+    """Groups, the phases in them that have seconds anywhere, and the sum, in milliseconds."""
+    made = table("ms", *(f">{title}" for title in columns))
+    for group in GROUPS:
+        inside = [names.index(name) for name in members(group, names)]
+        made.add_row(group, *(show(1e3 * float(column[inside].sum())) for column in columns.values()))
+        if len(GROUPS[group]) > 1 or GROUPS[group][0].endswith("."):
+            for place in _largest_first(inside, columns):
+                shown = [show(1e3 * float(column[place])) for column in columns.values()]
+                if any(shown):
+                    made.add_row(f"  {names[place].partition('.')[2] or names[place]}", *shown, style="dim")
+    made.add_section()
+    made.add_row(Text("all", style="bold"), *(show(1e3 * float(column.sum())) for column in columns.values()))
+    return made
+
+
+def _largest_first(places: Sequence[int], columns: Mapping[str, Floats]) -> list[int]:
+    """By the most that any column has of it."""
+    return sorted(places, key=lambda place: -max(abs(float(column[place])) for column in columns.values()))
+
+
+def plain(milliseconds: float) -> str:
+    """Nothing where it is too small to be read."""
+    text = number(milliseconds)
+    return text if float(text.replace(",", "")) else ""
+
+
+def signed(milliseconds: float) -> str:
+    """A change."""
+    text = plain(abs(milliseconds))
+    return text and f"{'+' if milliseconds > 0 else '-'}{text}"
+
+
+def by_phase(names: Sequence[str], seconds: Floats) -> dict[str, Any]:
+    """Their sum and each of them, as JSON has it."""
+    return {"seconds": float(seconds.sum()), "phases": dict(zip(names, seconds.tolist(), strict=True))}
+
+
+def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tuple[str, float]]:
+    """The groups with the largest seconds, of whatever sign, that make up a twentieth of all or more."""
+    found = grouped(seconds, names)
+    order = np.argsort(-np.abs(found), kind="stable")[:most]
+    whole = float(np.abs(found).sum())
+    return ((list(GROUPS)[place], float(found[place])) for place in order.tolist()
+            if abs(found[place]) > 0.05 * whole)
+
+
+def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Write *content* where a path is given; raises ConfigError."""
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
+
+
+def draw(folder: Path | None, name: str, plot: Callable[[Path], Path]) -> str:
+    """Have *plot* draw into *folder*, where one is given, and say so; raises ConfigError."""
+    if folder is None:
+        return ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return f"drawn into {plot(folder / name)}"
+    except OSError as error:
+        raise ConfigError(str(folder), f"cannot be written: {error.strerror or error}") from error

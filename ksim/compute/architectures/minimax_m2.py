@@ -1,0 +1,19 @@
+"""MiniMax-M2: experts in all layers, and a norm over all query heads at once and over all key heads.
+
+Rotary embeddings of half a head are taken to move as much as those of a whole one: the kernel passes over all of it.
+"""
+
+from ksim.compute import blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["minimax_m2"]
+
+
+def minimax_m2(config: Config) -> Decoder:
+    layer = (
+        blocks.norm("attention_norm"),
+        *blocks.attention(config, wide_norm=config.get("use_qk_norm", True)),
+        blocks.norm("mlp_norm"),
+        *blocks.experts(config),
+    )
+    return blocks.mixture(config, [layer] * config.need("num_hidden_layers"))

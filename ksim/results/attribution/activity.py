@@ -1,0 +1,107 @@
+"""What an engine does at each moment, as seconds that have added up by then."""
+
+from functools import cached_property
+
+import numpy as np
+from attrs import define
+
+from ksim.results.arrays import Floats, Ints, shares
+from ksim.results.attribution.shares import Shares
+from ksim.results.history import History
+from ksim.results.steps import Steps
+
+#: What is told apart beside the families of decodes, which follow in the order of `Shares.families`.
+UPDATE, SCHEDULE, LAUNCH, PROMPTS = range(4)
+#: The first of them.
+DECODES = 4
+
+
+@define(eq=False, slots=False)
+class Activity:
+    """Every moment of an engine's time belongs to the step that ends next: to its GPUs, or to the host before it.
+
+    A step has its GPUs from its start to its end, but not before the step ahead of it has ended: where batches
+    overtake nobody, as on one stage, that is all of its time; of several stages' it is what the step adds.  Before
+    that, the host takes in the last step's tokens until it schedules this one, then schedules and prepares it.
+    The GPUs' time is split as `Shares` says: what is not clear of launches, and, where there are several stages,
+    between them, is stretched over the families.
+    """
+
+    history: History
+    shares: Shares
+
+    @property
+    def _steps(self) -> Steps:
+        return self.history.steps
+
+    @cached_property
+    def _ended(self) -> tuple[Floats, Floats]:
+        """By when each step and those ahead of it have ended, and by when those ahead have."""
+        ends, ahead = np.zeros(len(self._steps)), np.zeros(len(self._steps))
+        for place in range(len(self.history.engines)):
+            rows = self._steps.rows(place)
+            ends[rows] = np.maximum.accumulate(self._steps.end[rows])
+            ahead[rows] = np.concatenate([np.zeros(1), ends[rows]])[:-1]
+        return ends, ahead
+
+    @property
+    def ends(self) -> Floats:
+        return self._ended[0]
+
+    @cached_property
+    def begins(self) -> Floats:
+        """When the GPUs' time of each step begins."""
+        return np.minimum(np.maximum(self._steps.start, self._ended[1]), self.ends)
+
+    @cached_property
+    def launches(self) -> Floats:
+        """For how much of it the GPUs wait for launches; all of it where the step has no kernels."""
+        lengths, busy = self.ends - self.begins, self._steps.stage_seconds
+        return np.where(busy > 0, np.minimum(self._steps.launch_waits, lengths), lengths)
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """The rest by `Shares.parts`: (steps, parts)."""
+        working = self.ends - self.begins - self.launches
+        return self.shares.seconds * shares(working, self.shares.seconds.sum(axis=1))[:, None]
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """What each step's chunks have of that: (steps, parts)."""
+        return self.seconds * self.shares.prompts
+
+    @cached_property
+    def _of_steps(self) -> Floats:
+        """How long the engine does what in each step, the host's time before it included: (steps, activities)."""
+        scheduled = np.clip(self._steps.scheduled, self._ended[1], self.begins)
+        found = np.zeros((len(self._steps), DECODES + len(self.shares.families)))
+        found[:, UPDATE] = scheduled - self._ended[1]
+        found[:, SCHEDULE] = self.begins - scheduled
+        found[:, LAUNCH] = self.launches
+        found[:, PROMPTS] = self.prompts.sum(axis=1)
+        np.add.at(found.T, DECODES + self.shares.family, (self.seconds - self.prompts).T)
+        return found
+
+    def _curves(self, place: int) -> tuple[Floats, Floats]:
+        """Knots in time, three for each step of the engine at *place*, and what has added up by then."""
+        rows = self._steps.rows(place)
+        amounts = self._of_steps[rows]
+        pieces = np.zeros((len(amounts), 3, amounts.shape[1]))
+        pieces[:, 0, UPDATE] = amounts[:, UPDATE]
+        pieces[:, 1, SCHEDULE] = amounts[:, SCHEDULE]
+        pieces[:, 2, LAUNCH:] = amounts[:, LAUNCH:]
+        knots = np.stack([self._ended[1][rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
+        heights = np.cumsum(pieces.reshape(-1, amounts.shape[1]), axis=0)
+        return np.append(0.0, knots.ravel()), np.concatenate([np.zeros_like(heights[:1]), heights]) if len(
+            heights) else np.zeros((1, amounts.shape[1]))
+
+    def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
+        """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
+        found = np.zeros((len(engine), DECODES + len(self.shares.families)))
+        for place in range(len(self.history.engines)):
+            which = engine == place
+            knots, heights = self._curves(place)
+            for column in range(found.shape[1]):
+                by = np.interp(np.stack([begin[which], end[which]]), knots, heights[:, column])
+                found[which, column] = by[1] - by[0]
+        return found

@@ -1,0 +1,69 @@
+"""A convoy: engines whose GPUs share a mixture's experts take their steps together, and wait for the slowest."""
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+from attrs import define, field
+
+from ksim.runtime.stages import Flight
+
+
+@define(eq=False)
+class Round:
+    """One step of all `size` members: what each brings, and when it would be through if it were alone."""
+
+    size: int
+    closed: simpy.Event
+    ended: simpy.Event
+    tokens: dict[int, int] = field(factory=dict)
+    ends: dict[int, float] = field(factory=dict)
+
+    @property
+    def brought(self) -> list[int]:
+        """The tokens of each; members without work compute a dummy of one, as in vLLM."""
+        return [*self.tokens.values(), *[1] * (self.size - len(self.tokens))]
+
+
+@define(eq=False)
+class Convoy:
+    """`size` engines.  A round begins when all that take part have a batch; those without work hold nobody up."""
+
+    env: simpy.Environment
+    size: int
+    _active: set[int] = field(factory=set, init=False)
+    _round: Round = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._round = self._next()
+
+    def _next(self) -> Round:
+        return Round(self.size, self.env.event(), self.env.event())
+
+    def join(self, member: int, tokens: int) -> Generator[simpy.Event, Any, Round]:
+        """Bring *tokens*, and wait until all others have brought theirs."""
+        joined = self._round
+        self._active.add(member)
+        joined.tokens[member] = tokens
+        self._close_if_complete()
+        yield joined.closed
+        return joined
+
+    def rest(self, member: int) -> None:
+        """Have nothing to compute for now."""
+        self._active.discard(member)
+        self._close_if_complete()
+
+    def meet(self, member: int, joined: Round, flight: Flight) -> Generator[simpy.Event, Any, Flight]:
+        """Learn when all are through, for that is when *flight* is."""
+        joined.ends[member] = flight.end
+        if len(joined.ends) == len(joined.tokens):
+            joined.ended.succeed()
+        yield joined.ended
+        end = max(joined.ends.values())
+        return Flight(self.env.timeout(end - self.env.now), flight.start, end, flight.paces)
+
+    def _close_if_complete(self) -> None:
+        if self._round.tokens and self._active <= self._round.tokens.keys():
+            self._round.closed.succeed()
+            self._round = self._next()

@@ -1,0 +1,38 @@
+"""The front end: the way of requests to an engine, and of its tokens to the users."""
+
+from collections.abc import Callable
+
+import simpy
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.specs.host import Client
+
+
+@define(eq=False)
+class Frontend:
+    """A process that accepts requests one after the other; tokens leave in the order in which they come."""
+
+    env: simpy.Environment
+    client: Client
+    _free: float = field(default=0.0, init=False)
+    _delivered: float = field(default=0.0, init=False)
+
+    def forward(self, request: Request, receive: Callable[[], None]) -> None:
+        """Call *receive* when *request* has come to the engine."""
+        client = self.client
+        self._free = max(self._free, self.env.now) + client.accept
+        self._call(receive, self._free + client.travel + client.travel_token * request.prompt)
+
+    def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
+        """Call *receive* when the users have what *sequences* of a step sampled."""
+        client = self.client
+        arrival = self.env.now + client.deliver + client.deliver_sequence * sequences
+        self._delivered = max(self._delivered, arrival)
+        self._call(receive, self._delivered)
+
+    def _call(self, receive: Callable[[], None], moment: float) -> None:
+        if moment <= self.env.now:
+            receive()
+        else:
+            self.env.timeout(moment - self.env.now).callbacks.append(lambda _: receive())

@@ -1,0 +1,36 @@
+"""Workers: the host's threads that prepare a step's inputs and launch its kernels, one for each pipeline stage."""
+
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from ksim.flow.batch import Batch
+from ksim.flow.timeline import Timeline
+from ksim.specs.host import Worker
+
+
+@frozen
+class Supply:
+    """When a step's inputs are prepared, and when the last of its kernels is launched."""
+
+    prepared: float
+    launched: float
+
+
+@define(eq=False)
+class Workers:
+    """Each works off the steps in order, one at a time."""
+
+    costs: Worker
+    _free: list[float] = field(factory=list, init=False)
+
+    def supply(self, batch: Batch, timelines: Sequence[Timeline], ready: float) -> list[Supply]:
+        """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
+        self._free += [0.0] * (len(timelines) - len(self._free))
+        prepare = self.costs.prepare + self.costs.prepare_sequence * batch.sequences
+        supplies = []
+        for stage, timeline in enumerate(timelines):
+            prepared = max(ready, self._free[stage]) + prepare
+            self._free[stage] = prepared + timeline.launch_seconds
+            supplies.append(Supply(prepared, self._free[stage]))
+        return supplies

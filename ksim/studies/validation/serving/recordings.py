@@ -1,0 +1,211 @@
+"""Recorded serving runs: ``engine_NAME.json``, ``requests_NAME.parquet`` and ``steps_NAME.parquet`` beside it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any
+
+from attrs import fields, frozen
+
+from ksim.calibration.reading.frames import load
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.specs.deployment import EngineSettings
+
+Row = dict[str, Any]
+#: What every row needs, and the least value of it.
+_REQUEST = {"index": 0, "sent_s": None, "isl": 1, "osl": 1, "ttft_s": 0.0, "e2e_s": 0.0}
+_STEP = {"schedule_start_s": None, "decodes": 0, "decode_context_tokens": 0}
+
+
+@frozen
+class Sent:
+    """A request as it was sent and served; seconds, from the start of the run and from its own."""
+
+    index: int
+    sent: float
+    prompt: int
+    output: int
+    prefix_group: int | None
+    prefix: int
+    ttft: float
+    e2e: float
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token after the first; None for an output of one token."""
+        return (self.e2e - self.ttft) / (self.output - 1) if self.output > 1 else None
+
+
+@frozen
+class Scheduled:
+    """One call of the scheduler: when it began, and the batch that it made."""
+
+    start: float
+    decodes: int
+    decode_tokens: int
+    chunks: tuple[tuple[int, int], ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.decodes + sum(new for new, _ in self.chunks)
+
+
+@frozen
+class Run:
+    """One load on an engine, its requests in the order in which they were sent; `wall` (s) and `joules` may be unknown.
+
+    `concurrency` is how many the client had under way at most, None where it sent them when their time came.
+    """
+
+    name: str
+    concurrency: int | None
+    requests: tuple[Sent, ...]
+    steps: tuple[Scheduled, ...]
+    wall: float | None
+    joules: float | None
+
+
+@frozen
+class Recording:
+    """The runs of one engine: its model's config.json, and its arguments as vLLM names them."""
+
+    name: str
+    path: Path
+    config: Mapping[str, Any]
+    arguments: Mapping[str, str]
+    blocks: int
+    runs: tuple[Run, ...]
+
+
+def find(folder: Path) -> list[Path]:
+    """The ``engine_*.json`` files at *folder*; raises DataError where there are none."""
+    if folder.is_file():
+        return [folder]
+    found = sorted(folder.glob("engine_*.json"))
+    if not found:
+        raise DataError(str(folder), "has no engine_*.json; expected those of recorded runs, with"
+                                     " requests_*.parquet (and steps_*.parquet) beside them")
+    return found
+
+
+def read(path: Path) -> Recording:
+    """Read the engine file *path* and its tables; raises DataError that names what is missing or impossible."""
+    name = path.stem.removeprefix("engine_")
+    table = _engine(path)
+    requests = _requests(path.with_name(f"requests_{name}.parquet"))
+    steps = _steps(path.with_name(f"steps_{name}.parquet"))
+    facts = {str(run.get("run")): run for run in table.get("runs") or []}
+    runs = [Run(run, concurrency, rows, tuple(steps.get(run, ())), _fact(path, facts, run, "wall_s"),
+                _fact(path, facts, run, "joules")) for run, (concurrency, rows) in requests.items()]
+    return Recording(name, path, table["config"], table["engine_args"], int(table["num_gpu_blocks"]), tuple(runs))
+
+
+def _engine(path: Path) -> Mapping[str, Any]:
+    try:
+        table = json.loads(path.read_text())
+    except OSError as error:
+        raise DataError(str(path), error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(str(path), f"is not valid JSON: {error}") from None
+    for key, kind, word in (("config", Mapping, "a Hugging Face config.json"), ("engine_args", Mapping, "arguments"),
+                            ("num_gpu_blocks", int, "a whole number")):
+        if not isinstance(table, Mapping) or not isinstance(table.get(key), kind):
+            raise DataError(str(path), f"{key!r} is missing or not {word}")
+    return dict(table)
+
+
+def _fact(path: Path, facts: Mapping[str, Any], run: str, key: str) -> float | None:
+    value = facts.get(run, {}).get(key)
+    if value is not None and (not isinstance(value, int | float) or not isfinite(value) or value <= 0):
+        raise DataError(str(path), f"run {run!r}: {key} is {value!r}; expected a positive number")
+    return value
+
+
+def _rows(path: Path, least: Mapping[str, float | None], texts: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
+    """The rows of the table *path*, with their numbers; raises DataError for a column that is not there."""
+    frame = load(path)
+    if missing := [name for name in (*texts, *least) if name not in frame]:
+        raise DataError(str(path), f"has no column {', '.join(missing)}; it has {', '.join(frame.names)}")
+    for number, row in enumerate(frame.table.to_pylist()):
+        for name, limit in least.items():
+            value = row[name]
+            if not isinstance(value, int | float) or not isfinite(value) or (limit is not None and value < limit):
+                raise DataError(str(path), f"row {number} (run {row['run']!r}): {name} is {value!r}; expected "
+                                           + ("a number" if limit is None else f"a number of at least {limit}"))
+        yield number, row
+
+
+def _requests(path: Path) -> dict[str, tuple[int | None, tuple[Sent, ...]]]:
+    """For each run, its concurrency and requests."""
+    runs: dict[str, list[Sent]] = {}
+    limits: dict[str, int | None] = {}
+    for number, row in _rows(path, _REQUEST, ("run",)):
+        if row["e2e_s"] < row["ttft_s"]:
+            raise DataError(str(path), f"row {number} (run {row['run']!r}): e2e_s ({row['e2e_s']:g}) is less than"
+                                       f" ttft_s ({row['ttft_s']:g})")
+        group, limit = row.get("prefix_group"), row.get("concurrency")
+        limits[row["run"]] = _whole(limit)
+        runs.setdefault(row["run"], []).append(Sent(
+            int(row["index"]), float(row["sent_s"]), int(row["isl"]), int(row["osl"]),
+            _whole(group), int(row.get("prefix_len") or 0), row["ttft_s"], row["e2e_s"]))
+    return {run: (limits[run], tuple(sorted(rows, key=lambda row: (row.sent, row.index))))
+            for run, rows in runs.items()}
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None or isnan(value) else int(value)
+
+
+def _steps(path: Path) -> dict[str, list[Scheduled]]:
+    """For each run, the scheduler's calls; none where the file is not there."""
+    runs: dict[str, list[Scheduled]] = {}
+    if not path.exists():
+        return runs
+    for number, row in _rows(path, _STEP, ("run", "prefills")):
+        rows = runs.setdefault(row["run"], [])
+        try:
+            chunks = tuple((int(new), int(before)) for new, before in json.loads(row["prefills"]))
+        except (TypeError, ValueError):
+            raise DataError(str(path), f"row {number} (run {row['run']!r}): prefills is {row['prefills']!r};"
+                                       f" expected a list such as [[512, 0]]") from None
+        if rows and row["schedule_start_s"] < rows[-1].start:
+            raise DataError(str(path), f"row {number} (run {row['run']!r}): schedule_start_s"
+                                       f" ({row['schedule_start_s']:g}) is before that of the row above")
+        rows.append(Scheduled(row["schedule_start_s"], int(row["decodes"]), int(row["decode_context_tokens"]), chunks))
+    return runs
+
+
+def scored(runs: tuple[Run, ...]) -> tuple[list[Run], list[str]]:
+    """The runs to be judged, and the names of those left out: the warm-up, and the first static run, which hold what
+    an engine does only once, such as compiling."""
+    static = next((run.name for run in runs if run.name.startswith("static")), None)
+    out = [run.name for run in runs if run.name in ("warm", static)]
+    return [run for run in runs if run.name not in out], out
+
+
+def serve_table(recording: Recording) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that are settings of ours, with their values, and the names of the others.
+
+    Raises ConfigError for a value of the wrong kind.
+    """
+    known = {field.name for field in fields(EngineSettings)}
+    table = {key: _typed(f"{recording.path}: engine_args.{key}", value)
+             for key, value in recording.arguments.items() if key in known}
+    return table, [key for key in recording.arguments if key not in known]
+
+
+def _typed(where: str, value: Any) -> Any:
+    """The value of an argument that may have been written down as text."""
+    if not isinstance(value, str):
+        return value
+    if value in ("True", "False"):
+        return value == "True"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    if value == "":
+        raise ConfigError(where, "is empty")
+    return value

@@ -1,0 +1,65 @@
+"""A recorded run, simulated: the same requests, sent at the same times, to an engine with the same settings."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ksim.flow.request import Request
+from ksim.foundation.config import Choice, plain
+from ksim.results.result import Result
+from ksim.studies.assembly import Site
+from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import play
+from ksim.studies.validation.serving.recordings import Recording, Run, serve_table
+
+#: Arguments of vLLM that say how a server is started, not what it does.
+_BESIDE = {"model", "load_format", "skip_tokenizer_init", "dtype", "disable_log_stats", "seed", "tokenizer",
+           "trust_remote_code", "served_model_name", "hf_overrides"}
+_ANY = {"synthetic": {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
+                      "output": {"kind": "fixed", "value": 1}}}
+
+
+@frozen
+class Setting:
+    """Where recordings were made, as no file of theirs says it."""
+
+    gpu: str = "h200"
+    engine: str = "vllm-0.22"
+    host: str = "default"
+    oracle: Choice | None = None
+
+
+def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
+    """The engine of *recording*, and the names of its arguments that are not simulated."""
+    serve, others = serve_table(recording)
+    serve["num_gpu_blocks_override"] = recording.blocks
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(recording.config))
+        table: dict[str, Any] = {"model": str(path), "gpu": setting.gpu, "engine": setting.engine,
+                                 "host": setting.host, "serve": serve, "workload": _ANY}
+        if setting.oracle is not None:
+            table["oracle"] = plain(setting.oracle)
+        built = Site.of(Scenario.of(table, str(recording.path)))
+    return built, sorted({*others} - _BESIDE)
+
+
+def simulate(built: Site, run: Run) -> Result:
+    """Serve the requests of *run*."""
+    workload = evolve(built.scenario.workload, max_concurrency=run.concurrency)
+    return play(evolve(built, scenario=evolve(built.scenario, workload=workload)), requests(run))
+
+
+def requests(run: Run) -> Iterator[Request]:
+    """What was sent, by the times at which it was; a client that held back decides them anew."""
+    for number, sent in enumerate(run.requests):
+        blocks = (sent.prompt + sent.output) // 16
+        shared = sent.prefix // 16 if sent.prefix_group is not None else 0
+        names = [(run.name, "shared", sent.prefix_group, i) if i < shared else (run.name, sent.index, i)
+                 for i in range(blocks + 1)]
+        arrival = 0.0 if run.concurrency else max(0.0, sent.sent)
+        yield Request(number, arrival, sent.prompt, sent.output, names, 16)

@@ -1,0 +1,134 @@
+"""Experts over data ranks: whose tokens, whose experts, and which messages."""
+
+from itertools import product
+
+import pytest
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.sizes import Sizes
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.deployment import Precision, Routing, Shard
+
+MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "minimax-m2")
+
+
+def messages(model, shard, tokens=64, everywhere=None):
+    """Of one layer: labels and collectives."""
+    graph = model.graph(tokens, tokens, shard, everywhere)
+    return {op.label: op.kernel for op in graph.blocks[1].ops if isinstance(op.kernel, Collective)}
+
+
+def products(model, shard, tokens=64, everywhere=None):
+    graph = model.graph(tokens, tokens, shard, everywhere)
+    return {op.label: op.kernel for op in graph.blocks[1].ops if isinstance(op.kernel, GroupedGemm)}
+
+
+def test_all_tokens_are_gathered_and_sums_scattered(model):
+    """4 data ranks of 64 tokens: 256 hidden states of 2,048 numbers with 128 logits, in BF16."""
+    shard = Shard(data=4, expert_parallel=True)
+    assert messages(model("qwen3-30b-a3b"), shard) == {
+        "dispatch": Collective("all_gather", 256 * (2048 + 128) * 2, "data"),
+        "experts_reduce_scatter": Collective("reduce_scatter", 256 * 2048 * 2, "data")}
+
+
+def test_tensor_ranks_divide_their_tokens_before_experts_are_dealt_out(model):
+    shard = Shard(tensor=2, data=4, expert_parallel=True)
+    sent = messages(model("qwen3-30b-a3b"), shard)
+    assert (sent["dispatch"].group, sent["experts_reduce_scatter"].group) == ("expert", "expert")
+    assert sent["experts_all_gather"] == Collective("all_gather", 64 * 2048 * 2, "tensor")
+
+
+def test_slices_of_experts_are_summed_over_both_kinds_of_ranks(model):
+    sent = messages(model("qwen3-30b-a3b"), Shard(tensor=2, data=4))
+    assert sent["experts_reduce_scatter"].group == "data"
+    assert sent["experts_all_reduce"] == Collective("all_reduce", 64 * 2048 * 2, "tensor")
+
+
+def test_tensor_ranks_alone_have_all_tokens(model):
+    """With one data rank, expert parallelism or not, an all-reduce is all there is."""
+    for expert_parallel in (False, True):
+        sent = messages(model("qwen3-30b-a3b"), Shard(tensor=4, expert_parallel=expert_parallel))
+        assert sent == {label: Collective("all_reduce", 64 * 2048 * 2, "tensor")
+                        for label in ("o_proj_all_reduce", "experts_all_reduce")}
+
+
+@pytest.mark.parametrize("activations, each", [(DType.FP8, 2048 + 2048 / 128 * 4), (DType.BF16, 2 * 2048)])
+def test_low_latency_sends_a_copy_to_each_expert(model, activations, each):
+    shard = Shard(data=8, expert_parallel=True, exchange="deepep_low_latency",
+                  precision=Precision(activations, activations))
+    sent = messages(model("qwen3-30b-a3b"), shard)
+    assert sent["dispatch"] == Collective("low_latency_dispatch", 64 * 8 * each, "expert")
+    assert sent["experts_combine"] == Collective("low_latency_combine", 64 * 8 * 2048 * 2, "expert")
+
+
+def test_high_throughput_sends_a_copy_to_each_rank(model):
+    """Of 8 ranks, 8 choices reach 8 x (1 - (7/8)^8) = 5.25."""
+    shard = Shard(data=8, expert_parallel=True, exchange="deepep_high_throughput")
+    sent = messages(model("qwen3-30b-a3b"), shard)
+    assert sent["dispatch"].bytes == pytest.approx(64 * 5.251 * 2048 * 2, rel=1e-3)
+    assert sent["dispatch"].kind == "dispatch"
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_ranks_that_share_experts_hold_them_all_once(model, name):
+    """Slices or whole experts: ranks sum to the whole, but for what each of them has of its own."""
+    whole, routed = model(name), 0
+    for expert_parallel, (tensor, data) in product((False, True), ((1, 4), (2, 2), (4, 1), (2, 4))):
+        shard = Shard(tensor=tensor, data=data, expert_parallel=expert_parallel)
+        dense = whole.weights(Shard(tensor=tensor)) - _routed(whole, Shard(tensor=tensor))
+        assert whole.weights(shard) == dense + _routed(whole, shard)
+        if name != "gpt-oss-20b" or expert_parallel:  # every slice of an expert adds the bias of its whole result
+            routed = routed or _routed(whole, Shard())
+            assert tensor * data * _routed(whole, shard) == routed
+
+
+def _routed(model, shard):
+    return sum(op.weights(_sizes(model), shard) for layer in model.decoder.layers for op in layer
+               if getattr(op, "routed", ""))
+
+
+def _sizes(model):
+    return Sizes(model.decoder.sizes)
+
+
+def test_experts_see_the_tokens_of_all_ranks(model):
+    """100 tokens here, 300 everywhere: all of them on slices of all experts, attention still over 100."""
+    mixtral, shard = model("mixtral-8x7b"), Shard(data=2)
+    graph = mixtral.graph(100, 1, shard, 300)
+    kernels = {op.label: op.kernel for op in graph.blocks[1].ops}
+    assert kernels["experts_gate_up"].rows == 2 * 300 and kernels["experts_gate_up"].n == 14336
+    assert kernels["qkv"].m == 100 and kernels["router"].m == 100
+    assert mixtral.graph(100, 1, shard).blocks == mixtral.graph(100, 1, shard, 200).blocks
+
+
+def test_a_rank_of_whole_experts_has_the_fullest_ones_rows(model):
+    """128 experts over 8 ranks, 8 x 64 tokens of 8 choices: 512 on the mean, and the fullest has more."""
+    kernels = products(model("qwen3-30b-a3b"), Shard(data=8, expert_parallel=True))
+    assert kernels["experts_gate_up"].n == 2 * 768
+    assert 512 < kernels["experts_gate_up"].rows < 600
+    assert kernels["experts_gate_up"].active <= 16
+    assert kernels["experts_down"].rows == kernels["experts_gate_up"].rows
+
+
+def test_routing_layer_by_layer_makes_layers_differ(model):
+    qwen = model("qwen3-30b-a3b")
+    even, steep = tuple([1.0] * 128), tuple([2.0] * 32 + [0.5] * 96)
+    routing = Routing(shares=tuple(steep if layer % 2 else even for layer in range(48)))
+    blocks = qwen.graph(512, 1, Shard(routing=routing)).blocks
+    fullest = [op.kernel.loads[0][0] for block in blocks for op in block.ops if op.label == "experts_down"]
+    assert len(fullest) == 2 and fullest[1] > 1.3 * fullest[0]
+    assert sum(block.repeat for block in blocks) == 2 + 24
+
+
+def test_an_expert_that_cannot_be_sliced_is_refused(model):
+    with pytest.raises(ConfigError, match="5 does not divide an MLP of 768"):
+        model("qwen3-30b-a3b").graph(10, 1, Shard(data=5))
+
+
+def test_experts_that_do_not_divide_leave_the_first_rank_one_more(model):
+    """128 experts over 3 ranks: 43, 43 and 42."""
+    qwen = model("qwen3-30b-a3b")
+    assert products(qwen, Shard(data=3, expert_parallel=True), tokens=4096)["experts_down"].active == 43
+    assert _routed(qwen, Shard(data=3, expert_parallel=True)) == 43 * _routed(qwen, Shard()) / 128

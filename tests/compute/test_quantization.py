@@ -1,0 +1,109 @@
+"""What checkpoints say of their formats, and what that makes of a model's weights."""
+
+import pytest
+
+from ksim.compute.model import Config
+from ksim.compute.quantization import Stored, stored
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.deployment import EngineSettings, Shard
+
+ATTENTION_LEFT = [f"model.layers.{layer}.self_attn*" for layer in range(4)]
+KIMI = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+
+
+def read(**table):
+    return stored(Config("a.json", {"num_hidden_layers": 4, "quantization_config": table}))
+
+
+def packed(**weights):
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+
+
+@pytest.mark.parametrize("table, expected", [
+    ({"quant_method": "fp8"}, Stored("fp8")),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["gate", "lm_head"]},
+     Stored("fp8_block")),
+    ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+     Stored("mxfp4", ("attention", "mlp", "shared_experts"))),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.3.mlp.gate"]},
+     Stored("nvfp4")),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ATTENTION_LEFT,
+      "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, Stored("nvfp4", ("attention",), "fp8")),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.0.self_attn"]}, Stored("nvfp4")),
+    (packed(type="int", num_bits=4, group_size=32, strategy="group") | {"ignore": KIMI},
+     Stored("int4_w4a16", ("attention", "mlp", "shared_experts"))),
+    ({}, Stored()),
+])
+def test_what_is_read(table, expected):
+    assert read(**table) == expected
+
+
+@pytest.mark.parametrize("table", [
+    {"quant_method": "awq"}, {"quant_method": "fp8", "weight_block_size": [64, 64]}, {"bits": 4},
+    {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
+    packed(type="int", num_bits=4, group_size=128, strategy="group"),
+    {"quant_method": "compressed-tensors", "config_groups": {}},
+])
+def test_what_is_not_read_is_refused_with_a_remedy(table):
+    with pytest.raises(ConfigError, match="is not read; leave it out and set the engine's quantization instead"):
+        read(**table)
+
+
+def test_a_part_that_is_cut_through_is_refused():
+    with pytest.raises(ConfigError, match="quantizes some projections of the attention and not others"):
+        read(quant_method="modelopt", quant_algo="NVFP4", ignore=["re:.*q_proj"])
+
+
+@pytest.mark.parametrize("quantization, gigabytes", [
+    ("auto", 65.2),  # of the safetensors files of openai/gpt-oss-120b: "65.2 GB" beside its original weights
+    ("none", 233.7),
+])
+def test_a_checkpoint_weighs_what_its_files_do(model, quantization, gigabytes):
+    """MXFP4 for 114.71 B weights of experts, biases and the rest in BF16."""
+    oss = model("gpt-oss-120b")
+    kept = ("attention", "mlp", "shared_experts")
+    precision = EngineSettings(quantization="mxfp4" if quantization == "auto" else "none", unquantized=kept).precision
+    assert oss.weights(Shard(precision=precision)) == pytest.approx(gigabytes * 1e9, rel=2e-3)
+
+
+@pytest.mark.parametrize("name, size", [
+    # Bits of a weight with its share of the scales: 8 + 32 / 16384, 4 + 8 / 16, 4 + 8 / 32, 4 + 16 / 32.
+    ("fp8_block", 8 + 32 / 16384), ("nvfp4", 4.5), ("mxfp4", 4.25), ("int4_block", 4.5)])
+def test_scales_of_blocks_count(name, size):
+    assert 8 * DType.named(name).bytes == size
+
+
+@pytest.mark.parametrize("name, element", [("fp8_block", "fp8"), ("nvfp4", "fp4"), ("mxfp4", "fp4"), ("bf16", "bf16")])
+def test_numbers_are_multiplied_without_their_scales(name, element):
+    assert DType.named(name).element is DType.named(element)
+
+
+def test_parts_that_are_kept_stay_in_bf16(small):
+    """All of the small model but its attention: 2 layers of 128 x (256 + 128) weights."""
+    whole, attention = small().parameters(), 2 * 128 * (256 + 128)
+    plain = small().weights(Shard(precision=EngineSettings(quantization="fp8").precision))
+    kept = EngineSettings(quantization="fp8", unquantized=("attention",)).precision
+    assert small().weights(Shard(precision=kept)) - plain == attention
+    assert small().weights(Shard()) == 2 * whole
+
+
+@pytest.mark.parametrize("name, quantization", [
+    ("gpt-oss-20b", "mxfp4"), ("minimax-m2.5", "fp8_block"), ("qwen3-235b-a22b", "none"), ("deepseek-v3", "fp8_block"),
+    ("deepseek-r1", "fp8_block"), ("kimi-k2", "fp8_block"), ("kimi-k2.5", "int4_w4a16"), ("glm-5", "none"),
+    ("qwen3.5-397b-a17b", "none")])
+def test_models_of_the_catalogue_say_what_their_files_hold(model, name, quantization):
+    assert model(name).decoder.quantization == quantization
+
+
+def test_of_kimi_k2_5_experts_alone_are_quantized(model):
+    """As of Kimi-K2-Thinking: 594 GB, 570.7 of them experts in INT4 with a BF16 scale for each 32."""
+    kimi = model("kimi-k2.5")
+    assert kimi.decoder.unquantized == ("attention", "mlp", "shared_experts")
+    precision = EngineSettings(quantization="int4_w4a16", unquantized=kimi.decoder.unquantized).precision
+    assert kimi.weights(Shard(precision=precision)) == pytest.approx(594e9, rel=2e-3)
+
+
+@pytest.mark.parametrize("left, kept", [(["mlp.shared_expert"], ("shared_experts",)), (["mlp.shared_expert_gate"], ())])
+def test_shared_experts_have_a_name_in_the_singular_too(left, kept):
+    assert read(quant_method="fp8", modules_to_not_convert=left).unquantized == kept

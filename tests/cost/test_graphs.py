@@ -1,0 +1,43 @@
+"""Which graph holds a step."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.cost.graphs import Graphs, Launching
+from ksim.flow.batch import Batch
+
+GRAPHS = Graphs(full=(1, 2, 4, 8), piecewise=(1, 2, 4, 8, 16))
+
+
+def decodes(count: int) -> Batch:
+    return Batch.of(*[(1, 100)] * count)
+
+
+def test_a_step_of_decodes_is_replayed_whole():
+    assert GRAPHS.of(decodes(3)) == (Launching.FULL, 4)
+    assert GRAPHS.of(decodes(8)) == (Launching.FULL, 8)
+
+
+def test_more_decodes_than_whole_graphs_hold_are_replayed_in_pieces():
+    assert GRAPHS.of(decodes(9)) == (Launching.PIECEWISE, 16)
+
+
+def test_a_step_with_a_prompt_is_replayed_in_pieces():
+    assert GRAPHS.of(Batch.of((1, 100), (2, 0))) == (Launching.PIECEWISE, 4)
+
+
+def test_what_no_graph_holds_is_launched_kernel_by_kernel_and_not_padded():
+    assert GRAPHS.of(Batch.of((17, 0))) == (Launching.COMPILED, 17)
+    assert Graphs(eager=True).of(decodes(1)) == (Launching.EAGER, 1)
+
+
+def test_attention_that_takes_any_batch_has_whole_graphs_of_any_step():
+    assert Graphs(full=(4,), mixed=(4, 16)).of(Batch.of((9, 0))) == (Launching.FULL, 16)
+
+
+@given(st.integers(1, 40), st.booleans())
+def test_padding_only_adds_and_never_skips_a_smaller_graph(tokens, prompt):
+    batch = Batch.of((tokens, 0)) if prompt and tokens > 1 else decodes(tokens)
+    how, padded = GRAPHS.of(batch)
+    sizes = {Launching.FULL: GRAPHS.full, Launching.PIECEWISE: GRAPHS.piecewise}.get(how, (tokens,))
+    assert padded == min(size for size in sizes if size >= tokens)

@@ -1,0 +1,225 @@
+"""Where requests' time went: phases add up, to the last digit, and are whose they are said to be."""
+
+from collections import Counter
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.flow.events import Admitted, Log
+from ksim.results.attribution import phases
+from ksim.results.attribution.activity import Activity
+from ksim.results.attribution.prefills import Prefills
+from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
+from ksim.results.attribution.stretches import Stretches
+from ksim.results.result import Result
+from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import simulate
+
+from . import by_hand, fabricate
+from .strategies import logs
+
+
+def parts(result: Result) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The columns up to the first token, and after it."""
+    table = {name: result.attribution[name].to_numpy() for name in result.attribution.column_names}
+    first, after = ({name.removeprefix(f"{part}."): column for name, column in table.items()
+                     if name.startswith(f"{part}.")} for part in (phases.TO_FIRST, phases.AFTER))
+    return first, after
+
+
+def total(columns: dict[str, np.ndarray], prefix: str = "") -> np.ndarray:
+    return sum(column for name, column in columns.items() if name.startswith(prefix))
+
+
+def assert_a_partition(result: Result) -> None:
+    requests, (first, after) = result.history.requests, parts(result)
+    done = requests.completed
+    assert result.attribution["id"].to_pylist() == [r.id for r, d in zip(requests.requests, done, strict=True) if d]
+    assert total(first) == pytest.approx(requests.ttft[done], rel=0, abs=1e-9)
+    assert total(after) == pytest.approx((requests.last_token - requests.first_token)[done], rel=0, abs=1e-9)
+    assert total(first) + total(after) == pytest.approx(requests.e2e[done], rel=0, abs=1e-9)
+    for columns in (first, after):
+        assert all((column >= -1e-9).all() for column in columns.values())
+    assert first["queue"] == pytest.approx((requests.admitted - requests.received)[done], rel=0, abs=1e-9)
+
+
+@given(logs())
+@settings(max_examples=60, deadline=None)
+def test_phases_add_up_in_any_log(log):
+    assert_a_partition(Result(log))
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Small runs with everything in them: preemption, chunks, prefix caching, stages, ranks, overlapping steps."""
+    serve = {
+        "max_model_len": 2048, "num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
+        "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])), "max_num_seqs": draw(st.integers(2, 20)),
+        "async_scheduling": draw(st.booleans()), "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
+        "tensor_parallel_size": draw(st.sampled_from([1, 2])), "data_parallel_size": draw(st.sampled_from([1, 2])),
+        "scheduling_policy": draw(st.sampled_from(["fcfs", "decode_first", "prefill_first", "shortest_remaining"])),
+        "enforce_eager": draw(st.booleans()),
+    }
+    load = {"arrivals": {"process": "poisson", "rate": draw(st.sampled_from([20, 3000]))},
+            "count": draw(st.integers(2, 25)), "max_tokens": 2000,
+            "prompt": {"kind": "lognormal", "median": 300, "sigma": 1.0},
+            "output": {"kind": "exponential", "mean": 15}, "prefixes": {"groups": 2, "tokens": 96}}
+    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline", "serve": serve,
+                        "seed": draw(st.integers(0, 99)), "workload": {"synthetic": load}})
+
+
+@given(scenarios())
+@settings(max_examples=30, deadline=None)
+def test_phases_add_up_in_any_run(scenario):
+    result = simulate(scenario)
+    assert_a_partition(result)
+    first, after = parts(result)
+    assert (first["intake"] > 0).all() and (first["delivery"] > 0).all() and (total(first, "prefill.") > 0).all()
+    if not result.summary["preemptions"]:
+        assert not any(columns[name].any() for columns in (first, after) for name in ("preempted", "recomputation"))
+
+
+@given(scenarios())
+@settings(max_examples=30, deadline=None)
+def test_chunks_find_their_owners(scenario):
+    """All but a few of those whose owners were pushed out, or that are one token long."""
+    result = simulate(scenario)
+    history = result.history
+    stretches = Stretches(history, Activity(history, Shares(history, result.occurrences)).ends)
+    pieces = list(Prefills(history.steps).pieces(stretches.stints))
+    there = Counter((row, chunk) for row, step in enumerate(history.steps.events) for chunk in step.batch.chunks)
+    found = Counter((piece.step, (piece.new, piece.context)) for piece in pieces if piece.new > 1)
+    assert (there - found).total() <= 2 + 2 * result.summary["preemptions"]
+    assert (found - there).total() <= 2 + 2 * result.summary["preemptions"]
+
+
+def naive(log: Log) -> dict[int, Counter]:
+    """The phases of each completed request of a run on one stage without preemptions, by walking all its steps.
+
+    Nothing is found out of chunks here: each request's own are followed from its admission on, in turn.
+    """
+    history = Result(log).history
+    requests, found = history.requests, {}
+    computed = {event.request_id: [event.cached, event.known, event.time] for event in history.events[Admitted]}
+    own: dict[tuple[int, int], tuple[int, int]] = {}
+    for row, step in enumerate(history.steps.events):
+        left = list(step.batch.chunks)
+        for number, (done, known, since) in computed.items():
+            if left and since <= step.scheduled and known - done > 1 and left[0][1] == done:
+                new, _ = left.pop(0)
+                computed[number][0] += new
+                own[number, row] = new, done
+    for row in np.flatnonzero(requests.completed).tolist():
+        number = requests.requests[row].id
+        emitted = history.steps.events[requests.token_steps[requests.first[row]]]
+        spent = found[number] = Counter(queue=requests.admitted[row] - requests.arrival[row])
+        last = history.steps.events[requests.token_steps[requests.first[row + 1] - 1]]
+        for place, step in enumerate(history.steps.events):
+            if requests.admitted[row] <= step.scheduled <= last.scheduled:
+                before = history.steps.events[place - 1].end if place else 0.0
+                spent["update"] += max(0.0, step.scheduled - max(before, requests.admitted[row]))
+                spent["schedule"] += step.start - step.scheduled
+                _spend(spent, step, own.get((number, place), (0, 0)), step.index > emitted.index)
+        spent["update"] += last.taken - last.end
+    return found
+
+
+def _spend(spent: Counter, step, mine: tuple[int, int], decoding: bool) -> None:
+    """One step's kernels, span by span."""
+    weights = {"others": list(step.batch.chunks), "decode": [(1, context) for context in step.batch.contexts]}
+    if mine[0]:
+        weights["others"].remove(mine)
+        weights["prefill"] = [mine]
+    for span in step.timelines[0]:
+        part = Part.of(span)
+        size = {PAIRS: lambda new, context: new * context + new * (new + 1) / 2,
+                KEYS: lambda new, context: new + context}.get(part.by, lambda new, context: new)
+        sizes = {name: sum(size(*each) for each in group) for name, group in weights.items()}
+        for name, share in sizes.items():
+            seconds = span.seconds * share / sum(sizes.values())
+            kind = "communication" if part.family == COMMUNICATION else f"{name}.{part.family}"
+            spent["others_prefill" if name == "others" else
+                  "others_decode" if name == "decode" and not decoding else kind] += seconds
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_phases_are_what_walking_through_all_steps_finds(ranks):
+    log = fabricate.log(count=25, ranks=ranks, rate=60.0, preempt_every=0)
+    result, expected = Result(log), naive(log)
+    first, after = parts(result)
+    for place, number in enumerate(result.attribution["id"].to_pylist()):
+        got: Counter = Counter()
+        for columns in (first, after):
+            got.update({name: column[place] for name, column in columns.items()})
+        wanted = expected[number]
+        assert {name: got[name] for name in {*got, *wanted}} == pytest.approx(
+            {name: wanted[name] for name in {*got, *wanted}}, abs=1e-9)
+
+
+def test_the_small_log_by_hand():
+    """Request 8 comes with 20 tokens to a step with one decode: 20 of 21 tokens are its own, and 20 of 31 keys."""
+    first, after = parts(Result(by_hand.small()))
+    assert first["queue"].tolist() == pytest.approx([0.0, 0.125])
+    assert first["schedule"].tolist() == pytest.approx([0.5, 0.25])
+    assert first["prefill.gemm"].tolist() == pytest.approx([0.2, 0.2 * 20 / 21])
+    assert first["prefill.attention"].tolist() == pytest.approx([0.3, 0.3 * 20 / 31])
+    assert first["others_decode"].tolist() == pytest.approx([0.0, 0.2 / 21 + 0.3 * 11 / 31])
+    # Request 7 decodes in that step, and in one of its own, of which each takes a while to be taken in.
+    assert after["others_prefill"].tolist() == pytest.approx([0.2 * 20 / 21 + 0.3 * 20 / 31, 0.0])
+    assert after["decode.gemm"].tolist() == pytest.approx([0.2 / 21 + 0.2, 0.0])
+    assert after["update"].tolist() == pytest.approx([0.25 + 0.5, 0.0])
+
+
+def test_a_request_that_is_pushed_out_waits_and_computes_again():
+    scenario = Scenario.of({
+        "model": "llama-3.2-1b", "gpu": "l4", "oracle": "roofline",
+        "serve": {"max_model_len": 2048, "num_gpu_blocks_override": 130, "enable_prefix_caching": False},
+        "workload": {"synthetic": {
+            "arrivals": {"process": "burst"}, "count": 4, "max_tokens": 2000,
+            "prompt": {"kind": "fixed", "value": 400}, "output": {"kind": "fixed", "value": 200}}}})
+    result = simulate(scenario)
+    _, after = parts(result)
+    again = result.history.requests.preemptions > 0
+    assert 0 < again.sum() < 4
+    assert ((after["preempted"] > 0) == again).all() and ((after["recomputation"] > 0) == again).all()
+    assert_a_partition(result)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_steps_played_kernel_by_kernel_are_split_alike(gpu):
+    """Where a power limit rules the clock, too."""
+    table = {"model": "llama-3.2-1b", "gpu": gpu, "serve": {"max_model_len": 4096, "tensor_parallel_size": 2},
+             "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 200}, "count": 6,
+                                        "prompt": {"kind": "uniform", "low": 500, "high": 3000},
+                                        "output": {"kind": "uniform", "low": 2, "high": 9}}}}
+    whole, fine = (simulate(Scenario.of({**table, "detail": detail})) for detail in ("step", "kernel"))
+    assert_a_partition(fine)
+    assert whole.attribution.column_names == fine.attribution.column_names
+    for name in whole.attribution.column_names:
+        assert fine.attribution[name].to_numpy() == pytest.approx(whole.attribution[name].to_numpy(), abs=1e-9)
+
+
+def test_with_nobody_else_there_a_request_has_only_its_own_time():
+    scenario = Scenario.of({"model": "llama-3.2-1b", "gpu": "l4", "oracle": "roofline", "workload": {"synthetic": {
+        "arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 3000},
+        "output": {"kind": "fixed", "value": 20}}}, "serve": {"max_model_len": 4096, "max_num_batched_tokens": 1024}})
+    for columns in parts(simulate(scenario)):
+        assert columns["others_prefill"] == pytest.approx([0.0], abs=1e-12)
+        assert columns["others_decode"] == pytest.approx([0.0], abs=1e-12)
+
+
+def test_a_run_in_which_nothing_completed_has_no_rows():
+    assert Result(Log([by_hand.ENGINE])).attribution.num_rows == 0
+    assert Result(fabricate.cut(by_hand.small(), 2.25)).attribution.num_rows == 0
+
+
+def test_it_is_cheap():
+    """Some 20,000 steps a second at the very least, where machines are slow and busy."""
+    result = Result(fabricate.log(count=1500, rate=40.0))
+    assert len(result.history.steps) and len(result.history.requests.tokens) and result.occurrences
+    begin = perf_counter()
+    assert result.attribution.num_rows > 1000
+    assert perf_counter() - begin < 1.0 + len(result.history.steps) / 20_000
