@@ -47,7 +47,8 @@ class Timer:
 
 
 def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Seconds, ...] = (10.0,),
-           host: Host = FREE, launch: float = 0.0, convoy: Convoy | None = None, blocks: int = 1000, policy: Any = None, **settings: Any) -> Engine:
+           host: Host = FREE, launch: float = 0.0, convoy: Convoy | None = None, blocks: int = 1000,
+           policy: Any = None, **settings: Any) -> Engine:
     """An engine with a pipeline stage for each of *steps*, whose launches take *launch* seconds of a CPU.
 
     *settings* are those of its scheduler.
