@@ -9,6 +9,7 @@ import typer
 
 from ksim.cli.screen import console, table
 from ksim.cli.validate_kernels import kernels
+from ksim.cli.validate_silicon import silicon
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +25,7 @@ _SHOWN = 44
 
 
 app.command("kernels")(kernels)
+app.command("silicon")(silicon)
 
 
 @app.callback()

@@ -1,0 +1,141 @@
+"""`ksim validate silicon`: how far simulated runs are from whole serving runs that were measured."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ksim.studies.validation.silicon import Answer, Score, Verdict
+    from ksim.studies.validation.silicon.scores import Error
+
+
+def silicon(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured runs, as silicon_dev.parquet")],
+    backend: Annotated[str, typer.Option(help="only runs of this engine: vllm, sglang or trtllm")] = "",
+    model: Annotated[str, typer.Option(help="only runs of models with this in their path")] = "",
+    system: Annotated[str, typer.Option(help="only runs on this system, as the table calls it")] = "",
+    limit: Annotated[int, typer.Option(min=0, help="only so many runs, drawn by the hashes of their groups")] = 0,
+    all_rows: Annotated[bool, typer.Option("--all-rows", help="also runs with flags, copies and disaggregated"
+                                           " ones")] = False,
+    statistic: Annotated[str, typer.Option(metavar="mean|median", help="of TTFT and TPOT over requests; by default the"
+                                           " one found for each source")] = "",
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="another simulator's answers; by default"
+                                                   " AIConfigurator's, where they lie beside FILE")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="processes; by default one for each core")] = 0,
+    show: Annotated[str, typer.Option(metavar="ID", help="print the scenario that plays this row, and stop")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")] = None,
+) -> None:
+    """Play measured serving runs again, and compare TTFT and TPOT."""
+    from ksim.cli.screen import console
+    from ksim.foundation.config import structure
+    from ksim.studies.validation.silicon import Question, find, scenario, validate
+
+    if show:
+        print(scenario(find(path, show)).to_toml(), end="")
+        return
+    question = structure(Question, {
+        "path": path, "backend": backend, "model": model, "system": system, "limit": limit, "all_rows": all_rows,
+        "statistic": statistic, "reference": reference, "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
+    screen = console()
+    with screen.status("reading") as status:
+        verdict = validate(question, lambda done, of: status.update(f"played {done:,} of {of:,} runs"))
+    screen.print(_scores(verdict.groups, "errors by kind of run"))
+    screen.print(_scores(verdict.backends, "errors by engine"))
+    if verdict.reasons:
+        screen.print(_reasons(verdict))
+    if json_file is not None:
+        _write(json_file, verdict, question.statistic)
+    print(_figures(verdict.whole))
+
+
+def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
+    from ksim.cli.screen import table
+
+    rows = table("runs", ">rows", ">played", ">TTFT ms", ">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean",
+                 ">TPOT ms", ">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean", title=title)
+    for score in scores:
+        cells = []
+        for place, error in enumerate((score.ttft, score.tpot)):
+            measured, predicted = (pair and f"{1e3 * pair[place]:.4g}" for pair in (score.measured, score.predicted))
+            cells += [measured or "", predicted or "", *_three(error), *_three(score.reference[place])[1:]]
+        rows.add_row(" ".join(part.rpartition("/")[2] for part in score.name), str(score.rows), str(score.answered),
+                     *cells)
+    return rows
+
+
+def _three(error: "Error | None") -> list[str]:
+    return ["", "", ""] if error is None else [f"{error.bias:+.1f}", f"{error.median:.1f}", f"{error.mean:.1f}"]
+
+
+def _reasons(verdict: "Verdict") -> "Table":
+    from rich.markup import escape
+
+    from ksim.cli.screen import table
+
+    rows = table(">rows", "not played, because", title="rows not played")
+    for reason, count in verdict.reasons.items():
+        rows.add_row(str(count), escape(reason))
+    return rows
+
+
+def _figures(score: "Score") -> str:
+    if score.ttft is None or score.tpot is None:
+        return f"played 0 of {score.rows} runs"
+    text = (f"played {score.answered} of {score.rows} runs: TTFT {score.ttft.median:.1f} % off (median; mean"
+            f" {score.ttft.mean:.1f}), TPOT {score.tpot.median:.1f} % (mean {score.tpot.mean:.1f})")
+    (ttft, tpot), (own_ttft, own_tpot) = score.reference, score.same
+    if not (ttft and tpot and own_ttft and own_tpot):
+        return text
+    return (f"{text}; on the {score.referred} that AIConfigurator answers, TTFT {own_ttft.median:.1f} % (its"
+            f" {ttft.median:.1f}), TPOT {own_tpot.median:.1f} % (its {tpot.median:.1f})")
+
+
+def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
+    from ksim.foundation.errors import ConfigError
+
+    outcome = {**_summary(verdict.whole), "not_played": verdict.reasons,
+               "by_backend": [_summary(score) for score in verdict.backends],
+               "by_run": [_summary(score) for score in verdict.groups],
+               "rows": [_row(answer, verdict, statistic) for answer in verdict.answers]}
+    try:
+        path.write_text(json.dumps(outcome, indent=2, allow_nan=False) + "\n")
+    except OSError as error:
+        raise ConfigError("--json", f"{path}: {error.strerror}") from None
+
+
+def _summary(score: "Score") -> dict[str, Any]:
+    """A score as plain values: errors in per cent, times in milliseconds; null where nothing was measured or said."""
+    summary: dict[str, Any] = {"name": list(score.name), "rows": score.rows, "answered": score.answered,
+                               "reference_answered": score.referred}
+    for place, (name, error) in enumerate((("ttft", score.ttft), ("tpot", score.tpot))):
+        summary |= _errors(name, error) | _errors(f"reference_{name}", score.reference[place])
+        summary |= _errors(f"{name}_where_referred", score.same[place])
+        for what, pair in (("measured", score.measured), ("predicted", score.predicted)):
+            summary[f"{what}_median_{name}_ms"] = pair and 1e3 * pair[place]
+    return summary | _errors("throughput", None)  # no table has measured it yet
+
+
+def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
+    return {f"{name}_median_ape": error and error.median, f"{name}_mean_ape": error and error.mean,
+            f"{name}_median_error": error and error.bias}
+
+
+def _row(answer: "Answer", verdict: "Verdict", statistic: str) -> dict[str, Any]:
+    row = answer.row
+    outcome: dict[str, Any] = {"id": row.id, "reason": answer.reason or None, "seconds": round(answer.took, 3),
+                               "output_tokens_per_second_per_gpu": answer.throughput, "throughput_ape": None}
+    for place, name in enumerate(("ttft", "tpot")):
+        measured, reference = getattr(row, name), verdict.reference.get(row.id)
+        predicted = None if answer.reason else answer.predicted(name, statistic)
+        latency = getattr(answer, name)
+        outcome |= {f"measured_{name}_ms": 1e3 * measured, f"predicted_{name}_ms": predicted and 1e3 * predicted,
+                    f"{name}_ape": predicted and 100 * abs(predicted / measured - 1),
+                    f"predicted_mean_{name}_ms": latency and 1e3 * latency.mean,
+                    f"predicted_median_{name}_ms": latency and 1e3 * latency.median,
+                    f"reference_{name}_ms": reference and 1e3 * reference[place]}
+    return outcome
