@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ksim.studies.validation.silicon import Answer, Score, Verdict
-    from ksim.studies.validation.silicon.scores import Error
+    from ksim.studies.validation.silicon.scores import Error, Quantity
 
 
 def silicon(
@@ -56,20 +56,20 @@ def silicon(
 def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
     from ksim.cli.screen import table
 
-    rows = table("runs", ">rows", ">played", ">TTFT ms", ">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean",
-                 ">TPOT ms", ">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean", title=title)
+    half = (">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean")
+    rows = table("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title)
     for score in scores:
-        cells = []
-        for place, error in enumerate((score.ttft, score.tpot)):
-            measured, predicted = (pair and f"{1e3 * pair[place]:.4g}" for pair in (score.measured, score.predicted))
-            cells += [measured or "", predicted or "", *_three(error), *_three(score.reference[place])[1:]]
-        rows.add_row(" ".join(part.rpartition("/")[2] for part in score.name), str(score.rows), str(score.answered),
-                     *cells)
+        name = " ".join(part.rpartition("/")[2] for part in score.name)
+        rows.add_row(name, str(score.rows), str(score.answered), *_cells(score.ttft), *_cells(score.tpot))
     return rows
 
 
-def _three(error: "Error | None") -> list[str]:
-    return ["", "", ""] if error is None else [f"{error.bias:+.1f}", f"{error.median:.1f}", f"{error.mean:.1f}"]
+def _cells(quantity: "Quantity") -> list[str]:
+    """A half of a row: medians in milliseconds, our errors in per cent, and the other simulator's."""
+    times = ["" if time is None else f"{1e3 * time:.4g}" for time in (quantity.measured, quantity.predicted)]
+    error, other = quantity.error, quantity.reference
+    own = ["", "", ""] if error is None else [f"{error.bias:+.1f}", f"{error.median:.1f}", f"{error.mean:.1f}"]
+    return [*times, *own, *(["", ""] if other is None else [f"{other.median:.1f}", f"{other.mean:.1f}"])]
 
 
 def _reasons(verdict: "Verdict") -> "Table":
@@ -84,15 +84,15 @@ def _reasons(verdict: "Verdict") -> "Table":
 
 
 def _figures(score: "Score") -> str:
-    if score.ttft is None or score.tpot is None:
+    ttft, tpot = score.ttft, score.tpot
+    if ttft.error is None or tpot.error is None:
         return f"played 0 of {score.rows} runs"
-    text = (f"played {score.answered} of {score.rows} runs: TTFT {score.ttft.median:.1f} % off (median; mean"
-            f" {score.ttft.mean:.1f}), TPOT {score.tpot.median:.1f} % (mean {score.tpot.mean:.1f})")
-    (ttft, tpot), (own_ttft, own_tpot) = score.reference, score.same
-    if not (ttft and tpot and own_ttft and own_tpot):
+    text = (f"played {score.answered} of {score.rows} runs: TTFT {ttft.error.median:.1f} % off (median; mean"
+            f" {ttft.error.mean:.1f}), TPOT {tpot.error.median:.1f} % (mean {tpot.error.mean:.1f})")
+    if not (ttft.reference and tpot.reference and ttft.same and tpot.same):
         return text
-    return (f"{text}; on the {score.referred} that AIConfigurator answers, TTFT {own_ttft.median:.1f} % (its"
-            f" {ttft.median:.1f}), TPOT {own_tpot.median:.1f} % (its {tpot.median:.1f})")
+    return (f"{text}; on the {score.referred} that AIConfigurator answers, TTFT {ttft.same.median:.1f} % (its"
+            f" {ttft.reference.median:.1f}), TPOT {tpot.same.median:.1f} % (its {tpot.reference.median:.1f})")
 
 
 def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
@@ -112,17 +112,18 @@ def _summary(score: "Score") -> dict[str, Any]:
     """A score as plain values: errors in per cent, times in milliseconds; null where nothing was measured or said."""
     summary: dict[str, Any] = {"name": list(score.name), "rows": score.rows, "answered": score.answered,
                                "reference_answered": score.referred}
-    for place, (name, error) in enumerate((("ttft", score.ttft), ("tpot", score.tpot))):
-        summary |= _errors(name, error) | _errors(f"reference_{name}", score.reference[place])
-        summary |= _errors(f"{name}_where_referred", score.same[place])
-        for what, pair in (("measured", score.measured), ("predicted", score.predicted)):
-            summary[f"{what}_median_{name}_ms"] = pair and 1e3 * pair[place]
+    for name, quantity in (("ttft", score.ttft), ("tpot", score.tpot)):
+        summary |= _errors(name, quantity.error) | _errors(f"reference_{name}", quantity.reference)
+        summary |= _errors(f"{name}_where_referred", quantity.same)
+        for what, seconds in (("measured", quantity.measured), ("predicted", quantity.predicted)):
+            summary[f"{what}_median_{name}_ms"] = None if seconds is None else 1e3 * seconds
     return summary | _errors("throughput", None)  # no table has measured it yet
 
 
 def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
-    return {f"{name}_median_ape": error and error.median, f"{name}_mean_ape": error and error.mean,
-            f"{name}_median_error": error and error.bias}
+    values = (None, None, None) if error is None else (error.median, error.mean, error.bias)
+    return {f"{name}_{what}": value for what, value in
+            zip(("median_ape", "mean_ape", "median_error"), values, strict=True)}
 
 
 def _row(answer: "Answer", verdict: "Verdict", statistic: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Hold whole serving runs, as vLLM, SGLang and TensorRT-LLM did them, against simulations of the same."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,9 +24,9 @@ _BESIDE = "aiconfigurator_predictions.parquet"
 class Question:
     """Which rows of the table at `path` to play, those without flags and copies unless `all_rows`.
 
-    `backend`, `model` and `system` name rows by the values in the table, a model also by part of its path; `limit` takes
-    so many of them, drawn by the hash of their groups.  `statistic` is "mean" or "median" over requests, "" the one that
-    was found for each source.  `reference` is a table of another simulator's answers, to be judged alike.
+    `backend`, `model` and `system` name rows by the values in the table, a model also by part of its path; `limit`
+    takes so many of them, drawn by the hash of their groups, 0 all.  `statistic` is "mean" or "median" over requests,
+    "" the one that was found for each source.  `reference` is a table of another simulator's answers.
     """
 
     path: Path
@@ -75,11 +75,11 @@ def chosen(question: Question) -> list[Row]:
     """The rows that *question* asks for, in the table's order."""
     rows = [row for row in read(question.path) if _wanted(row, question)]
     if not rows:
-        raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --backend, --model, --system")
-    if question.limit:
-        drawn = sorted(rows, key=lambda row: (sha256(row.group.encode()).digest(), row.id))[:question.limit]
-        rows = [row for row in rows if row in drawn]
-    return rows
+        raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --backend, --model and"
+                                              " --system")
+    drawn = sorted(rows, key=lambda row: (sha256(row.group.encode()).digest(), row.id))[:question.limit or None]
+    names = {row.id for row in drawn}
+    return [row for row in rows if row.id in names]
 
 
 def find(path: Path, name: str) -> Row:

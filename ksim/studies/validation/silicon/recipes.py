@@ -38,11 +38,12 @@ class Backend:
 class Source:
     """How runs of one origin are loaded.
 
-    Lengths lie between `shortest` of the nominal one and all of it; each run sends `waves` times its concurrency of
-    prompts, all that it may at once first; its latencies are the `statistic` over requests.
+    Lengths lie evenly between two shares of the nominal one; each run sends `waves` times its concurrency of prompts,
+    all that it may at once first; its latencies are the `statistic` over requests.
     """
 
-    shortest: float
+    prompt: tuple[float, float]
+    output: tuple[float, float]
     waves: int
     statistic: str
     text: str
@@ -128,10 +129,12 @@ def _model(name: str) -> str:
 
 def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     """The engine's settings: what the backend does differently, the row's own, then what the scripts set."""
+    name, source = known.source(row)
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
-             "max_model_len": row.prompt + row.output + _SLACK}
-    fields = {"source": known.source(row)[0], "model": known.model(row), "backend": row.backend,
-              "gpu": known.gpus[row.system], "precision": row.precision}
+             "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
+    fields = {"source": name, "model": known.model(row), "backend": row.backend,
+              "gpu": known.gpus[row.system], "precision": row.precision,
+              "version": ".".join(row.version.split(".")[:2])}
     for rule in known.rules:
         if all(fields[name] in values for name, values in rule.when.items()):
             serve |= rule.serve
@@ -162,7 +165,7 @@ def _parallelism(row: Row) -> dict[str, Any]:
     experts = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:
-            raise NotRun("experts split over some GPUs and sliced over the others (moe_tp_size and moe_ep_size above 1)")
+            raise NotRun("experts split and sliced at once (moe_tp_size and moe_ep_size above 1)")
         return {"tensor_parallel_size": row.tensor, "pipeline_parallel_size": row.pipeline, **experts}
     gpus = row.tensor if row.tensor > 1 else max(row.moe_tp, row.moe_ep, 1)
     if row.moe_ep <= 1 and row.moe_tp > 1:
@@ -171,11 +174,13 @@ def _parallelism(row: Row) -> dict[str, Any]:
 
 
 def _workload(row: Row, source: Source) -> dict[str, Any]:
-    def between(nominal: int) -> dict[str, Any]:
-        if source.shortest == 1:
-            return {"kind": "fixed", "value": nominal}
-        return {"kind": "uniform", "low": source.shortest * nominal, "high": nominal}
-
     return {"max_concurrency": row.concurrency,
             "synthetic": {"arrivals": {"process": "burst"}, "count": prompts(row.concurrency, row.output, source.waves),
-                          "prompt": between(row.prompt), "output": between(row.output)}}
+                          "prompt": _lengths(row.prompt, source.prompt), "output": _lengths(row.output, source.output)}}
+
+
+def _lengths(nominal: int, shares: tuple[float, float]) -> dict[str, Any]:
+    low, high = shares
+    if low == high:
+        return {"kind": "fixed", "value": low * nominal}
+    return {"kind": "uniform", "low": low * nominal, "high": high * nominal}

@@ -29,23 +29,30 @@ class Error:
 
 
 @frozen
-class Score:
-    """One group of rows: how many there are and were answered, medians in seconds, and errors.
+class Quantity:
+    """TTFT or TPOT of a group of rows: medians of what was `measured` and `predicted` in seconds, and the errors.
 
-    `reference` are another simulator's errors over its own answers in the
-    group, of which there are `referred`, and `same` ours over those same rows.
+    `reference` are another simulator's errors where it has answers, and `same`
+    our own over those very rows.
     """
+
+    measured: float | None
+    predicted: float | None
+    error: Error | None
+    reference: Error | None
+    same: Error | None
+
+
+@frozen
+class Score:
+    """One group of rows: how many there are, were `answered`, and were also `referred` to by another simulator."""
 
     name: tuple[str, ...]
     rows: int
     answered: int
-    measured: tuple[float, float] | None
-    predicted: tuple[float, float] | None
-    ttft: Error | None
-    tpot: Error | None
     referred: int
-    reference: tuple[Error | None, Error | None]
-    same: tuple[Error | None, Error | None]
+    ttft: Quantity
+    tpot: Quantity
 
 
 def group_of(answer: Answer) -> tuple[str, ...]:
@@ -65,16 +72,19 @@ def scores(answers: Sequence[Answer], key: Callable[[Answer], tuple[str, ...]], 
 def score(name: tuple[str, ...], answers: Sequence[Answer], statistic: str, reference: Reference) -> Score:
     """The score of *answers*, by a *statistic* over requests, or each by its source's where it is ""."""
     answered = [answer for answer in answers if not answer.reason]
-    referred = [answer for answer in answered if answer.row.id in reference]
-    own = [_pairs(answered, what, statistic) for what in ("ttft", "tpot")]
-    same = [_pairs(referred, what, statistic) for what in ("ttft", "tpot")]
-    other = [[(reference[answer.row.id][place], measured) for answer, (_, measured) in zip(referred, pairs, strict=True)]
-             for place, pairs in enumerate(same)]
-    medians = [tuple(median(pair[side] for pair in pairs) for pairs in own) for side in (0, 1)] if answered else [None] * 2
-    return Score(name, len(answers), len(answered), medians[1], medians[0], Error.of(own[0]), Error.of(own[1]),
-                 len(referred), (Error.of(other[0]), Error.of(other[1])), (Error.of(same[0]), Error.of(same[1])))
+    ttft = _quantity(answered, "ttft", statistic, {name: each[0] for name, each in reference.items()})
+    tpot = _quantity(answered, "tpot", statistic, {name: each[1] for name, each in reference.items()})
+    referred = sum(answer.row.id in reference for answer in answered)
+    return Score(name, len(answers), len(answered), referred, ttft, tpot)
 
 
-def _pairs(answers: Sequence[Answer], what: str, statistic: str) -> list[tuple[float, float]]:
-    """Predicted and measured seconds of each."""
-    return [(answer.predicted(what, statistic), getattr(answer.row, what)) for answer in answers]
+def _quantity(answered: Sequence[Answer], what: str, statistic: str, reference: Mapping[str, float]) -> Quantity:
+    pairs = {answer.row.id: (answer.predicted(what, statistic), float(getattr(answer.row, what)))
+             for answer in answered}
+    referred = {name: pair for name, pair in pairs.items() if name in reference}
+    return Quantity(
+        median(measured for _, measured in pairs.values()) if pairs else None,
+        median(predicted for predicted, _ in pairs.values()) if pairs else None,
+        Error.of(pairs.values()),
+        Error.of((reference[name], measured) for name, (_, measured) in referred.items()),
+        Error.of(referred.values()))
