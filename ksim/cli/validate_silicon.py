@@ -110,7 +110,7 @@ def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
 
 def _summary(score: "Score") -> dict[str, Any]:
     """A score as plain values: errors in per cent, times in milliseconds; null where nothing was measured or said."""
-    summary: dict[str, Any] = {"name": list(score.name), "rows": score.rows, "answered": score.answered,
+    summary: dict[str, Any] = {"name": list(score.name), "runs": score.rows, "answered": score.answered,
                                "reference_answered": score.referred}
     for name, quantity in (("ttft", score.ttft), ("tpot", score.tpot)):
         summary |= _errors(name, quantity.error) | _errors(f"reference_{name}", quantity.reference)
