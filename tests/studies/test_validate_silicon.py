@@ -83,7 +83,8 @@ def test_flags_and_copies_may_be_missing(tmp_path):
 def test_a_run_of_inferencex(row):
     played = scenario(row())
     assert (played.model, played.gpu, played.engine) == ("llama-3.1-8b", "h100", "vllm-0.22")
-    assert played.serve.quantization == "fp8" and played.serve.max_num_seqs == 4 and not played.serve.enable_prefix_caching
+    assert played.serve.quantization == "fp8" and played.serve.max_num_seqs == 4
+    assert not played.serve.enable_prefix_caching
     made = played.workload.synthetic
     assert (made.prompt.low, made.prompt.high, made.output.high) == pytest.approx((0.8 * 256, 256, 16))
     assert made.count == 40 and played.workload.max_concurrency == 4
@@ -103,9 +104,18 @@ def test_the_later_rule_wins(row):
     assert settings(row(**llama)).kv_cache_dtype == "fp8" and settings(row()).kv_cache_dtype == "auto"
 
 
+def test_rules_name_the_rows_own_values(row):
+    llama = {"model_path": "meta-llama/Llama-3.1-70B", "backend": "trtllm", "isl": 1024, "osl": 1024, "tp_size": 2}
+    policy = settings(row(**llama)).scheduling_policy
+    assert (policy.name, policy.options["budget"], policy.options["iterations"]) == ("batch_wait", 16384, 20)
+    assert settings(row(**llama | {"tp_size": 8})).scheduling_policy.name == "fcfs"
+    assert settings(row(**llama)).max_num_seqs == 4
+
+
 def test_old_vllm_does_not_schedule_ahead(row):
     gap = {"source": "nvidia_gap_analysis", "backend_version": "0.12.0"}
-    assert not settings(row(**gap)).async_scheduling and settings(row(**gap | {"backend_version": "0.15"})).async_scheduling
+    assert not settings(row(**gap)).async_scheduling
+    assert settings(row(**gap | {"backend_version": "0.15.1"})).async_scheduling
     assert scenario(row(**gap)).workload.synthetic.prompt.value == 256
 
 
@@ -114,7 +124,8 @@ def test_old_vllm_does_not_schedule_ahead(row):
     ({"system": "tpu"}, "system 'tpu'"), ({"backend": "llamacpp"}, "backend 'llamacpp'"),
     ({"precision": "fp2"}, "precision 'fp2'"), ({"concurrency": None}, "concurrency"),
     ({"attention_dp_size": 0}, "attention_dp_size"), ({"tp_size": 16}, "several nodes"),
-    ({"source": "hearsay"}, "source 'hearsay'"), ({"tp_size": 4, "moe_tp_size": 2, "moe_ep_size": 2}, "split and sliced"),
+    ({"source": "hearsay"}, "source 'hearsay'"),
+    ({"tp_size": 4, "moe_tp_size": 2, "moe_ep_size": 2}, "split and sliced"),
 ])
 def test_rows_that_cannot_be_played_say_why(row, changes, reason):
     one = row(**changes)
@@ -176,7 +187,7 @@ def test_rows_are_chosen(tmp_path):
     def names(**changes):
         return [row.id for row in chosen(Question(path=path, **changes))]
 
-    assert names() == ["one", "two"] and names(backend="sglang") == ["two"] and names(model="llama-3.1") == ["one", "two"]
+    assert names() == names(model="llama-3.1") == ["one", "two"] and names(backend="sglang") == ["two"]
     assert names(all_rows=True) == ["one", "two", "copy", "flagged", "disagg"]
     assert len(names(limit=1)) == 1 and names(limit=1) == names(limit=1) and names(limit=9) == names()
     with pytest.raises(ConfigError, match="no row that is asked for"):

@@ -51,7 +51,7 @@ class Source:
 
 @frozen
 class Rule:
-    """Settings for the rows whose fields are `when` says; "concurrency" stands for the row's own."""
+    """Settings for the rows whose fields have one of the values in `when`; the data file says what both may name."""
 
     when: Mapping[str, tuple[str, ...]]
     serve: Mapping[str, Any]
@@ -132,20 +132,32 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     name, source = known.source(row)
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
-    fields = {"source": name, "model": known.model(row), "backend": row.backend,
-              "gpu": known.gpus[row.system], "precision": row.precision,
-              "version": ".".join(row.version.split(".")[:2])}
     for rule in known.rules:
-        if all(fields[name] in values for name, values in rule.when.items()):
-            serve |= rule.serve
-    if serve.get("max_num_seqs") == "concurrency":
-        serve["max_num_seqs"] = row.concurrency
+        if _matches(rule, {**_fields(row, known), "source": name}):
+            serve |= _own(rule.serve, {"concurrency": row.concurrency, **serve})
     # vLLM's scheduler, which plays all backends, has neither steps of fewer tokens than sequences nor whole prompts
     # that are longer than a step: TensorRT-LLM's longest prompts leave room for the output only in max_model_len.
     serve["max_num_batched_tokens"] = max(serve["max_num_batched_tokens"], serve["max_num_seqs"])
     if serve["max_num_batched_tokens"] < serve["max_model_len"]:
         serve["enable_chunked_prefill"] = True
     return serve
+
+
+def _fields(row: Row, known: Recipes) -> dict[str, str]:
+    """What rules may ask of a row, as texts."""
+    return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
+            "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
+            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor)}
+
+
+def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
+    return all(fields[name] in values for name, values in rule.when.items())
+
+
+def _own(serve: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """*serve* with the row's own values in place of their names."""
+    return {key: _own(value, values) if isinstance(value, Mapping) else
+            values[value] if isinstance(value, str) and value in values else value for key, value in serve.items()}
 
 
 def _quantization(row: Row, known: Recipes) -> str:
