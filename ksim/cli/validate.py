@@ -10,6 +10,7 @@ import typer
 from ksim.cli.screen import console, table
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_serving import serving, steps
+from ksim.cli.validate_silicon import silicon
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +28,7 @@ _SHOWN = 44
 app.command("kernels")(kernels)
 app.command("serving")(serving)
 app.command("steps")(steps)
+app.command("silicon")(silicon)
 
 
 @app.callback()

@@ -27,10 +27,14 @@ class Round:
 
 @define(eq=False)
 class Convoy:
-    """`size` engines.  A round begins when all that take part have a batch; those without work hold nobody up."""
+    """`size` engines.  A round begins when all that have work have a batch; those without hold nobody up.
+
+    `latest` is the flight of the last round's slowest.
+    """
 
     env: simpy.Environment
     size: int
+    latest: Flight | None = field(default=None, init=False)
     _active: set[int] = field(factory=set, init=False)
     _round: Round = field(init=False)
 
@@ -39,6 +43,10 @@ class Convoy:
 
     def _next(self) -> Round:
         return Round(self.size, self.env.event(), self.env.event())
+
+    def expect(self, member: int) -> None:
+        """Wait for *member*, which has got work."""
+        self._active.add(member)
 
     def join(self, member: int, tokens: int) -> Generator[simpy.Event, Any, Round]:
         """Bring *tokens*, and wait until all others have brought theirs."""
@@ -61,7 +69,8 @@ class Convoy:
             joined.ended.succeed()
         yield joined.ended
         end = max(joined.ends.values())
-        return Flight(self.env.timeout(end - self.env.now), flight.start, end, flight.paces)
+        self.latest = Flight(self.env.timeout(end - self.env.now), flight.start, end, flight.paces)
+        return self.latest
 
     def _close_if_complete(self) -> None:
         if self._round.tokens and self._active <= self._round.tokens.keys():

@@ -106,6 +106,8 @@ class Engine:
         self._inbox.append(job)
         self._done[job] = done
         self.log.add(Received(self.env.now, request.id, self.number))
+        if self.convoy:
+            self.convoy.expect(self.number)
         if not self._news.triggered:
             self._news.succeed()
 
@@ -170,6 +172,8 @@ class Engine:
         one fewer than there are stages."""
         latest = turn.assignment.number - len(self.timers)
         flights = [other.flight for other in self._turns if other.flight and other.assignment.number <= latest]
+        if self.convoy and self.convoy.latest:  # no round begins before the one before has ended
+            return max([*flights, self.convoy.latest], key=lambda flight: flight.end)
         return flights[-1] if flights else None
 
     def _sleep(self, turn: Turn) -> Process:

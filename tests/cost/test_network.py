@@ -243,3 +243,20 @@ def test_a_rank_that_waits_for_nothing_sends_at_once():
     """So both transfers of 1 GB over 1 GB/s take place in the same second."""
     network = Network(fabric(pair()), {"pairs": TwoPairs()})
     assert network.seconds(Collective("all_gather", 1e9, "tensor"), range(4)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind, size, microseconds", [
+    # Of 128 tokens of 7,168 numbers: 8 copies each in FP8 with scales, in BF16; 4,096 tokens over 20 SMs on 5.25 ranks.
+    ("low_latency_dispatch", 128 * 8 * 7168 * 1.03125, 35.1), ("low_latency_combine", 128 * 8 * 7168 * 2, 67.7),
+    ("dispatch", 4096 * 5.251 * 7168 * 1.03125, 494.0), ("combine", 4096 * 5.251 * 7168 * 2, 996.0),
+])
+def test_deepep_takes_what_was_measured_on_eight_h200(kind, size, microseconds):
+    """AIConfigurator 095f58a: 256 experts, 8 of them a token."""
+    seconds = network("hgx-h200", "deepep").seconds(Collective(kind, size, "expert"), range(8))
+    assert seconds == pytest.approx(microseconds * 1e-6, rel=0.2)  # the worst, of dispatch, is 18 %
+
+
+def test_deepep_is_there_where_it_was_measured():
+    for name, nodes, ranks in (("pcie-l40s", 1, range(4)), ("hgx-h200", 2, range(16))):
+        with pytest.raises(ConfigError, match="none of deepep does dispatch of 1000 bytes"):
+            network(name, "deepep", nodes=nodes).seconds(Collective("dispatch", 1000, "expert"), ranks)

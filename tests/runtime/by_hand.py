@@ -13,6 +13,7 @@ from ksim.flow.events import Emitted, Log, Stepped
 from ksim.flow.request import Request
 from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.memory.kv_cache import KVCache
+from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.stages import WholeSteps
 from ksim.scheduling.limits import Limits
@@ -46,7 +47,8 @@ class Timer:
 
 
 def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Seconds, ...] = (10.0,),
-           host: Host = FREE, launch: float = 0.0, blocks: int = 1000, policy: Any = None, **settings: Any) -> Engine:
+           host: Host = FREE, launch: float = 0.0, convoy: Convoy | None = None, blocks: int = 1000,
+           policy: Any = None, **settings: Any) -> Engine:
     """An engine with a pipeline stage for each of *steps*, whose launches take *launch* seconds of a CPU.
 
     *settings* are those of its scheduler.
@@ -54,7 +56,7 @@ def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Se
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 1000, **settings}
     scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), KVCache(blocks, 16))
     return Engine(number, env, scheduler, [Timer(seconds, launch) for seconds in steps],
-                  WholeSteps(env, len(steps)), host, log, len(steps))
+                  WholeSteps(env, len(steps)), host, log, len(steps), convoy)
 
 
 def play(requests: Iterable[Request], *, engines: int = 1, router: Any = None, max_concurrency: int | None = None,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ksim.scheduling.admissions.reserve_output import ReserveOutput
+from ksim.scheduling.policies.batch_wait import BatchWait
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.orca import Orca
 from ksim.scheduling.policies.prefill_first import PrefillFirst
@@ -53,6 +54,21 @@ def test_prompts_first_is_quick_to_the_first_token_and_uneven_after_it():
         "prefill_first", {"name": "stall_free", "budget": 256}))
     assert first["mean_ttft_ms"] < 0.9 * free["mean_ttft_ms"]
     assert first["p99_itl_ms"] > 2 * free["p99_itl_ms"]
+
+
+# Waiting for a batch.
+
+
+def test_prompts_wait_until_they_fill_a_step_or_for_so_many_steps():
+    engine = loop(policy=BatchWait(budget=10, ratio=0.9, iterations=3), max_num_batched_tokens=10, max_num_seqs=10)
+    a = engine.add(4, output=12)
+    assert engine.turn() == {a: 4}  # nobody decodes, nobody waits
+    b = engine.add(3, output=12)
+    assert [engine.turn() for _ in range(4)] == [{a: 1}, {a: 1}, {a: 1}, {a: 1, b: 3}]
+    c = engine.add(4)
+    assert engine.turn() == {a: 1, b: 1}
+    d = engine.add(4)
+    assert engine.turn() == {a: 1, b: 1, c: 4, d: 4}  # 10 tokens: enough
 
 
 # Stall-free.

@@ -1,7 +1,8 @@
 """Grouped matrix products: which rows of measured expert layers teach what, and what is free to fit.
 
-A row is a whole layer: the two grouped products, the activation between them and the sum over a token's experts, and
-in the public tables the router before them.  Only the products are fitted; what the rest takes is subtracted.
+A row is a whole layer: the two grouped products, the activation between them and the sum over a token's experts, the
+kernels that quantise what goes into the products, and in the public tables the router before them.  Only the products
+are fitted; what the rest takes is subtracted.
 
 Our own sweep is fitted by the seven constants, and nothing is learned on top.  Forms tried and left: a tail of the last
 wave, one share for each height of a tile in place of a power, a launch time that grows with the active experts.
@@ -27,6 +28,7 @@ from ksim.compute.loads import Loads, loads
 from ksim.cost.efficiency import pointwise
 from ksim.cost.efficiency.families import Shapes
 from ksim.cost.efficiency.grouped_gemm import tiles
+from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]
@@ -81,6 +83,9 @@ def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
     pairs = tokens * rows["topk"] if _triton(rows) else spread["rows"]
     others = _moved(gpu, ACTIVATION, pairs, 2 * gate * inter, 2 * inter) + _moved(
         gpu, pointwise.COMBINE, tokens, 2 * hidden * pairs / tokens, 2 * hidden)
+    if activations.bytes < DType.BF16.bytes:
+        others = others + _moved(gpu, ACTIVATION, tokens, 2 * hidden, activations.bytes * hidden) + _moved(
+            gpu, ACTIVATION, spread["rows"], 2 * inter, activations.bytes * inter)
     router = (ROUTER if _triton(rows) else FUSED_ROUTER) if table else 0.0
     return Lesson.of(rows, gpu, gate_up, down, others=others + router, groups=alike(rows, "e", "topk", "h", "inter"))
 

@@ -16,6 +16,8 @@ from ksim.results.occurrences import Occurrences
 COMMUNICATION = "communication"
 #: Families whose work grows with what sequences have in the cache, and not only with new tokens.
 _ATTENTION = frozenset({"attention", "mla", "sparse_mla", "index_scores"})
+#: One that reads a number for each (query, key) pair, however fast.
+_OF_PAIRS = "index_topk"
 #: What a family is shared by: new tokens; (query, key) pairs; keys read.
 TOKENS, PAIRS, KEYS = range(3)
 
@@ -37,6 +39,8 @@ class Part:
         """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
         if span.group:
             return cls(COMMUNICATION, TOKENS)
+        if span.family == _OF_PAIRS:
+            return cls(span.family, PAIRS)
         if span.family in _ATTENTION:
             return cls(span.family, PAIRS if span.bound == "compute" else KEYS)
         return cls(span.family, TOKENS)

@@ -14,6 +14,7 @@ from ksim.results.result import Result
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import play
+from ksim.studies.sizing import limits
 from ksim.studies.validation.serving.recordings import Recording, Run, serve_table
 
 #: Arguments of vLLM that say how a server is started, not what it does.
@@ -34,7 +35,10 @@ class Setting:
 
 
 def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
-    """The engine of *recording*, and the names of its arguments that are not simulated."""
+    """The engine of *recording*, and the names of its arguments that are not simulated.
+
+    Raises KsimError for a model or settings that cannot be simulated.
+    """
     serve, others = serve_table(recording)
     serve["num_gpu_blocks_override"] = recording.blocks
     with tempfile.TemporaryDirectory() as folder:
@@ -45,6 +49,7 @@ def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
         if setting.oracle is not None:
             table["oracle"] = plain(setting.oracle)
         built = Site.of(Scenario.of(table, str(recording.path)))
+    limits(built.scenario.serve, built.version)  # refuses what vLLM would not start with
     return built, sorted({*others} - _BESIDE)
 
 

@@ -1,7 +1,5 @@
 """Recorded batches through the step model alone: how long until the scheduler is called again?"""
 
-from collections.abc import Sequence
-
 from attrs import frozen
 
 from ksim.cost.clock import Clock
@@ -41,9 +39,10 @@ def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
         predicted = lanes.turn(step)
         if _fresh(following) and following.start > predicted:
             idle += 1
+            lanes.drain()
         else:
             found.append(Interval(step.tokens, step.decodes, following.start - step.start, predicted - step.start))
-        lanes.observe(following.start, predicted)
+            lanes.observe(following.start, predicted)
     return found, idle
 
 
@@ -86,6 +85,10 @@ class _Lanes:
         self._waited = samples if done > launched else None
         return max(launched, done) + (core.update + core.update_sequence * samples if samples else 0.0)
 
+    def drain(self) -> None:
+        """Learn that there was nothing to do, and so that all batches were taken in."""
+        self._flying.clear()
+
     def observe(self, moment: float, predicted: float) -> None:
         """Learn when the scheduler was called indeed: that is when the GPU was through with the batch waited for."""
         if self._waited is None:
@@ -101,7 +104,3 @@ def batch_of(step: Scheduled) -> Batch:
     each, over = divmod(max(tokens - decodes, 0), decodes) if decodes else (0, 0)
     contexts = [(1, each + (place < over)) for place in range(decodes)]
     return Batch.of(*contexts, *step.chunks)
-
-
-def pooled(runs: Sequence[tuple[list[Interval], int]]) -> list[Interval]:
-    return [interval for found, _ in runs for interval in found]

@@ -1,0 +1,142 @@
+"""`ksim validate silicon`: how far simulated runs are from whole serving runs that were measured."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ksim.studies.validation.silicon import Answer, Score, Verdict
+    from ksim.studies.validation.silicon.scores import Error, Quantity
+
+
+def silicon(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="table of measured runs, as silicon_dev.parquet")],
+    backend: Annotated[str, typer.Option(help="only runs of this engine: vllm, sglang or trtllm")] = "",
+    model: Annotated[str, typer.Option(help="only runs of models with this in their path")] = "",
+    system: Annotated[str, typer.Option(help="only runs on this system, as the table calls it")] = "",
+    limit: Annotated[int, typer.Option(min=0, help="only so many runs, drawn by the hashes of their groups")] = 0,
+    all_rows: Annotated[bool, typer.Option("--all-rows", help="also runs with flags, copies and disaggregated"
+                                           " ones")] = False,
+    statistic: Annotated[str, typer.Option(metavar="mean|median", help="of TTFT and TPOT over requests; by default the"
+                                           " one found for each source")] = "",
+    reference: Annotated[Path | None, typer.Option(metavar="FILE", help="another simulator's answers; by default"
+                                                   " AIConfigurator's, where they lie beside FILE")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="processes; by default one for each core")] = 0,
+    show: Annotated[str, typer.Option(metavar="ID", help="print the scenario that plays this row, and stop")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")] = None,
+) -> None:
+    """Play measured serving runs again, and compare TTFT and TPOT."""
+    from ksim.cli.screen import console
+    from ksim.foundation.config import structure
+    from ksim.studies.validation.silicon import Question, find, scenario, validate
+
+    if show:
+        print(scenario(find(path, show)).to_toml(), end="")
+        return
+    question = structure(Question, {
+        "path": path, "backend": backend, "model": model, "system": system, "limit": limit, "all_rows": all_rows,
+        "statistic": statistic, "reference": reference, "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
+    screen = console()
+    with screen.status("reading") as status:
+        verdict = validate(question, lambda done, of: status.update(f"played {done:,} of {of:,} runs"))
+    screen.print(_scores(verdict.groups, "errors by kind of run"))
+    screen.print(_scores(verdict.backends, "errors by engine"))
+    if verdict.reasons:
+        screen.print(_reasons(verdict))
+    if json_file is not None:
+        _write(json_file, verdict, question.statistic)
+    print(_figures(verdict.whole))
+
+
+def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
+    from ksim.cli.screen import table
+
+    half = (">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean")
+    rows = table("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title)
+    for score in scores:
+        name = " ".join(part.rpartition("/")[2] for part in score.name)
+        rows.add_row(name, str(score.rows), str(score.answered), *_cells(score.ttft), *_cells(score.tpot))
+    return rows
+
+
+def _cells(quantity: "Quantity") -> list[str]:
+    """A half of a row: medians in milliseconds, our errors in per cent, and the other simulator's."""
+    times = ["" if time is None else f"{1e3 * time:.4g}" for time in (quantity.measured, quantity.predicted)]
+    error, other = quantity.error, quantity.reference
+    own = ["", "", ""] if error is None else [f"{error.bias:+.1f}", f"{error.median:.1f}", f"{error.mean:.1f}"]
+    return [*times, *own, *(["", ""] if other is None else [f"{other.median:.1f}", f"{other.mean:.1f}"])]
+
+
+def _reasons(verdict: "Verdict") -> "Table":
+    from rich.markup import escape
+
+    from ksim.cli.screen import table
+
+    rows = table(">rows", "not played, because", title="rows not played")
+    for reason, count in verdict.reasons.items():
+        rows.add_row(str(count), escape(reason))
+    return rows
+
+
+def _figures(score: "Score") -> str:
+    ttft, tpot = score.ttft, score.tpot
+    if ttft.error is None or tpot.error is None:
+        return f"played 0 of {score.rows} runs"
+    text = (f"played {score.answered} of {score.rows} runs: TTFT {ttft.error.median:.1f} % off (median; mean"
+            f" {ttft.error.mean:.1f}), TPOT {tpot.error.median:.1f} % (mean {tpot.error.mean:.1f})")
+    if not (ttft.reference and tpot.reference and ttft.same and tpot.same):
+        return text
+    return (f"{text}; on the {score.referred} that AIConfigurator answers, TTFT {ttft.same.median:.1f} % (its"
+            f" {ttft.reference.median:.1f}), TPOT {tpot.same.median:.1f} % (its {tpot.reference.median:.1f})")
+
+
+def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
+    from ksim.foundation.errors import ConfigError
+
+    outcome = {**_summary(verdict.whole), "not_played": verdict.reasons,
+               "by_backend": [_summary(score) for score in verdict.backends],
+               "by_run": [_summary(score) for score in verdict.groups],
+               "rows": [_row(answer, verdict, statistic) for answer in verdict.answers]}
+    try:
+        path.write_text(json.dumps(outcome, indent=2, allow_nan=False) + "\n")
+    except OSError as error:
+        raise ConfigError("--json", f"{path}: {error.strerror}") from None
+
+
+def _summary(score: "Score") -> dict[str, Any]:
+    """A score as plain values: errors in per cent, times in milliseconds; null where nothing was measured or said."""
+    summary: dict[str, Any] = {"name": list(score.name), "runs": score.rows, "answered": score.answered,
+                               "reference_answered": score.referred}
+    for name, quantity in (("ttft", score.ttft), ("tpot", score.tpot)):
+        summary |= _errors(name, quantity.error) | _errors(f"reference_{name}", quantity.reference)
+        summary |= _errors(f"{name}_where_referred", quantity.same)
+        for what, seconds in (("measured", quantity.measured), ("predicted", quantity.predicted)):
+            summary[f"{what}_median_{name}_ms"] = None if seconds is None else 1e3 * seconds
+    return summary | _errors("throughput", None)  # no table has measured it yet
+
+
+def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
+    values = (None, None, None) if error is None else (error.median, error.mean, error.bias)
+    return {f"{name}_{what}": value for what, value in
+            zip(("median_ape", "mean_ape", "median_error"), values, strict=True)}
+
+
+def _row(answer: "Answer", verdict: "Verdict", statistic: str) -> dict[str, Any]:
+    row = answer.row
+    outcome: dict[str, Any] = {"id": row.id, "reason": answer.reason or None, "seconds": round(answer.took, 3),
+                               "output_tokens_per_second_per_gpu": answer.throughput, "throughput_ape": None}
+    for place, name in enumerate(("ttft", "tpot")):
+        measured, reference = getattr(row, name), verdict.reference.get(row.id)
+        predicted = None if answer.reason else answer.predicted(name, statistic)
+        latency = getattr(answer, name)
+        outcome |= {f"measured_{name}_ms": 1e3 * measured, f"predicted_{name}_ms": predicted and 1e3 * predicted,
+                    f"{name}_ape": predicted and 100 * abs(predicted / measured - 1),
+                    f"predicted_mean_{name}_ms": latency and 1e3 * latency.mean,
+                    f"predicted_median_{name}_ms": latency and 1e3 * latency.median,
+                    f"reference_{name}_ms": reference and 1e3 * reference[place]}
+    return outcome

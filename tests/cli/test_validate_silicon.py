@@ -1,0 +1,35 @@
+"""`ksim validate silicon`, as a user meets it."""
+
+import json
+
+from ksim.studies.scenario import Scenario
+from tests.cli.test_cli import ksim
+from tests.studies.test_validate_silicon import write
+
+
+def test_from_measured_runs_to_figures(tmp_path):
+    write(tmp_path / "runs.parquet", {}, {"id": "two", "precision": "fp2"}, {"id": "three", "system": "b200_sxm"})
+    out = ksim("validate", "silicon", "runs.parquet", "--json", "out.json", "--jobs", "1", folder=tmp_path)
+    assert out.splitlines()[-1].startswith("played 2 of 3 runs: TTFT ")
+    assert "precision 'fp2' is not known" in out and "AIConfigurator answers" not in out
+    outcome = json.loads((tmp_path / "out.json").read_text())
+    assert outcome["runs"] == 3 and outcome["answered"] == 2 and outcome["throughput_median_ape"] is None
+    assert outcome["ttft_median_ape"] >= 0 and outcome["tpot_median_ape"] >= 0
+    rows = {row["id"]: row for row in outcome["rows"]}
+    assert rows["one"]["ttft_ape"] == 100 * abs(rows["one"]["predicted_ttft_ms"] / 40 - 1)
+    assert rows["two"]["predicted_ttft_ms"] is None and "fp2" in rows["two"]["reason"]
+    assert [score["name"] for score in outcome["by_backend"]] == [["vllm"]] and len(outcome["by_run"]) == 3
+
+
+def test_the_scenario_of_a_row_reads_back(tmp_path):
+    write(tmp_path / "runs.parquet", {}, {"id": "two", "mode": "disagg"})
+    (tmp_path / "one.toml").write_text(ksim("validate", "silicon", "runs.parquet", "--show", "one", folder=tmp_path))
+    assert Scenario.read(tmp_path / "one.toml").serve.max_num_seqs == 4
+    assert "disaggregated" in ksim("validate", "silicon", "runs.parquet", "--show", "two", folder=tmp_path, code=1)
+
+
+def test_mistakes_are_said(tmp_path):
+    write(tmp_path / "runs.parquet", {"silicon_tpot_ms": -1.0})
+    assert "row one: column 'silicon_tpot_ms' is -1.0" in ksim("validate", "silicon", "runs.parquet", folder=tmp_path,
+                                                               code=1)
+    assert "statistic" in ksim("validate", "silicon", "runs.parquet", "--statistic", "mode", folder=tmp_path, code=1)

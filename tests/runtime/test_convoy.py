@@ -1,0 +1,87 @@
+"""Engines that share experts: their steps begin together and end with the slowest."""
+
+import pytest
+import simpy
+
+from ksim.flow.events import Finished, Log, Stepped
+from ksim.flow.request import Request
+from ksim.runtime.convoy import Convoy
+from tests.runtime.by_hand import engine
+
+
+def serve(requests: dict[int, list[Request]], seconds=lambda batch: 10.0, **settings) -> Log:
+    """Play the requests of each engine, by its number, to the end."""
+    env, log = simpy.Environment(), Log()
+    convoy = Convoy(env, len(requests))
+    engines = {number: engine(env, log, number, steps=(seconds,), convoy=convoy, **settings) for number in requests}
+
+    def arrive(number, request):
+        yield env.timeout(request.arrival)
+        yield engines[number].submit(request)
+
+    for number, asked in requests.items():
+        for request in asked:
+            env.process(arrive(number, request))
+    env.run()
+    assert len(list(log.of(Finished))) == sum(map(len, requests.values()))
+    return log
+
+
+def spans(log: Log, number: int) -> list[tuple[float, float]]:
+    return [(step.start, step.end) for step in log.of(Stepped) if step.engine == number]
+
+
+def by_tokens(batch) -> float:
+    return float(batch.tokens)
+
+
+def test_the_faster_waits_for_the_slower():
+    """Prompts of 5 and 50 tokens, a second each: both end at 50, and the decodes after them at 51."""
+    log = serve({0: [Request(0, 0.0, 5, 2)], 1: [Request(1, 0.0, 50, 2)]}, by_tokens)
+    assert spans(log, 0) == spans(log, 1) == [(0, 50), (50, 51)]
+
+
+def test_who_has_nothing_to_do_holds_nobody_up():
+    log = serve({0: [Request(0, 0.0, 5, 4)], 1: [Request(1, 0.0, 5, 1)]})
+    assert spans(log, 0) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert spans(log, 1) == [(0, 10)]
+
+
+def test_who_comes_late_joins_the_next_round():
+    """At 12 the second round is under way: the new prompt goes with the third, at 20."""
+    log = serve({0: [Request(0, 0.0, 5, 4)], 1: [Request(1, 12.0, 5, 1)]})
+    assert spans(log, 0)[:3] == [(0, 10), (10, 20), (20, 30)]
+    assert spans(log, 1) == [(20, 30)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_every_round_is_made_of_one_step_of_each_that_has_work(ahead):
+    """Whoever is in a round ends with it, however many requests come and go."""
+    requests = {number: [Request(10 * number + i, 3.0 * i + number, 20 + 7 * number, 3 + i) for i in range(4)]
+                for number in range(3)}
+    log = serve(requests, by_tokens, async_scheduling=ahead)
+    ends = {number: [end for _, end in spans(log, number)] for number in requests}
+    every = sorted({end for some in ends.values() for end in some})
+    for some in ends.values():
+        assert some == sorted(some) and len(set(some)) == len(some)
+    # Rounds do not overlap: who takes part in one has no step that lies across its end.
+    for number in requests:
+        for start, end in spans(log, number):
+            assert not any(start < moment < end for moment in every), (number, start, end)
+
+
+def test_members_without_work_bring_a_token_each():
+    env = simpy.Environment()
+    convoy = Convoy(env, 4)
+    brought = []
+
+    def member(number, tokens):
+        joined = yield from convoy.join(number, tokens)
+        brought.append(sorted(joined.brought))
+
+    for number in (0, 2):
+        convoy.expect(number)
+    env.process(member(0, 30))
+    env.process(member(2, 7))
+    env.run()
+    assert brought == [[1, 1, 7, 30]] * 2
