@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench profiles clean
+.PHONY: run test lint bench profiles accuracy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
@@ -22,6 +22,10 @@ bench: $(READY)
 # The profiles that ship, from the folders of public tables and of our own sweep; takes some minutes.
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
+
+# The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
+accuracy: $(READY)
+	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=...")'

@@ -33,7 +33,7 @@ def run(name: str, requests: Sequence[Sent], concurrency: int | None = None) -> 
 
 def played(loaded: Run, arguments: dict[str, str] = ARGUMENTS) -> Result:
     """What ksim makes of a run."""
-    recording = Recording("tiny", Path("tiny"), CONFIG, arguments, BLOCKS, ())
+    recording = Recording("tiny", Path("tiny"), CONFIG, arguments, {"num_gpu_blocks_override": BLOCKS}, ())
     site, _ = replay.site(recording, replay.Setting())
     return replay.simulate(site, loaded)
 

@@ -1,5 +1,7 @@
 """Recorded runs against our own: what ksim recorded of itself it finds again, and what is slower it misses by that."""
 
+import json
+
 import pytest
 
 from ksim.foundation.errors import DataError
@@ -69,6 +71,17 @@ def test_the_time_between_steps_is_found_again(tmp_path):
     assert abs(verdict.errors).max() < 0.5
     waited = {name for _, name, _, idle in verdict.runs if idle}
     assert waited == {CLOSED.name}
+
+
+def test_an_engine_is_simulated_as_it_resolved_its_settings(tmp_path):
+    """Without CUDA graphs and asynchronous scheduling, which its arguments do not say."""
+    path = record(tmp_path, [OPEN])
+    told = {**json.loads(path.read_text()), "async_scheduling": False, "cudagraph": "NONE", "capture_sizes": []}
+    path.write_text(json.dumps(told))
+    site, _ = replay.site(recordings.read(path), Setting())
+    serve = site.scenario.serve
+    assert (serve.async_scheduling, serve.cudagraph_mode, serve.cudagraph_capture_sizes) == (False, "NONE", ())
+    assert judging.serving(tmp_path, Setting()).median_ape("tpot_p50_ms") > 1
 
 
 def test_requests_of_a_group_share_their_prefix_and_no_other_tokens():

@@ -94,7 +94,11 @@ def intervals(folder: Path, setting: Setting, say: Callable[[str], None] = lambd
             notes.left.append((f"{recording.name} {run.name}", "has no recorded steps"))
             continue
         say(f"{recording.name} {run.name}")
-        found, idle = steps.intervals(site, run)
+        try:
+            found, idle = steps.intervals(site, run)
+        except KsimError as error:
+            notes.left.append((f"{recording.name} {run.name}", str(error)))
+            continue
         runs.append((recording.name, run.name, tuple(found), idle))
     return StepVerdict(tuple(runs), tuple(notes.left), tuple(notes.remarks))
 

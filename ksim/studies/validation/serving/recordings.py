@@ -13,6 +13,10 @@ from ksim.foundation.errors import ConfigError, DataError
 from ksim.specs.deployment import EngineSettings
 
 Row = dict[str, Any]
+#: What an engine file says that the engine worked out, by our name for the setting.
+_RESOLVED = {"num_gpu_blocks": "num_gpu_blocks_override", "block_size": "block_size",
+             "async_scheduling": "async_scheduling", "cudagraph": "cudagraph_mode",
+             "capture_sizes": "cudagraph_capture_sizes"}
 #: What every row needs, and the least value of it.
 _REQUEST = {"index": 0, "sent_s": None, "isl": 1, "osl": 1, "ttft_s": 0.0, "e2e_s": 0.0}
 _STEP = {"schedule_start_s": None, "decodes": 0, "decode_context_tokens": 0}
@@ -68,13 +72,13 @@ class Run:
 
 @frozen
 class Recording:
-    """The runs of one engine: its model's config.json, and its arguments as vLLM names them."""
+    """The runs of one engine: its model's config.json, its arguments as vLLM names them, and what it made of them."""
 
     name: str
     path: Path
     config: Mapping[str, Any]
     arguments: Mapping[str, str]
-    blocks: int
+    resolved: Mapping[str, Any]
     runs: tuple[Run, ...]
 
 
@@ -98,7 +102,8 @@ def read(path: Path) -> Recording:
     facts = {str(run.get("run")): run for run in table.get("runs") or []}
     runs = [Run(run, concurrency, rows, tuple(steps.get(run, ())), _fact(path, facts, run, "wall_s"),
                 _fact(path, facts, run, "joules")) for run, (concurrency, rows) in requests.items()]
-    return Recording(name, path, table["config"], table["engine_args"], int(table["num_gpu_blocks"]), tuple(runs))
+    resolved = {ours: table[theirs] for theirs, ours in _RESOLVED.items() if table.get(theirs) is not None}
+    return Recording(name, path, table["config"], table["engine_args"], resolved, tuple(runs))
 
 
 def _engine(path: Path) -> Mapping[str, Any]:
@@ -185,14 +190,14 @@ def scored(runs: tuple[Run, ...]) -> tuple[list[Run], list[str]]:
 
 
 def serve_table(recording: Recording) -> tuple[dict[str, Any], list[str]]:
-    """The arguments that are settings of ours, with their values, and the names of the others.
+    """The arguments that are settings of ours, as the engine resolved them, and the names of the others.
 
     Raises ConfigError for a value of the wrong kind.
     """
     known = {field.name for field in fields(EngineSettings)}
     table = {key: _typed(f"{recording.path}: engine_args.{key}", value)
              for key, value in recording.arguments.items() if key in known}
-    return table, [key for key in recording.arguments if key not in known]
+    return {**table, **recording.resolved}, [key for key in recording.arguments if key not in known]
 
 
 def _typed(where: str, value: Any) -> Any:

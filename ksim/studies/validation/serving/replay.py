@@ -40,7 +40,6 @@ def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
     Raises KsimError for a model or settings that cannot be simulated.
     """
     serve, others = serve_table(recording)
-    serve["num_gpu_blocks_override"] = recording.blocks
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(recording.config))

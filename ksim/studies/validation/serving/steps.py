@@ -5,9 +5,11 @@ from attrs import frozen
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
+from ksim.foundation.errors import ConfigError
 from ksim.runtime.workers import Workers
 from ksim.specs.host import Host
 from ksim.studies.assembly import Site
+from ksim.studies.sizing import limits
 from ksim.studies.validation.serving.recordings import Run, Scheduled
 
 
@@ -29,11 +31,14 @@ class Interval:
 def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
     """The intervals of *run*, each from what was recorded up to its beginning, and how many could not be told.
 
-    With two batches in flight, a turn of the engine's loop makes a batch and launches it, and then waits for the one
-    before.  What cannot be told is how long an engine without work waits for the next request.
+    A turn of the engine's loop makes a batch and launches it, and waits for the oldest once enough are in flight.  What
+    cannot be told is how long an engine without work waits for the next request.  Raises ConfigError for pipelines.
     """
-    (timer,), host, power = site.timers(), site.host, site.gpu.power
-    lanes = _Lanes(timer, host, Clock(power, power.boost) if power.boost else None)
+    timers, host, power = site.timers(), site.host, site.gpu.power
+    if len(timers) > 1:
+        raise ConfigError("pipeline_parallel_size", "steps of several stages cannot be played one by one")
+    depth = limits(site.scenario.serve, site.version).depth
+    lanes = _Lanes(timers[0], host, Clock(power, power.boost) if power.boost else None, depth, site.scenario.serve.gpus)
     found, idle = [], 0
     for step, following in zip(run.steps, run.steps[1:], strict=False):
         predicted = lanes.turn(step)
@@ -54,8 +59,8 @@ def _fresh(step: Scheduled) -> bool:
 class _Lanes:
     """The host's lane and the GPU's, as far as they are known when a step is scheduled."""
 
-    def __init__(self, timer: StepTimer, host: Host, clock: Clock | None) -> None:
-        self._timer, self._host, self._clock = timer, host, clock
+    def __init__(self, timer: StepTimer, host: Host, clock: Clock | None, depth: int, gpus: int) -> None:
+        self._timer, self._host, self._clock, self._depth, self._gpus = timer, host, clock, depth, gpus
         self._workers = Workers(host.worker)
         self._flying: list[tuple[float, int]] = []  # when batches in flight are done, and how many tokens they sample
         self._free = 0.0
@@ -72,14 +77,15 @@ class _Lanes:
             batch = batch_of(step)
             timeline = self._timer.timeline(batch)
             blocks = sum(-(-new // 16) for new, _ in step.chunks)
-            ready = (now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * blocks)
+            ready = now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * blocks
+            ready += core.send if self._gpus > 1 else 0.0
             (supply,) = self._workers.supply(batch, [timeline], ready)
             begin = max(self._free, supply.prepared)
             pace = self._clock.pace(timeline, begin) if self._clock else 1.0
-            launched = supply.launched
-            self._free = max(begin + timeline.paced(pace), launched)
+            launched = ready if self._gpus > 1 else supply.launched
+            self._free = max(begin + timeline.paced(pace), supply.launched)
             self._flying.append((self._free, batch.samples))
-        if len(self._flying) < 2:
+        if len(self._flying) < self._depth:
             return launched
         done, samples = self._flying.pop(0)
         self._waited = samples if done > launched else None

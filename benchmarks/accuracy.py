@@ -1,0 +1,124 @@
+"""`python -m benchmarks.accuracy RUNS SILICON`: write the tables of whole runs in docs/accuracy.md anew."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from ksim.foundation.config import Choice
+from ksim.studies.validation import silicon
+from ksim.studies.validation.serving import judging
+from ksim.studies.validation.serving.replay import Setting
+from ksim.studies.validation.silicon.scores import Error, Quantity, Score
+
+PAGE = Path("docs/accuracy.md")
+#: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.
+GOALS = {"ttft_p50_ms": 6.0, "tpot_p50_ms": 3.0, "throughput": 2.0, "joules": 8.0}
+STEPS = (3.0, 10.0)
+#: TTFT and TPOT by backend.
+SILICON = {"vllm": (20.0, 8.0), "trtllm": (30.0, 12.0), "sglang": (30.0, 12.0)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Play all that is measured again; takes some minutes, public runs most of them."""
+    runs, public = (Path(argument) for argument in arguments)
+    console = Console()
+    text = PAGE.read_text(encoding="utf-8")
+    console.print("serving runs")
+    text = _put(text, "serving", _serving(runs))
+    console.print("steps")
+    text = _put(text, "steps", _steps(runs))
+    console.print("public runs")
+    text = _put(text, "silicon", _silicon(public))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def _put(text: str, name: str, lines: Iterator[str]) -> str:
+    """*text* with *lines* between the marks of *name*."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    if begin not in text or end not in text:
+        raise SystemExit(f"{PAGE} has no marks {begin.strip()} and {end.strip()}")
+    table = "".join(f"{line}\n" for line in lines)
+    return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + table + end, text, flags=re.DOTALL)
+
+
+def _serving(folder: Path) -> Iterator[str]:
+    """Medians by oracle, then every run."""
+    verdicts = {oracle: judging.serving(folder, Setting(oracle=Choice(oracle))) for oracle in ("measured", "learned")}
+    yield "| median absolute error over runs | runs | TTFT | TPOT | throughput | energy | TTFT p90 | ITL p99 |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    for oracle, verdict in verdicts.items():
+        figures = [f"{verdict.median_ape(name):.1f}" for name in (*GOALS, "ttft_p90_ms", "itl_p99_ms")]
+        yield f"| `{oracle}` | {len(verdict.judged)} | {' | '.join(figures)} |"
+    yield ""
+    yield "| recording | run | TTFT p50: ms, error | TTFT p90 | TPOT p50: ms, error | ITL p99 | throughput | energy |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|"
+    for run in verdicts["measured"].judged:
+        errors = run.errors
+        cells = [f"{run.measured.ttft_p50_ms:.4g}, {_marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
+                 _marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
+                 f"{run.measured.tpot_p50_ms:.4g}, {_marked(errors.tpot_p50_ms, GOALS['tpot_p50_ms'])}",
+                 _marked(errors.itl_p99_ms, np.inf), _marked(errors.throughput, GOALS["throughput"]),
+                 _marked(errors.joules, GOALS["joules"])]
+        yield f"| {run.recording} | {run.run} | {' | '.join(cells)} |"
+
+
+def _marked(error: float, goal: float) -> str:
+    """A signed error in per cent, bold where it is beyond its goal."""
+    if isnan(error):
+        return "-"
+    return f"**{error:+.1f}**" if abs(error) > goal else f"{error:+.1f}"
+
+
+def _steps(folder: Path) -> Iterator[str]:
+    """Every recording's steps, and those of each run."""
+    verdict = judging.intervals(folder, Setting())
+    yield "| recording | run | steps | median | 90th percentile | bias |"
+    yield "|---|---|--:|--:|--:|--:|"
+    errors = verdict.errors
+    yield f"| all | | {len(errors):,} | {_spread(errors)} |"
+    for name, run, found, _ in verdict.runs:
+        yield f"| {name} | {run} | {len(found):,} | {_spread(np.array([each.error for each in found]))} |"
+
+
+def _spread(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
+    middle, late = float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9))
+    cells = [f"**{value:.1f}**" if value > goal else f"{value:.1f}"
+             for value, goal in zip((middle, late), STEPS, strict=True)]
+    return f"{' | '.join(cells)} | {np.median(errors):+.1f}"
+
+
+def _silicon(path: Path) -> Iterator[str]:
+    """Every backend, then every kind of run."""
+    verdict = silicon.validate(silicon.Question(path=path, jobs=2))
+    yield ("| runs | rows | answered | TTFT: median, mean (bias) | AIConfigurator's | TPOT: median, mean (bias) |"
+           " AIConfigurator's |")
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for score in (*verdict.backends, *verdict.groups):
+        yield _scored(score)
+    for reason, count in verdict.reasons.items():
+        yield f"| not played: {reason} | {count} | | | | | |"
+
+
+def _scored(score: Score) -> str:
+    backend = next(name for name in score.name if name in SILICON)
+    cells = [cell for quantity, goal in zip((score.ttft, score.tpot), SILICON[backend], strict=True)
+             for cell in _quantity(quantity, goal)]
+    return f"| {' '.join(score.name)} | {score.rows} | {score.answered} | {' | '.join(cells)} |"
+
+
+def _quantity(quantity: Quantity, goal: float) -> tuple[str, str]:
+    def told(error: Error | None) -> str:
+        return "-" if error is None else f"{error.median:.1f}, {error.mean:.1f} ({error.bias:+.1f})"
+
+    ours, reference = told(quantity.error), told(quantity.reference)
+    failing = quantity.error is not None and quantity.error.median > goal
+    return (f"**{ours}**" if failing else ours), reference
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
