@@ -1,7 +1,6 @@
 """Price a step: from a batch to a timeline of one rank's kernels and collectives, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from math import nan, sqrt
 from typing import Any
 
@@ -9,11 +8,11 @@ from attrs import define, field, frozen
 
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
 from ksim.cost.energy import joules, sent_joules
 from ksim.cost.graphs import Graphs, Launching
+from ksim.cost.launches import Launches
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.outlook import Outlook
@@ -21,7 +20,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
-from ksim.specs.host import Host, Inputs, Worker
+from ksim.specs.host import Host
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
@@ -64,53 +63,6 @@ class Plan:
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
                         seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
                         self.launch_seconds)
-
-
-@frozen
-class _Launches:
-    """What a step's launches are: of all its kernels, of grouped products, and of attention.
-
-    What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
-    of it follow on each other, as in vLLM.
-    """
-
-    how: Launching
-    kernels: int
-    grouped: int
-    attention: int
-
-    @classmethod
-    def of(cls, how: Launching, laps: Sequence[Lap]) -> "_Launches":
-        waiting = [[isinstance(span, int) for span in lap.spans] for lap in laps]
-        return cls(
-            how,
-            kernels=sum(lap.repeat * len(lap.spans) for lap in laps),
-            grouped=sum(lap.repeat * isinstance(span.shape, GroupedGemm)
-                        for lap in laps for span in lap.spans if isinstance(span, Span)),
-            attention=sum(lap.repeat * sum(waits for waits, _ in groupby(each))
-                          for lap, each in zip(laps, waiting, strict=True)),
-        )
-
-    def seconds(self, costs: Worker) -> float:
-        """How long a CPU takes over them."""
-        match self.how:
-            case Launching.FULL:
-                return costs.replay
-            case Launching.PIECEWISE:
-                return costs.replay + costs.piece * self.attention
-            case _:
-                each = costs.eager if self.how is Launching.EAGER else costs.compiled
-                return each * self.kernels + costs.experts * self.grouped
-
-    def gaps(self, costs: Inputs) -> float:
-        """How long the GPU takes between one launch and the next, in all."""
-        match self.how:
-            case Launching.FULL:
-                return 0.0
-            case Launching.PIECEWISE:
-                return 2 * costs.gap * self.attention  # before attention, and after it
-            case _:
-                return costs.gap * self.kernels
 
 
 def _of_host(label: str, seconds: float) -> Span:
@@ -208,7 +160,7 @@ class StepTimer:
                     runs[hole] += block.repeat
                     spans.append(hole)
             laps.append(Lap(tuple(spans), block.repeat))
-        launches = _Launches.of(launching, laps)
+        launches = Launches.of(launching, laps)
         laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs)),))]
         totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
         return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
