@@ -1,0 +1,52 @@
+"""`ksim validate serving` and `steps`, as a user meets them."""
+
+import json
+
+import pytest
+
+from tests.cli.test_cli import ksim
+from tests.studies.serving.fabricate import record, run, sent
+
+RUNS = [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    record(tmp_path, RUNS)
+    return tmp_path
+
+
+def test_serving_runs_come_out_as_figures(folder):
+    out = ksim("validate", "serving", ".", "--json", "out.json", folder=folder)
+    assert "note: simulated on h200 as vllm-0.22" in out
+    assert "left out, 1: tiny warm: holds what an engine does only once" in out
+    assert out.splitlines()[-1] == ("median absolute errors of 1 runs: TTFT 0.00 %, TPOT 0.00 %, throughput 0.00 %,"
+                                    " energy 0.00 %")
+    table = json.loads((folder / "out.json").read_text())
+    assert {"ttft_median_ape", "tpot_median_ape", "throughput_median_ape", "energy_median_ape"} <= table.keys()
+    (row,) = table["runs"]
+    assert row["run"] == "poisson-9" and row["error_percent"]["ttft_p50_ms"] == pytest.approx(0, abs=1e-6)
+    assert table["left_out"] == [{"what": "tiny warm", "reason": "holds what an engine does only once"}]
+
+
+def test_steps_come_out_as_figures(folder):
+    out = ksim("validate", "steps", ".", "--json", "out.json", folder=folder)
+    assert out.splitlines()[-1].startswith("absolute errors of ")
+    table = json.loads((folder / "out.json").read_text())
+    assert table["steps"] > 50 and table["step_median_ape"] < 0.5
+
+
+def test_another_host_makes_another_time(folder):
+    """Who names a host that was not the runs' is off by it."""
+    out = ksim("validate", "serving", ".", "--host", "datasheet", folder=folder)
+    assert "TPOT 0.00 %" not in out.splitlines()[-1]
+
+
+def test_mistakes_are_said(folder, tmp_path):
+    (empty := tmp_path / "empty").mkdir()
+    assert "has no engine_*.json; expected" in ksim("validate", "serving", "empty", folder=tmp_path, code=1)
+    assert not list(empty.iterdir())
+    assert "no gpu" in ksim("validate", "serving", ".", "--gpu", "h20", folder=folder, code=1)
+    assert "--json" in ksim("validate", "steps", ".", "--json", "no/where.json", folder=folder, code=1)
+    folder.joinpath("requests_tiny.parquet").unlink()
+    assert "requests_tiny.parquet: cannot be read" in ksim("validate", "steps", ".", folder=folder, code=1)
