@@ -10,6 +10,7 @@ from attrs import asdict, fields, frozen
 
 from ksim.foundation.errors import DataError, KsimError
 from ksim.results.result import Result
+from ksim.studies.sizing import limits
 from ksim.studies.validation.serving import recordings, replay, steps
 from ksim.studies.validation.serving.recordings import Recording, Run
 from ksim.studies.validation.serving.replay import Setting
@@ -80,7 +81,8 @@ def serving(folder: Path, setting: Setting, say: Callable[[str], None] = lambda 
     judged = []
     for recording, run, site in _runs(folder, setting, notes):
         say(f"{recording.name} {run.name}")
-        judged.append(Judged(recording.name, run.name, len(run.requests), measured(run),
+        depth = limits(site.scenario.serve, site.version).depth
+        judged.append(Judged(recording.name, run.name, len(run.requests), measured(run, depth),
                              predicted(replay.simulate(site, run))))
     return Verdict(tuple(judged), tuple(notes.left), tuple(notes.remarks))
 
@@ -131,22 +133,24 @@ def _runs(folder: Path, setting: Setting, notes: _Notes) -> Iterator[tuple[Recor
         raise DataError(str(folder), f"has no run that could be judged: {reasons}")
 
 
-def measured(run: Run) -> Figures:
-    """What was recorded."""
+def measured(run: Run, depth: int) -> Figures:
+    """What was recorded of an engine that has *depth* batches in flight."""
     ttft = [request.ttft for request in run.requests]
     tpot = [request.tpot for request in run.requests if request.tpot is not None]
     tokens = sum(request.output for request in run.requests)
-    return Figures(_quantile(ttft, 0.5), _quantile(ttft, 0.9), _quantile(tpot, 0.5), _gaps(run),
+    return Figures(_quantile(ttft, 0.5), _quantile(ttft, 0.9), _quantile(tpot, 0.5), _gaps(run, depth),
                    tokens / run.wall if run.wall else nan, run.joules or nan)
 
 
-def _gaps(run: Run) -> float:
-    """The 99th percentile of the time between two tokens, which is that between two steps of as many decodes."""
-    starts = np.array([step.start for step in run.steps])
-    decodes = np.array([step.decodes for step in run.steps])[:-1]
-    if len(starts) < 2 or not decodes.any():
+def _gaps(run: Run, depth: int) -> float:
+    """The 99th percentile of the time between two tokens, each as often as a step has decodes.
+
+    A step's tokens are taken in just before the scheduler is called *depth* calls later.
+    """
+    gaps = np.diff([step.start for step in run.steps])[depth - 1:]
+    decodes = np.array([step.decodes for step in run.steps])[: len(gaps)]
+    if not decodes.any():
         return nan
-    gaps = np.diff(starts)
     order = np.argsort(gaps)
     reached = np.searchsorted(np.cumsum(decodes[order]), 0.99 * decodes.sum())
     return float(1e3 * gaps[order][reached])

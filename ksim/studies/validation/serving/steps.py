@@ -70,6 +70,8 @@ class _Lanes:
         """When the scheduler is called after *step*."""
         core, now = self._host.core, step.start
         self._waited = None
+        if self._gpus == 1:  # the loop's own thread launches, and has done so
+            self._workers = Workers(self._host.worker)
         if not step.tokens:
             self._flying.append((now, 0))
             launched = now
