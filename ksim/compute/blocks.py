@@ -130,12 +130,16 @@ WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scal
 
 
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
-              sinks: bool = False, gated: bool = False) -> Operations:
-    """Grouped-query attention from the normed hidden state back to it; *gated* outputs have a projection each."""
+              sinks: bool = False, gated: bool = False, qkv_bias: bool = False) -> Operations:
+    """Grouped-query attention from the normed hidden state back to it; *gated* outputs have a projection each.
+
+    What config.json does not say: *qkv_bias* is of the first projection alone.
+    """
     bias = config.get("attention_bias", False)
     norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
     return (
-        op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias, part="attention"),
+        op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
+           part="attention"),
         *norms,
         Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
         Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),

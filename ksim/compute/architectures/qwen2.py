@@ -1,0 +1,18 @@
+"""Qwen2 and Qwen2.5: Llama's layers with a bias on queries, keys and values."""
+
+from ksim.compute import blocks
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["qwen2"]
+
+
+def qwen2(config: Config) -> Decoder:
+    return blocks.decoder(config, [
+        (
+            blocks.norm("attention_norm"),
+            *blocks.attention(config, window, qkv_bias=True),
+            blocks.norm("mlp_norm"),
+            *blocks.gated_mlp(config),
+        )
+        for window in blocks.windows(config, blocks.late_windows(config))
+    ])
