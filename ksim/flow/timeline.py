@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import hypot, nan
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 
 @frozen
@@ -121,6 +121,11 @@ class Timeline:
     def paced(self, pace: float) -> float:
         """Seconds where spans that are `clocked` take *pace* times as long."""
         return self.seconds + (pace - 1.0) * self.clocked
+
+    def followed_by(self, span: Span) -> "Timeline":
+        """The same, and *span* at its end; it takes just as long as it says."""
+        return evolve(self, laps=(*self.laps, Lap((span,))), seconds=self.seconds + span.seconds,
+                      low=self.low + span.seconds, high=self.high + span.seconds)
 
     @classmethod
     def of(cls, laps: Sequence[Lap], fills: Sequence[Span] = ()) -> "Timeline":

@@ -6,7 +6,14 @@ from typing import Any
 import simpy
 from attrs import define, field
 
+from ksim.flow.timeline import Span
 from ksim.runtime.stages import Flight
+
+
+def wait(seconds: float) -> Span:
+    """What a rank does that is through before the others: it waits in their next collective."""
+    return Span("wait_for_ranks", "wait_for_ranks", seconds, bound="communication", group="data", source="convoy",
+                low=seconds, high=seconds)
 
 
 @define(eq=False)

@@ -14,7 +14,7 @@ from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Receiv
 from ksim.flow.request import Request
 from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
-from ksim.runtime.convoy import Convoy
+from ksim.runtime.convoy import Convoy, wait
 from ksim.runtime.frontend import Frontend
 from ksim.runtime.stages import Flight, Stages
 from ksim.runtime.workers import Workers
@@ -163,7 +163,9 @@ class Engine:
         turn.prepared = supplies[0].prepared
         turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn))
         if self.convoy and together:
+            alone = turn.flight.end
             turn.flight = yield from self.convoy.meet(self.number, together, turn.flight)
+            turn.timelines = (*turn.timelines[:-1], turn.timelines[-1].followed_by(wait(turn.flight.end - alone)))
         free = ready if self.workers > 1 else supplies[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 

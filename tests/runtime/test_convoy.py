@@ -41,6 +41,16 @@ def test_the_faster_waits_for_the_slower():
     assert spans(log, 0) == spans(log, 1) == [(0, 50), (50, 51)]
 
 
+def test_waiting_for_the_slower_is_part_of_the_faster_ones_step():
+    """45 s of the first step, as communication; its timeline lasts as long as the step."""
+    log = serve({0: [Request(0, 0.0, 5, 2)], 1: [Request(1, 0.0, 50, 2)]}, by_tokens)
+    for step in log.of(Stepped):
+        assert step.timelines[0].seconds == step.end - step.start
+    first = next(step for step in log.of(Stepped) if step.engine == 0)
+    *_, last = first.timelines[0]
+    assert (last.label, last.seconds, last.bound) == ("wait_for_ranks", 45, "communication")
+
+
 def test_who_has_nothing_to_do_holds_nobody_up():
     log = serve({0: [Request(0, 0.0, 5, 4)], 1: [Request(1, 0.0, 5, 1)]})
     assert spans(log, 0) == [(0, 10), (10, 20), (20, 30), (30, 40)]
