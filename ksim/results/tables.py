@@ -6,7 +6,7 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
-from ksim.results.arrays import Floats, ints
+from ksim.results.arrays import Floats, floats, ints
 from ksim.results.history import History
 
 
@@ -45,8 +45,10 @@ def step_table(history: History) -> pa.Table:
         "engine": ints(steps.events, "engine"),
         "step": ints(steps.events, "index"),
         "scheduled_s": steps.scheduled,
+        "prepared_s": floats(steps.events, "prepared"),
         "start_s": steps.start,
         "end_s": steps.end,
+        "taken_s": steps.taken,
         "time_s": steps.time,
         "decodes": steps.decodes,
         "decode_context_tokens": ints(steps.events, "batch.contexts.total"),
@@ -61,6 +63,9 @@ def step_table(history: History) -> pa.Table:
         "joules": steps.joules,
         "watts": steps.watts,
         "host_gap_s": history.host_gaps,
+        "launch_wait_s": steps.launch_waits,
+        "launch": [step.timelines[0].launch for step in steps.events],
+        "pace": [max(step.paces, default=1.0) for step in steps.events],
     })
 
 

@@ -25,11 +25,24 @@ def test_requests_of_the_small_log():
 
 def test_steps_of_the_small_log():
     rows = step_table(History(by_hand.small())).to_pylist()
+    assert rows[1].pop("launch") == ""
     assert rows[1] == pytest.approx({
-        "engine": 4, "step": 1, "scheduled_s": 2.25, "start_s": 2.5, "end_s": 3.0, "time_s": 3.25, "decodes": 1,
+        "engine": 4, "step": 1, "scheduled_s": 2.25, "prepared_s": 2.5, "start_s": 2.5, "end_s": 3.0, "taken_s": 3.25,
+        "time_s": 3.25, "decodes": 1, "pace": 1.0, "launch_wait_s": 0.0,
         "decode_context_tokens": 10, "prefills": 1, "prefill_tokens": 20, "samples": 2, "waiting": 1, "running": 2,
         "kv_blocks": 3, "flops": 216.0, "bytes": 32.0, "joules": 60.0, "watts": 100 + 60 / 2 / 0.5, "host_gap_s": 0.5,
     })
+
+
+def test_a_step_says_how_long_it_waited_for_launches_and_at_what_pace_it_ran():
+    """The second of half a second of kernels ends after one, and its clocked kernels take twice as long."""
+    log = by_hand.small()
+    place = next(i for i, event in enumerate(log.events) if isinstance(event, Stepped) and event.index == 1)
+    step = log.events[place]
+    log.events[place] = attrs.evolve(step, end=step.start + 1.5, paces=(2.0,))
+    row = step_table(History(log)).to_pylist()[1]
+    kernels = step.timelines[0].seconds + step.timelines[0].clocked
+    assert row["pace"] == 2.0 and row["launch_wait_s"] == pytest.approx(1.5 - kernels)
 
 
 def test_host_gaps_begin_with_the_work_not_with_the_last_step():
