@@ -150,10 +150,10 @@ def test_all_that_recipes_name_is_there():
 @given(st.integers(1, 1024), st.integers(1, 8192), st.integers(2, 20))
 def test_waves_left_out_are_stood_for(concurrency, output, full):
     played = prompts(concurrency, output, full)
-    assert played == concurrency * waves(output, full) and played <= full * concurrency
+    assert played == concurrency * waves(concurrency, output, full) and played <= full * concurrency
     weight = weights(concurrency, played, full)
     assert weight.sum() == pytest.approx(full * concurrency)
-    assert (weight[:2 * concurrency] == 1).all() and (weight[-concurrency:] == 1).all()
+    assert (weight[:concurrency] == 1).all() and (weight[-concurrency:] == 1).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1))

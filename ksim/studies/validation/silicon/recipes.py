@@ -134,7 +134,8 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
     for rule in known.rules:
         if _matches(rule, {**_fields(row, known), "source": name}):
-            serve |= _own(rule.serve, {"concurrency": row.concurrency, **serve})
+            serve |= _own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
+                                       "twice_prompt": 2 * row.prompt, **serve})
     # vLLM's scheduler, which plays all backends, has neither steps of fewer tokens than sequences nor whole prompts
     # that are longer than a step: TensorRT-LLM's longest prompts leave room for the output only in max_model_len.
     serve["max_num_batched_tokens"] = max(serve["max_num_batched_tokens"], serve["max_num_seqs"])
@@ -147,7 +148,8 @@ def _fields(row: Row, known: Recipes) -> dict[str, str]:
     """What rules may ask of a row, as texts."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
-            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor)}
+            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
+            "prompt": str(row.prompt)}
 
 
 def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
