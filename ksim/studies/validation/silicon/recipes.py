@@ -149,7 +149,7 @@ def _fields(row: Row, known: Recipes) -> dict[str, str]:
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
             "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
-            "prompt": str(row.prompt)}
+            "experts": str(row.moe_ep)}
 
 
 def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
