@@ -173,13 +173,16 @@ def _parallelism(row: Row) -> dict[str, Any]:
     """How the row's GPUs share the work.
 
     With attention data parallelism the source counts GPUs twice over: vLLM's tp_size is then all GPUs of the node, each
-    a replica of the attention with `--data-parallel-size=$TP`; of TensorRT-LLM's, attention_dp_size is the product of
+    a replica of the attention with `--data-parallel-size=$TP`; where experts are sliced over more GPUs than attention,
+    the attention has replicas; of TensorRT-LLM's, attention_dp_size is the product of
     moe_tp_size and moe_ep_size, each of which is at most all GPUs.
     """
-    experts = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
+    experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:
             raise NotRun("experts split and sliced at once (moe_tp_size and moe_ep_size above 1)")
+        if row.moe_tp > row.tensor and row.moe_tp % row.tensor == 0:
+            experts = {"data_parallel_size": row.moe_tp // row.tensor}
         return {"tensor_parallel_size": row.tensor, "pipeline_parallel_size": row.pipeline, **experts}
     gpus = row.tensor if row.tensor > 1 else max(row.moe_tp, row.moe_ep, 1)
     if row.moe_ep <= 1 and row.moe_tp > 1:
