@@ -144,8 +144,7 @@ class EngineSettings:
     follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
     and `eviction` what is lost first; by default that of the same program:
     "vllm" or "lru".  With `fuse_allreduce_rms`, all-reduces of up to
-    `fi_allreduce_fusion_max_size_mb` MiB, and the norms behind them, are
-    FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
