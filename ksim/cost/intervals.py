@@ -18,6 +18,8 @@ FITTED: Mapping[tuple[str, str], tuple[float, float]] = {
     ("one-shot", "nvlink"): (0.93, 1.06),  # 228
     ("two-shot", "nvlink"): (0.92, 1.09),  # 35
     ("symmetric", "nvlink"): (0.95, 1.06),  # 43
+    ("fused", "nvlink"): (0.90, 1.09),  # 234 rows of TensorRT-LLM's
+    ("fused-two-shot", "nvlink"): (0.87, 1.11),  # 62
     ("LL", "pcie"): (0.86, 1.18),  # 101
     ("LL128", "pcie"): (0.88, 1.32),  # 82
     ("Simple", "pcie"): (0.83, 1.19),  # 195

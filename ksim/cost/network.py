@@ -123,7 +123,8 @@ class Route:
 class Network:
     """Prices collectives; `algorithms` to choose among, for each kind the fastest that takes it.
 
-    Protocols that are for messages of certain sizes come first there: their library chooses by these alone.
+    Protocols that are for messages of certain sizes come before: their library chooses by these alone.  Of two of
+    them, the first algorithm's is taken.
     """
 
     graph: nx.DiGraph
@@ -160,7 +161,7 @@ class Network:
             raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
                                              f" of {size:.0f} bytes among {len(ranks)} GPUs over these links")
         ruled = [route for route in routes if route.window != ANY]
-        return min(ruled or routes, key=lambda route: route.seconds(size))
+        return ruled[0] if ruled else min(routes, key=lambda route: route.seconds(size))
 
     def _ways(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""

@@ -50,6 +50,9 @@ ONE_SHOT = (Protocol("one-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
 TWO_SHOT = (Protocol("two-shot", {"nvlink": Timing(3.4e-6, 0.85, 1.0e-6, sizes={
     4: (512 * _KIB, _LIMIT), 6: (256 * _KIB, _LIMIT), 8: (256 * _KIB, _LIMIT)})}),)
 SYMMETRIC = (Protocol("symmetric", {}, merging=True),)
+#: TensorRT-LLM's all-reduce, there where it was measured.
+FUSED = (Protocol("fused", {}),)
+FUSED_TWO_SHOT = (Protocol("fused-two-shot", {}),)
 #: DeepEP's kernels, there where they were measured.
 DEEPEP = tuple(Protocol(f"deepep-{kind}", {}, kind=kind) for kind in (
     "dispatch", "combine", "low_latency_dispatch", "low_latency_combine"))
@@ -61,7 +64,7 @@ def measured(system: System, transports: Iterable[Transport]) -> dict[str, Proto
     Raises UnknownName for a protocol that there is not.
     """
     known = {protocol.name: protocol for protocol in (
-        *NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC, *DEEPEP)}
+        *NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC, *FUSED, *FUSED_TWO_SHOT, *DEEPEP)}
     found = {}
     for transport in transports:
         for name, timing in transport.protocols.items():

@@ -143,7 +143,8 @@ class EngineSettings:
     offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
     follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
     and `eviction` what is lost first; by default that of the same program:
-    "vllm" or "lru".  `enforce_eager` does without CUDA graphs and torch.compile.
+    "vllm" or "lru".  With `fuse_allreduce_rms`, all-reduces of up to
+    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
@@ -178,6 +179,8 @@ class EngineSettings:
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
     enable_expert_parallel: bool = False
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
+    fuse_allreduce_rms: bool = False
+    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
 
     def __attrs_post_init__(self) -> None:
         if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:

@@ -28,7 +28,7 @@ from ksim.specs.deployment import Routing, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
-from ksim.studies.defaults import Defaults, graphs
+from ksim.studies.defaults import Defaults, fused, graphs
 from ksim.studies.lookup import (
     engine_of,
     gpu_of,
@@ -70,7 +70,8 @@ class Site:
             raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
                              f" and {system.name} has {system.gpus}; set nodes to"
                              f" {-(-wanted // system.gpus_per_node)} or more")
-        algorithms = {name: plugin("cost.collectives", Choice(name)) for name in scenario.collectives}
+        algorithms = {choice.name: plugin("cost.collectives", choice)
+                      for choice in (*fused(serve), *map(Choice, scenario.collectives))}
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
         return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),

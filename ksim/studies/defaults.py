@@ -6,11 +6,16 @@ from attrs import evolve, frozen
 
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB
 from ksim.specs.deployment import QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
+
+#: MiB by architecture and GPUs (vllm/compilation/passes/fusion/allreduce_rms_fusion.py; since 0.19 B300 has twice as
+#: much among four and eight).
+FUSED_MOST = {"hopper": {2: 64.0, 4: 2.0, 8: 0.5}, "blackwell": {2: 64.0, 4: 32.0, 8: 1.0}}
 
 
 @frozen
@@ -53,6 +58,7 @@ class Defaults:
                       "max_num_batched_tokens: no more sequences than tokens"),
             self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
             *self._graphs(min(step.sequences, tokens)),
+            *self._fused(),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
 
@@ -67,6 +73,14 @@ class Defaults:
         why = "cudagraph_mode" if mode == "NONE" else "twice max_num_seqs, at most 512" if largest is None else "as set"
         return [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
                 self._row("cudagraph_capture_sizes", sizes, why)]
+
+    def _fused(self) -> list[Derived]:
+        """The largest all-reduce that FlashInfer fuses with the norm behind it, where it does."""
+        if not self.settings.fuse_allreduce_rms:
+            return []
+        ranks = self.settings.tensor_parallel_size
+        most = FUSED_MOST.get(self.gpu.architecture, {}).get(ranks)
+        return [self._row("fi_allreduce_fusion_max_size_mb", most, f"vLLM, {ranks} GPUs of {self.gpu.architecture}")]
 
     def _formats(self) -> list[Derived]:
         """The quantization, what it leaves out, and the cache, as the checkpoint has them unless others are asked for.
@@ -113,6 +127,14 @@ def graphs(settings: EngineSettings) -> Graphs:
         mixed=sizes if mode == "FULL" else (),
         eager=settings.enforce_eager,
     )
+
+
+def fused(settings: EngineSettings) -> tuple[Choice, ...]:
+    """The collectives that an engine with complete *settings* prefers to all others, for what they take."""
+    most = settings.fi_allreduce_fusion_max_size_mb
+    if not settings.fuse_allreduce_rms or most is None:
+        return ()
+    return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
 
 
 def capture_sizes(max_num_seqs: int, largest: int | None = None) -> list[int]:

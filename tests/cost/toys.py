@@ -18,6 +18,7 @@ TOY = Gpu(
     flops={"bf16": 4e9, "fp32": 1e9}, system="none", source="a test",
     power=Power(idle=10, limit=100, flop={"bf16": 2e-9}, hbm=3e-9, link=5e-9, source="a test"),
 )
+#: FlashInfer's, which an engine prefers where it is told to, are not among them.
 ALL = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric")
 
 

@@ -134,7 +134,8 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
     for rule in known.rules:
         if _matches(rule, {**_fields(row, known), "source": name}):
-            serve |= _own(rule.serve, {"concurrency": row.concurrency, **serve})
+            serve |= _own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
+                                       "twice_prompt": 2 * row.prompt, **serve})
     # vLLM's scheduler, which plays all backends, has neither steps of fewer tokens than sequences nor whole prompts
     # that are longer than a step: TensorRT-LLM's longest prompts leave room for the output only in max_model_len.
     serve["max_num_batched_tokens"] = max(serve["max_num_batched_tokens"], serve["max_num_seqs"])
@@ -147,7 +148,8 @@ def _fields(row: Row, known: Recipes) -> dict[str, str]:
     """What rules may ask of a row, as texts."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
-            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor)}
+            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
+            "experts": str(row.moe_ep)}
 
 
 def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
@@ -171,13 +173,16 @@ def _parallelism(row: Row) -> dict[str, Any]:
     """How the row's GPUs share the work.
 
     With attention data parallelism the source counts GPUs twice over: vLLM's tp_size is then all GPUs of the node, each
-    a replica of the attention with `--data-parallel-size=$TP`; of TensorRT-LLM's, attention_dp_size is the product of
+    a replica of the attention with `--data-parallel-size=$TP`; where experts are sliced over more GPUs than attention,
+    the attention has replicas; of TensorRT-LLM's, attention_dp_size is the product of
     moe_tp_size and moe_ep_size, each of which is at most all GPUs.
     """
-    experts = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
+    experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:
             raise NotRun("experts split and sliced at once (moe_tp_size and moe_ep_size above 1)")
+        if row.moe_tp > row.tensor and row.moe_tp % row.tensor == 0:
+            experts = {"data_parallel_size": row.moe_tp // row.tensor}
         return {"tensor_parallel_size": row.tensor, "pipeline_parallel_size": row.pipeline, **experts}
     gpus = row.tensor if row.tensor > 1 else max(row.moe_tp, row.moe_ep, 1)
     if row.moe_ep <= 1 and row.moe_tp > 1:

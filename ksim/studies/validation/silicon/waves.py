@@ -7,37 +7,35 @@ from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array
 
-#: Steps that a run may take, about one for each output token of a wave, and still be played whole.
-_STEPS = 6000
-#: Fewest waves of a run that is not.  Of 18 runs of dense models, five waves and `weights` give means of TTFT that are
-#: 1.6 % off those of ten (median; at most 5.3), and of TPOT 0.1 % (at most 0.5), for half the time.
+#: Tokens that a run may generate and still be played whole: the median run of the silicon samples takes a second then.
+_WHOLE = 250_000
+#: Fewest waves of a run that is not: the burst, three between, and the last.
 _FEWEST = 5
 
 
-def waves(output: int, full: int) -> int:
-    """How many of *full* waves of prompts with *output* tokens to answer are played.
+def waves(concurrency: int, output: int, full: int) -> int:
+    """How many of *full* waves of *concurrency* prompts to play.
 
-    All where they take few enough steps, whatever the concurrency; else as many as that leaves, and five at least.
+    All where they generate few enough tokens; else as many as that leaves, and five at least.
     """
-    return min(full, max(_FEWEST, _STEPS // output))
+    return min(full, max(_FEWEST, _WHOLE // (concurrency * output)))
 
 
 def prompts(concurrency: int, output: int, full: int) -> int:
     """How many prompts those waves have."""
-    return concurrency * waves(output, full)
+    return concurrency * waves(concurrency, output, full)
 
 
 def weights(concurrency: int, played: int, full: int) -> Array:
     """How many prompts of the *full* waves each of the *played* prompts stands for, in the order in which they came.
 
-    The first wave, which comes all at once, the second, which still comes in
-    clumps, and the last, in which concurrency falls, are as long as in the real
-    run; those between stand for all between.
+    The first wave, which comes all at once, and the last, in which concurrency
+    falls, are as long as in the real run; those between stand for all between.
     """
     count = played // concurrency
     each = np.ones(played)
     if count < full:
-        each[2 * concurrency: played - concurrency] = (full - 3) / (count - 3)
+        each[concurrency: played - concurrency] = (full - 2) / (count - 2)
     return each
 
 
