@@ -84,7 +84,7 @@ class Site:
         serve = self.scenario.serve
         data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
         return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                      serve.enable_expert_parallel, serve.all2all_backend, self.routing)
+                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices)
                 for stage in range(serve.pipeline_parallel_size)]
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
