@@ -21,7 +21,7 @@ SYSTEMS = {
 #: vLLM sends an all-reduce by a way of its own or leaves it to NCCL.
 ALGORITHMS = {"nccl": ("ring", "nvls", "pairwise"), "vllm_graph": ALL}
 #: Of TensorRT-LLM's all-reduce, up to the largest message that FlashInfer sends so: mean absolute error in percent.
-FUSED = {"h100_sxm": 5.2, "h200_sxm": 5.2, "b200_sxm": 5.0, "b300_sxm": 6.5, "gb200": 6.5, "gb300": 6.5}
+FUSED = {"h100_sxm": 5.2, "h200_sxm": 5.2, "b200_sxm": 6.0, "b300_sxm": 6.5, "gb200": 6.5, "gb300": 6.5}
 OWN = ("direct", "two_shot", "symmetric")
 NONE = float("nan")
 #: Mean absolute error in percent among 2, 4 and 8 GPUs.

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from ksim.studies.scenario import Scenario
 from tests.cli.test_cli import ksim
 from tests.studies.test_validate_silicon import write
@@ -16,7 +18,7 @@ def test_from_measured_runs_to_figures(tmp_path):
     assert outcome["runs"] == 3 and outcome["answered"] == 2 and outcome["throughput_median_ape"] is None
     assert outcome["ttft_median_ape"] >= 0 and outcome["tpot_median_ape"] >= 0
     rows = {row["id"]: row for row in outcome["rows"]}
-    assert rows["one"]["ttft_ape"] == 100 * abs(rows["one"]["predicted_ttft_ms"] / 40 - 1)
+    assert rows["one"]["ttft_ape"] == pytest.approx(100 * abs(rows["one"]["predicted_ttft_ms"] / 40 - 1))
     assert rows["two"]["predicted_ttft_ms"] is None and "fp2" in rows["two"]["reason"]
     assert [score["name"] for score in outcome["by_backend"]] == [["vllm"]] and len(outcome["by_run"]) == 3
 

@@ -126,8 +126,8 @@ def test_nvlink_reaches_what_nccl_counts(name, links, each):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_but_those_of_l4_names_what_was_measured_on_it(name):
     found = [structure(Transport, catalog.load("transports", other), other) for other in SYSTEMS[name].transports]
-    deepep = name.startswith(("hgx-h", "hgx-b", "gb"))
-    assert len(found) == (0 if name == "pcie-l4" else 2 + deepep)
+    others = 2 * name.startswith(("hgx-h", "hgx-b", "gb"))  # DeepEP's, and TensorRT-LLM's all-reduce
+    assert len(found) == (0 if name == "pcie-l4" else 2 + others)
     assert all(transport.source.startswith("AIConfigurator 095f58a") for transport in found)
     protocols = [protocol for transport in found for protocol in transport.protocols]
     assert len(protocols) == len(set(protocols)), "one library each"

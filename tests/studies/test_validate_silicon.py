@@ -112,6 +112,38 @@ def test_rules_name_the_rows_own_values(row):
     assert settings(row(**llama)).max_num_seqs == 4
 
 
+@pytest.mark.parametrize("path, precision, system, quantization, kept", [
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8", "h200_sxm", "fp8_block", None),
+    ("MiniMaxAI/MiniMax-M2.5", "fp8", "b200_sxm", "fp8_block", None),
+    ("MiniMaxAI/MiniMax-M2.5", "fp4", "b200_sxm", "nvfp4", ("attention",)),
+    ("openai/gpt-oss-120b", "fp4", "h200_sxm", "mxfp4", None),
+    ("openai/gpt-oss-120b", "fp4", "b200_sxm", "mxfp4_mxfp8", None),
+    ("moonshotai/Kimi-K2.5", "int4", "h200_sxm", "int4_w4a16", ("attention", "mlp", "shared_experts")),
+    ("moonshotai/Kimi-K2.5", "fp4", "b200_sxm", "nvfp4", ("attention", "mlp", "shared_experts")),
+    ("meta-llama/Llama-3.1-70B", "fp8", "h100_sxm", "fp8", None),
+])
+def test_formats_are_the_checkpoints(row, path, precision, system, quantization, kept):
+    serve = settings(row(model_path=path, precision=precision, system=system))
+    assert (serve.quantization, serve.unquantized) == (quantization, kept)
+
+
+def test_gpus_that_the_table_counts_twice(row):
+    """Rows of MiniMax in FP8 that say four attention ranks of four GPUs each have four GPUs in all."""
+    twice = {"model_path": "MiniMaxAI/MiniMax-M2.5", "tp_size": 4, "attention_dp_size": 4, "moe_ep_size": 16}
+    serve = settings(row(**twice, system="h100_sxm", backend_version="0.18.0"))
+    assert (serve.tensor_parallel_size, serve.data_parallel_size, serve.enable_expert_parallel) == (4, 1, True)
+    sliced = settings(row(model_path="Qwen/Qwen3-235B-A22B-FP8", tp_size=2, moe_tp_size=4))
+    assert (sliced.tensor_parallel_size, sliced.data_parallel_size, sliced.enable_expert_parallel) == (2, 2, False)
+
+
+def test_all_reduces_are_fused_as_the_release_does(row):
+    minimax = {"model_path": "MiniMaxAI/MiniMax-M2.5", "tp_size": 4}
+    fused = [settings(row(**minimax, system=system, backend_version=version)).fuse_allreduce_rms
+             for system, version in (("h200_sxm", "0.16.0"), ("b200_sxm", "0.17.0"), ("b300_sxm", "0.17.0"),
+                                     ("b300_sxm", "0.19.0"))]
+    assert fused == [False, True, False, True]
+
+
 def test_old_vllm_does_not_schedule_ahead(row):
     gap = {"source": "nvidia_gap_analysis", "backend_version": "0.12.0"}
     assert not settings(row(**gap)).async_scheduling
