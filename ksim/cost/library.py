@@ -12,7 +12,7 @@ from ksim.specs.hardware import Gpu
 
 @frozen
 class Library:
-    """What `oracle` says, times the factor that `paces` has for "family/format of weights", and never under the roofline.
+    """What `oracle` says, times what `paces` has for "family/format of weights"; never faster than the roofline.
 
     The constants of profiles come from vLLM's kernels.
     """
