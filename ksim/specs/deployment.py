@@ -56,9 +56,9 @@ class Shard:
     """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
 
     `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
-    GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of the
-    same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`; `routing` is
-    how popular the experts are.
+    GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of
+    the same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`;
+    `routing` is how popular the experts are.
     """
 
     tensor: int = 1

@@ -25,15 +25,16 @@ class PolledPrefill:
 
     interval: int = field(default=30, validator=gt(0))
     _count: int = field(default=0, init=False)
-    _looked: float = field(default=float("-inf"), init=False)  # when; who arrived later is not known yet
+    _known: int = field(default=-1, init=False)  # the latest that was seen; who came later is not known yet
 
     def propose(self, waiting: Waiting, running: Sequence[Job], now: float) -> Iterator[Wish]:
         self._count += 1
         if self._count >= self.interval or not running:
-            self._count, self._looked = 0, now
+            self._count = 0
+            self._known = max([self._known, *(job.number for job in waiting)])
         prompts, idle = [job for job in running if job.backlog > 1], True
         for job in chain(prompts, waiting):
-            if job.arrived > self._looked:
+            if job.number > self._known:
                 break
             before = job.step
             yield job, ALL

@@ -98,11 +98,11 @@ def scenario(row: Row) -> Scenario:
     _check(row)
     known = recipes()
     name, source = known.source(row)
-    workload = _workload(row, source, _rules(row, known, name))
     backend = _named("backend", row.backend, known.backends)
     table = {
         "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": backend.engine,
-        "host": backend.host, "serve": _serve(row, known, backend), "workload": workload,
+        "host": backend.host, "serve": _serve(row, known, backend),
+        "workload": _workload(row, source, _rules(row, known, name)),
     }
     try:
         return Scenario.of(table, row.id)
