@@ -125,8 +125,9 @@ def inner_norm(label: str) -> Map:
 
 #: Norms of queries and keys: of each head, or over all heads at once, where ranks share sums of squares in FP32.
 HEAD_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
-WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"),
-             Communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"))
+WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
+             Communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
+             Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
 
 
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
@@ -170,13 +171,13 @@ def _first(config: Config, keys: Sequence[str]) -> str:
     return next((key for key in keys if config.table.get(key) is not None), keys[0])
 
 
-def experts(config: Config, *, bias: bool = False, shared: Operations = ()) -> Operations:
+def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
     """A mixture of experts: route, send tokens to their experts, compute, and add up each token's results.
 
-    The partial sums of *shared* experts, which see all tokens, are added up with them.
+    The partial sums of *shared* experts, which see all tokens, are added up with them; an *exact* router is in FP32.
     """
     return (
-        op("tm,mE->tE", "router", bias=bias, quantized=False),
+        op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),
         *shared,
         Dispatch(),
         Map("topk", "TE->x", "topk", reads="fp32", writes="fp32"),

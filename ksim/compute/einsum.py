@@ -47,8 +47,8 @@ class Einsum:
     `routed` names the index of the expert that each row is sent to: a grouped
     GEMM.  Rows come as pairs x, or as tokens T that are gathered on the way.
     `quantized` weights are stored, and their activations computed, in the
-    formats that the deployment has for the `part` of the model; the others in
-    BF16.  Partial sums that are not `reduced` are left to a collective that
+    formats that the deployment has for the `part` of the model; `exact` ones in
+    FP32, the others in BF16.  Partial sums that are not `reduced` are left to a collective that
     follows by name, or added to others whose all-reduce is theirs too.
     """
 
@@ -58,6 +58,7 @@ class Einsum:
     routed: str = ""
     bias: bool = False
     quantized: bool = True
+    exact: bool = False
     part: str = ""
     reduced: bool = True
 
@@ -81,6 +82,8 @@ class Einsum:
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
         """Of the weights, and of the activations."""
+        if self.exact:
+            return DType.FP32, DType.FP32
         return shard.precision.of(self.part) if self.quantized else (DType.BF16, DType.BF16)
 
     def parameters(self, sizes: Sizes) -> int:
@@ -105,8 +108,9 @@ class Einsum:
         weights, activations = self._formats(shard)
         if activations is not DType.BF16:
             values = float(local.volume(left))
-            yield Op(f"{self.label}_quantize", Pointwise(
-                "quantize", values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
+            family = "cast" if self.exact else "quantize"
+            yield Op(f"{self.label}_{family}", Pointwise(
+                family, values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
         if self.routed:
             spread = fullest(sizes, shard)
             inputs = min(local.volume(left) // depth, local.of["x"])

@@ -13,7 +13,6 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
 from ksim.cost.energy import joules, sent_joules
-from ksim.cost.fusion import launched
 from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimates
@@ -26,6 +25,7 @@ from ksim.specs.host import Host, Inputs, Worker
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
+
 
 #: Tokens, samples, how they are launched, and the tokens of all data ranks.
 Shape = tuple[int, int, Launching, int | None]
@@ -195,7 +195,7 @@ class StepTimer:
         holes: dict[tuple[str, Layer], int] = {}
         runs: list[int] = []
         laps = []
-        blocks = launched(self.model.graph(tokens, samples, self.shard, everywhere), self.network, self.groups)
+        blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
         self._price([op for block in blocks for op in block.ops])
         for block in blocks:
             spans: list[Span | int] = []

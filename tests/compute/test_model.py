@@ -55,11 +55,15 @@ PUBLISHED = {
 }
 
 
+#: Bytes by which a router in FP32 is larger than one in BF16.
+EXACT = dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * 3072)
+
+
 @pytest.mark.parametrize("name", catalog.entries("models"))
 def test_published_size(model, name):
     parameters, cache = PUBLISHED[name]
     assert model(name).parameters() == parameters
-    assert model(name).weights(Shard()) == 2 * parameters
+    assert model(name).weights(Shard()) == 2 * parameters + EXACT.get(name, 0)
     assert model(name).cache_per_token(Shard()) == cache
 
 

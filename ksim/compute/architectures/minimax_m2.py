@@ -1,5 +1,6 @@
 """MiniMax-M2: experts in all layers, and a norm over all query heads at once and over all key heads.
 
+The router computes in FP32, and ranks add up squares before they norm (vllm/model_executor/models/minimax_m2.py).
 Rotary embeddings of half a head are taken to move as much as those of a whole one: the kernel passes over all of it.
 """
 
@@ -14,6 +15,6 @@ def minimax_m2(config: Config) -> Decoder:
         blocks.norm("attention_norm"),
         *blocks.attention(config, wide_norm=config.get("use_qk_norm", True)),
         blocks.norm("mlp_norm"),
-        *blocks.experts(config),
+        *blocks.experts(config, exact=True),
     )
     return blocks.mixture(config, [layer] * config.need("num_hidden_layers"))
