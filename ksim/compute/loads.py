@@ -19,7 +19,7 @@ GOLDEN = 0.6180339887
 
 def fullest(sizes: Sizes, shard: Shard) -> Loads:
     """The loads of a step on the rank that has most rows, of those that share the experts."""
-    ranks = shard.expert_ranks if shard.expert_parallel else 1
+    ranks = shard.expert_groups
     shares = shard.routing.shares[0] if shard.routing.shares else ()
     return loads(sizes.of["T"], sizes.of["top_k"], sizes.of["E"], shard.routing.exponent, shares, ranks)
 

@@ -56,7 +56,8 @@ class Sizes:
         if index == "S" and shard.scattered:
             return Sizes({**self.of, "t": ceil(self.of.get("t", 0) / shard.tensor)})
         if index == "f" and shard.expert_parallel:
-            return Sizes({**self.of, "E": ceil(self.of["E"] / shard.expert_ranks)})
+            dealt = Sizes({**self.of, "E": ceil(self.of["E"] / shard.expert_groups)})
+            return dealt.split("f", shard.slices)
         return self.split(index, shard.expert_ranks if index == "f" else shard.tensor)
 
     def split(self, index: str, ways: int) -> "Sizes":

@@ -56,8 +56,9 @@ class Shard:
     """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
 
     `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
-    GPUs: whole experts if `expert_parallel`, else a slice of each.  `exchange` is how they swap tokens for that, by
-    vLLM's names of its `all2all_backend`; `routing` is how popular the experts are.
+    GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of
+    the same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`;
+    `routing` is how popular the experts are.
     """
 
     tensor: int = 1
@@ -68,6 +69,12 @@ class Shard:
     expert_parallel: bool = False
     exchange: str = "allgather_reducescatter"
     routing: Routing = Routing()
+    slices: int = 1
+
+    @property
+    def expert_groups(self) -> int:
+        """Among how many groups of GPUs whole experts are dealt out."""
+        return self.expert_ranks // self.slices if self.expert_parallel else 1
 
     @property
     def expert_ranks(self) -> int:
@@ -143,7 +150,9 @@ class EngineSettings:
     offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
     follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
     and `eviction` what is lost first; by default that of the same program:
-    "vllm" or "lru".  With `fuse_allreduce_rms`, all-reduces of up to
+    "vllm" or "lru".  `expert_parallel_size`, which vLLM lacks and TensorRT-LLM and SGLang have, is into how many groups
+    GPUs are divided that each hold whole experts, and slice these among them; by default all GPUs.
+    With `fuse_allreduce_rms`, all-reduces of up to
     `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
@@ -178,11 +187,16 @@ class EngineSettings:
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
     enable_expert_parallel: bool = False
+    expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     fuse_allreduce_rms: bool = False
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
 
     def __attrs_post_init__(self) -> None:
+        ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
+        if groups and (ranks % groups or not self.enable_expert_parallel):
+            raise ValueError(f"expert_parallel_size = {groups} must divide the {ranks} GPUs that share the experts, and"
+                             f" needs enable_expert_parallel")
         if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:
             raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
@@ -192,6 +206,12 @@ class EngineSettings:
         weights, activations, usual = QUANTIZATIONS[self.quantization]
         kept = usual if self.unquantized is None else tuple(self.unquantized)
         return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
+
+    @property
+    def slices(self) -> int:
+        """How many GPUs share each expert of those that are dealt out whole."""
+        ranks = self.tensor_parallel_size * self.data_parallel_size
+        return ranks // (self.expert_parallel_size or ranks)
 
     @property
     def gpus(self) -> int:

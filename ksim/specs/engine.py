@@ -1,5 +1,7 @@
 """Engine versions: what one release of an engine does by default, and where it decides otherwise than another."""
 
+from collections.abc import Mapping
+
 from attrs import field, frozen, validators
 
 from ksim.foundation.units import quantity
@@ -29,7 +31,10 @@ class Budget:
 
 @frozen
 class EngineVersion:
-    """A release's defaults, and the decisions in which releases differ; the data files say what each means."""
+    """A release's defaults, and the decisions in which releases differ; the data files say what each means.
+
+    `paces` are how long kernels of its libraries take, by "family/format of weights", over what profiles say of vLLM's.
+    """
 
     name: str
     unhashed_blocks_first: bool
@@ -40,6 +45,7 @@ class EngineVersion:
     unknown_settings: tuple[str, ...]
     budgets: tuple[Budget, ...] = field(validator=validators.min_len(1))
     source: str
+    paces: Mapping[str, float] = field(factory=dict)
 
     def step(self, usage: str, gpu: str, memory: float) -> Step:
         """A step's limits by *usage*, the name of a field of `Budget`; the last of `budgets` must apply to all GPUs."""

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from ksim.cluster.cluster import Cluster
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock
+from ksim.cost.library import Library
 from ksim.cost.network import Network, fabric
 from ksim.cost.oracles import peak
 from ksim.cost.step import StepTimer
@@ -75,7 +76,7 @@ class Site:
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
         return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),
-                   plugin("cost.oracles", oracle), host_of(scenario.host), version,
+                   _priced(plugin("cost.oracles", oracle), version), host_of(scenario.host), version,
                    routing_of(scenario.routing, model))
 
     @property
@@ -84,7 +85,7 @@ class Site:
         serve = self.scenario.serve
         data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
         return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                      serve.enable_expert_parallel, serve.all2all_backend, self.routing)
+                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices)
                 for stage in range(serve.pipeline_parallel_size)]
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
@@ -102,6 +103,11 @@ class Site:
         return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
                           self.host)
                 for stage, shard in enumerate(self.shards)]
+
+
+def _priced(oracle: Any, version: EngineVersion) -> Any:
+    """*oracle* for the kernels that *version* launches."""
+    return Library(oracle, version.paces) if version.paces else oracle
 
 
 def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:

@@ -112,7 +112,8 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
     """Whether one sequence of the full length fits at this tensor-parallel size."""
     data = settings.data_parallel_size if model.decoder.top_k else 1
     shard = Shard(tensor=ways, precision=settings.precision, data=data,
-                  expert_parallel=settings.enable_expert_parallel)
+                  expert_parallel=settings.enable_expert_parallel,
+                  slices=ways * data // (settings.expert_parallel_size or ways * data) or 1)
     try:
         part = memory(model, shard, gpu, settings)
     except ConfigError:  # a size that does not divide the heads

@@ -132,3 +132,20 @@ def test_experts_that_do_not_divide_leave_the_first_rank_one_more(model):
     qwen = model("qwen3-30b-a3b")
     assert products(qwen, Shard(data=3, expert_parallel=True), tokens=4096)["experts_down"].active == 43
     assert _routed(qwen, Shard(data=3, expert_parallel=True)) == 43 * _routed(qwen, Shard()) / 128
+
+
+def test_experts_may_be_dealt_out_to_groups_that_slice_them(model):
+    """Four GPUs in two groups: each has half of 128 experts, and half of the 768 columns of each."""
+    qwen, four = model("qwen3-30b-a3b"), {"tensor": 4, "expert_parallel": True}
+    dealt, both = Shard(**four), Shard(**four, slices=2)
+    assert qwen.weights(both) == qwen.weights(dealt)
+    whole, half = (products(qwen, shard)["experts_gate_up"] for shard in (dealt, both))
+    assert (half.n, half.k) == (whole.n // 2, whole.k) and 1.5 * whole.rows < half.rows <= 2 * whole.rows
+    assert messages(qwen, both) == messages(qwen, dealt)
+
+
+def test_a_group_of_all_gpus_slices_every_expert(model):
+    qwen = model("qwen3-30b-a3b")
+    sliced, all_of_them = (products(qwen, Shard(tensor=4, expert_parallel=parallel, slices=slices))
+                           for parallel, slices in ((False, 1), (True, 4)))
+    assert sliced == all_of_them

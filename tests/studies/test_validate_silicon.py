@@ -109,7 +109,26 @@ def test_rules_name_the_rows_own_values(row):
     policy = settings(row(**llama)).scheduling_policy
     assert (policy.name, policy.options["budget"], policy.options["iterations"]) == ("batch_wait", 16384, 20)
     assert settings(row(**llama | {"tp_size": 8})).scheduling_policy.name == "fcfs"
-    assert settings(row(**llama)).max_num_seqs == 4
+    assert settings(row(**llama)).max_num_seqs == 16  # its graphs are padded beyond the four in flight
+
+
+def test_rules_change_the_load(row):
+    campaign = {"backend": "trtllm", "source": "nvidia_gap_analysis", "osl": 1000}
+    played, other = scenario(row(**campaign)), scenario(row(**campaign, model_path="Qwen/Qwen3-32B"))
+    assert (played.workload.max_concurrency, other.workload.max_concurrency) == (5, 4)
+    assert (other.workload.synthetic.output.low, other.workload.synthetic.output.high) == pytest.approx((970, 1030))
+
+
+def test_experts_may_be_dealt_out_and_sliced(row):
+    mixed = settings(row(model_path="openai/gpt-oss-120b", precision="fp4", tp_size=4, moe_tp_size=2, moe_ep_size=2))
+    assert mixed.enable_expert_parallel and mixed.expert_parallel_size == 2 and mixed.slices == 2
+
+
+def test_sglang_looks_for_prompts_as_its_scripts_say(row):
+    sglang = {"backend": "sglang", "model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "tp_size": 8}
+    few, many = (settings(row(**sglang, concurrency=number)).scheduling_policy for number in (4, 64))
+    assert (few.name, few.options["interval"], many.options["interval"]) == ("polled_prefill", 10, 30)
+    assert settings(row(**sglang | {"system": "h200_sxm"})).scheduling_policy.name == "prefill_first"
 
 
 @pytest.mark.parametrize("path, precision, system, quantization, kept", [
@@ -157,7 +176,6 @@ def test_old_vllm_does_not_schedule_ahead(row):
     ({"precision": "fp2"}, "precision 'fp2'"), ({"concurrency": None}, "concurrency"),
     ({"attention_dp_size": 0}, "attention_dp_size"), ({"tp_size": 16}, "several nodes"),
     ({"source": "hearsay"}, "source 'hearsay'"),
-    ({"tp_size": 4, "moe_tp_size": 2, "moe_ep_size": 2}, "split and sliced"),
 ])
 def test_rows_that_cannot_be_played_say_why(row, changes, reason):
     one = row(**changes)

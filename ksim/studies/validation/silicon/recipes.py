@@ -1,7 +1,7 @@
 """From a measured run to the scenario that plays it again, with all that its row does not say."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -51,11 +51,16 @@ class Source:
 
 @frozen
 class Rule:
-    """Settings for the rows whose fields have one of the values in `when`; the data file says what both may name."""
+    """Settings for the rows whose fields have one of the values in `when`; the data file says what both may name.
+
+    `queued` requests are in flight beyond the concurrency that a row states; `output` replaces the source's shares.
+    """
 
     when: Mapping[str, tuple[str, ...]]
     serve: Mapping[str, Any]
     text: str
+    queued: int = 0
+    output: tuple[float, float] | None = None
 
 
 @frozen
@@ -92,11 +97,12 @@ def scenario(row: Row) -> Scenario:
     """The scenario of *row*; raises NotRun with a reason for rows that cannot be played."""
     _check(row)
     known = recipes()
-    _, source = known.source(row)
+    name, source = known.source(row)
     backend = _named("backend", row.backend, known.backends)
     table = {
         "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": backend.engine,
-        "host": backend.host, "serve": _serve(row, known, backend), "workload": _workload(row, source),
+        "host": backend.host, "serve": _serve(row, known, backend),
+        "workload": _workload(row, source, _rules(row, known, name)),
     }
     try:
         return Scenario.of(table, row.id)
@@ -132,10 +138,9 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     name, source = known.source(row)
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
-    for rule in known.rules:
-        if _matches(rule, {**_fields(row, known), "source": name}):
-            serve |= _own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
-                                       "twice_prompt": 2 * row.prompt, **serve})
+    for rule in _rules(row, known, name):
+        serve |= _own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
+                                   "graphs": _graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
     # vLLM's scheduler, which plays all backends, has neither steps of fewer tokens than sequences nor whole prompts
     # that are longer than a step: TensorRT-LLM's longest prompts leave room for the output only in max_model_len.
     serve["max_num_batched_tokens"] = max(serve["max_num_batched_tokens"], serve["max_num_seqs"])
@@ -144,12 +149,23 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     return serve
 
 
+def _rules(row: Row, known: Recipes, source: str) -> list[Rule]:
+    """The rules for *row*, in their order."""
+    fields = {**_fields(row, known), "source": source}
+    return [rule for rule in known.rules if _matches(rule, fields)]
+
+
+def _graphs(concurrency: int) -> int:
+    """The batch that whole graphs must hold where an engine pads: more than vLLM, whose largest is no larger."""
+    return -(-concurrency // 16) * 16
+
+
 def _fields(row: Row, known: Recipes) -> dict[str, str]:
     """What rules may ask of a row, as texts."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
             "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
-            "experts": str(row.moe_ep)}
+            "experts": str(row.moe_ep), "concurrency": str(row.concurrency)}
 
 
 def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
@@ -180,20 +196,20 @@ def _parallelism(row: Row) -> dict[str, Any]:
     experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:
-            raise NotRun("experts split and sliced at once (moe_tp_size and moe_ep_size above 1)")
-        if row.moe_tp > row.tensor and row.moe_tp % row.tensor == 0:
+            experts["expert_parallel_size"] = row.moe_ep
+        elif row.moe_tp > row.tensor and row.moe_tp % row.tensor == 0:
             experts = {"data_parallel_size": row.moe_tp // row.tensor}
         return {"tensor_parallel_size": row.tensor, "pipeline_parallel_size": row.pipeline, **experts}
     gpus = row.tensor if row.tensor > 1 else max(row.moe_tp, row.moe_ep, 1)
-    if row.moe_ep <= 1 and row.moe_tp > 1:
-        raise NotRun("attention data parallelism with sliced experts (moe_tp_size above 1, moe_ep_size 1)")
     return {"tensor_parallel_size": 1, "data_parallel_size": gpus, **experts}
 
 
-def _workload(row: Row, source: Source) -> dict[str, Any]:
-    return {"max_concurrency": row.concurrency,
+def _workload(row: Row, source: Source, rules: Sequence[Rule]) -> dict[str, Any]:
+    queued = sum(rule.queued for rule in rules)
+    output = next((rule.output for rule in reversed(rules) if rule.output), source.output)
+    return {"max_concurrency": row.concurrency + queued,
             "synthetic": {"arrivals": {"process": "burst"}, "count": prompts(row.concurrency, row.output, source.waves),
-                          "prompt": _lengths(row.prompt, source.prompt), "output": _lengths(row.output, source.output)}}
+                          "prompt": _lengths(row.prompt, source.prompt), "output": _lengths(row.output, output)}}
 
 
 def _lengths(nominal: int, shares: tuple[float, float]) -> dict[str, Any]:
