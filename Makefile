@@ -25,7 +25,7 @@ profiles: $(READY)
 
 # The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(READY)
-	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON)
+	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON) $(LIMIT)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=...")'

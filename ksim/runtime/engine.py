@@ -65,6 +65,7 @@ class Engine:
     outstanding: int = field(default=0, init=False)
     _frontend: Frontend = field(init=False)
     _threads: Workers = field(init=False)
+    _coming: int = field(default=0, init=False)  # requests on their way through the front end
     _inbox: list[Job] = field(factory=list, init=False)
     _accepted: int = field(default=0, init=False)
     _latest: float = field(default=-1.0, init=False)  # arrival
@@ -92,12 +93,14 @@ class Engine:
     def submit(self, request: Request) -> simpy.Event:
         """Send *request* on its way to the queue; the event fires when the user has its last token."""
         self.outstanding += 1
+        self._coming += 1
         done = self.env.event()
         self._frontend.forward(request, lambda: self._receive(request, done))
         return done
 
     def _receive(self, request: Request, done: simpy.Event) -> None:
         """Queue *request* for the next turn."""
+        self._coming -= 1
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(self.env.now, math.nextafter(self._latest, math.inf))
@@ -182,7 +185,7 @@ class Engine:
         """Wait for an arrival, unless there is something to do; work that nobody schedules would wait for ever."""
         if self._inbox or turn.assignment.preempted:
             return
-        if turn.waiting or turn.running:
+        if (turn.waiting or turn.running) and not self._coming:
             policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
             raise KsimError(f"policy {policy} with admission {admission} schedules nothing at {self.env.now:.6f} s,"
                             f" with nothing in flight,"

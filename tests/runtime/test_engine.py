@@ -129,6 +129,22 @@ def test_a_policy_that_schedules_nothing_is_named_and_never_hangs(ahead):
 
 
 @frozen
+class Patient:
+    """Takes nobody in before there are three."""
+
+    def propose(self, waiting, running, now):
+        jobs = list(waiting)
+        return [(job, 100) for job in (*running, *jobs)] if running or len(jobs) >= 3 else ()
+
+
+def test_a_policy_may_wait_for_requests_that_are_on_their_way():
+    """They come at 5, 6 and 7: with nothing in flight, the engine waits for the third."""
+    log = play([Request(number, 0.0, 5, 1) for number in range(3)], policy=Patient(),
+               host=host(client={"accept": 1, "travel": 4})).log
+    assert [event.time for event in log.of(Admitted)] == [7, 7, 7]
+
+
+@frozen
 class Selfless:
     """Proposes one running job or else a waiting one, and has that very job give way when the cache is full."""
 

@@ -11,6 +11,7 @@ from ksim.scheduling.queue import ArrivalQueue
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.scheduling.loop import loop
+from tests.specs.hosts import as_toml, host
 
 MODULE = dedent('''
     from attrs import frozen
@@ -39,13 +40,14 @@ MODULE = dedent('''
 def outside(tmp_path, monkeypatch):
     """Run twelve requests with settings that may name what is in a module of one's own."""
     (tmp_path / "own_admissions.py").write_text(MODULE)
+    (tmp_path / "free.toml").write_text(as_toml(host()))  # so that all come at once
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(**serve: Any):
         synthetic = {"arrivals": {"process": "burst"}, "prompt": {"kind": "uniform", "low": 10, "high": 400},
                      "output": {"kind": "fixed", "value": 5}, "count": 12}
         return simulate(Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "serve": serve,
-                                     "workload": {"synthetic": synthetic}}))
+                                     "host": str(tmp_path / "free.toml"), "workload": {"synthetic": synthetic}}))
 
     return run
 
