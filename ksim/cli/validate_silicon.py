@@ -117,7 +117,7 @@ def _summary(score: "Score") -> dict[str, Any]:
         summary |= _errors(f"{name}_where_referred", quantity.same)
         for what, seconds in (("measured", quantity.measured), ("predicted", quantity.predicted)):
             summary[f"{what}_median_{name}_ms"] = None if seconds is None else 1e3 * seconds
-    return summary | _errors("throughput", None)  # no table has measured it yet
+    return summary | _errors("throughput", None) | _errors("energy", None)  # no table has measured these yet
 
 
 def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
