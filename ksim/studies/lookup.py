@@ -89,7 +89,10 @@ def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
 
 
 def host_of(name: str) -> Host:
-    """Read a host; one that is `like` another says only where it differs.  Raises UnknownName, DataError, ConfigError."""
+    """Read a host; one that is `like` another says only where it differs.
+
+    Raises UnknownName, DataError, ConfigError.
+    """
     table = catalog.load("hosts", name)
     if "like" in table:
         table = _over(catalog.load("hosts", table.pop("like")), table)
