@@ -1,5 +1,6 @@
 """Names to values: the models, hardware, releases and plug-ins that a scenario names."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from ksim.compute.model import Config, Model
@@ -88,4 +89,17 @@ def oracle_choice(choice: Choice | None, gpu: str) -> Choice:
 
 
 def host_of(name: str) -> Host:
-    return structure(Host, catalog.load("hosts", name), f"host {name}")
+    """Read a host; one that is `like` another says only where it differs.
+
+    Raises UnknownName, DataError, ConfigError.
+    """
+    table = catalog.load("hosts", name)
+    if "like" in table:
+        table = _over(catalog.load("hosts", table.pop("like")), table)
+    return structure(Host, table, f"host {name}")
+
+
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """*base* with *changes*, tables in tables as well."""
+    return {**base, **{key: _over(base[key], value) if isinstance(value, Mapping) and key in base else value
+                       for key, value in changes.items()}}

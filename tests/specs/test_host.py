@@ -3,6 +3,7 @@
 import pytest
 from attrs import fields
 
+from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.specs.host import Host
@@ -26,7 +27,14 @@ def test_a_cost_that_is_not_there_is_named():
         structure(Host, lacking)
 
 
-@pytest.mark.parametrize("name", ["default", "datasheet"])
+def test_a_host_that_is_like_another_says_only_where_it_differs(tmp_path):
+    (tmp_path / "mine.toml").write_text('name = "mine"\nlike = "default"\nsource = "s"\n[worker]\nreplay = "9 ms"\n')
+    mine, default = host_of(str(tmp_path / "mine.toml")), host_of("default")
+    assert (mine.name, mine.worker.replay, mine.worker.piece) == ("mine", 9e-3, default.worker.piece)
+    assert (mine.client, mine.core, mine.inputs) == (default.client, default.core, default.inputs)
+
+
+@pytest.mark.parametrize("name", catalog.entries("hosts"))
 def test_hosts_that_ship_launch_single_kernels_slower_than_graphs(name):
     shipped = host_of(name)
     kernels = 320
