@@ -57,8 +57,7 @@ def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     between = _interval(timeline.low, timeline.high, 1e3)
     likely = f" ({between} at 90 %)" if between else ""
     outside = timeline.extrapolated / timeline.seconds
-    worker = site.host.worker
-    prepare = worker.prepare + worker.prepare_sequence * batch.sequences
+    prepare = site.host.worker.preparing(batch.sequences)
     return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, launched as {timeline.launch}; host {1e3 * prepare:.3f} ms"
             f" for inputs and {1e3 * timeline.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
             f" {timeline.joules + static:.2f} J a GPU"

@@ -156,12 +156,11 @@ class Engine:
 
     def _launch(self, turn: Turn) -> Process:
         """Send a batch to the workers, and stay for as long as that keeps the loop from going on."""
-        batch, core, now = turn.batch, self.host.core, self.env.now
+        batch, now = turn.batch, self.env.now
         together = (yield from self.convoy.join(self.number, batch.tokens)) if self.convoy else None
         turn.timelines = tuple(timer.timeline(batch, together.brought if together else ()) for timer in self.timers)
         touched = turn.assignment.touched(self.scheduler.cache.block_tokens)
-        ready = now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * touched
-        ready += core.send if self.workers > 1 else 0.0
+        ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         supplies = self._threads.supply(batch, turn.timelines, ready)
         turn.prepared = supplies[0].prepared
         turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn))
@@ -199,8 +198,7 @@ class Engine:
         if turn.flight is None:
             return
         yield turn.flight.done
-        core = self.host.core
-        yield self.env.timeout(core.update + core.update_sequence * turn.batch.samples)
+        yield self.env.timeout(self.host.core.taking(turn.batch.samples))
         finished, taken, index = self.scheduler.update(turn.assignment, self.steps), self.env.now, self.steps
         self.steps += 1
         self._frontend.deliver(turn.batch.samples, lambda: self._delivered(turn, index, taken, finished))

@@ -27,7 +27,7 @@ class Workers:
     def supply(self, batch: Batch, timelines: Sequence[Timeline], ready: float) -> list[Supply]:
         """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
         self._free += [0.0] * (len(timelines) - len(self._free))
-        prepare = self.costs.prepare + self.costs.prepare_sequence * batch.sequences
+        prepare = self.costs.preparing(batch.sequences)
         supplies = []
         for stage, timeline in enumerate(timelines):
             prepared = max(ready, self._free[stage]) + prepare

@@ -43,6 +43,15 @@ class Core:
     update_sequence: float = _seconds()
     send: float = _seconds()
 
+    def making(self, sequences: int, blocks: int, workers: int) -> float:
+        """Seconds until *workers* know of a batch of so many sequences, and new KV blocks."""
+        made = self.schedule + self.schedule_sequence * sequences + self.schedule_block * blocks
+        return made + (self.send if workers > 1 else 0.0)
+
+    def taking(self, samples: int) -> float:
+        """Seconds to take in the tokens that so many sequences sampled."""
+        return self.update + self.update_sequence * samples
+
 
 @frozen
 class Worker:
@@ -61,6 +70,10 @@ class Worker:
     compiled: float = _seconds()
     eager: float = _seconds()
     experts: float = _seconds()
+
+    def preparing(self, sequences: int) -> float:
+        """Seconds to prepare the inputs of a step of so many sequences."""
+        return self.prepare + self.prepare_sequence * sequences
 
 
 @frozen

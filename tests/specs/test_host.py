@@ -8,7 +8,7 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.specs.host import Host
 from ksim.studies.lookup import host_of
-from tests.specs.hosts import PARTS
+from tests.specs.hosts import PARTS, host
 
 
 def table() -> dict:
@@ -40,3 +40,12 @@ def test_hosts_that_ship_launch_single_kernels_slower_than_graphs(name):
     kernels = 320
     assert shipped.worker.replay < kernels * min(shipped.worker.eager, shipped.worker.compiled)
     assert shipped.source
+
+
+def test_costs_are_once_a_step_and_for_each_sequence():
+    ours = host(core={"schedule": 1, "schedule_sequence": 2, "schedule_block": 3, "send": 100, "update": 4,
+                      "update_sequence": 5}, worker={"prepare": 6, "prepare_sequence": 7})
+    assert ours.core.making(sequences=10, blocks=20, workers=1) == 1 + 20 + 60
+    assert ours.core.making(sequences=10, blocks=20, workers=2) == 1 + 20 + 60 + 100
+    assert ours.core.taking(samples=10) == 54
+    assert ours.worker.preparing(sequences=10) == 76

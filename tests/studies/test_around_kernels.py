@@ -40,8 +40,7 @@ def free(tmp_path) -> str:
 def test_a_small_model_is_bound_by_its_host_even_with_graphs(free):
     """A step of a billion parameters takes the GPU 1.2 ms; a turn of the engine's loop takes 1.7."""
     costs = host_of("default")
-    turn = (costs.core.schedule + costs.core.schedule_sequence + costs.worker.prepare + costs.worker.prepare_sequence
-            + costs.worker.replay + costs.core.update + costs.core.update_sequence)
+    turn = costs.core.making(1, 0, workers=1) + costs.worker.preparing(1) + costs.worker.replay + costs.core.taking(1)
     assert tpot(serve(one(100, 50), model="llama-3.2-1b")) == pytest.approx(turn, rel=0.02)
     assert tpot(serve(one(100, 50), model="llama-3.2-1b", host=free)) < 0.75 * turn
 

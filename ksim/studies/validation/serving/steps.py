@@ -1,6 +1,6 @@
 """Recorded batches through the step model alone: how long until the scheduler is called again?"""
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
@@ -34,11 +34,11 @@ def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
     A turn of the engine's loop makes a batch and launches it, and waits for the oldest once enough are in flight.  What
     cannot be told is how long an engine without work waits for the next request.  Raises ConfigError for pipelines.
     """
-    timers, host, power = site.timers(), site.host, site.gpu.power
+    timers, power, serve = site.timers(), site.gpu.power, site.scenario.serve
     if len(timers) > 1:
         raise ConfigError("pipeline_parallel_size", "steps of several stages cannot be played one by one")
-    depth = limits(site.scenario.serve, site.version).depth
-    lanes = _Lanes(timers[0], host, Clock(power, power.boost) if power.boost else None, depth, site.scenario.serve.gpus)
+    lanes = _Lanes(timers[0], site.host, Clock(power, power.boost) if power.boost else None,
+                   limits(serve, site.version).depth, serve.gpus, serve.block_size or 1)
     found, idle = [], 0
     for step, following in zip(run.steps, run.steps[1:], strict=False):
         predicted = lanes.turn(step)
@@ -56,42 +56,55 @@ def _fresh(step: Scheduled) -> bool:
     return not step.decodes and all(not before for _, before in step.chunks)
 
 
+@define(eq=False)
 class _Lanes:
-    """The host's lane and the GPU's, as far as they are known when a step is scheduled."""
+    """The host's lane and the GPU's, as far as they are known when a step is scheduled.
 
-    def __init__(self, timer: StepTimer, host: Host, clock: Clock | None, depth: int, gpus: int) -> None:
-        self._timer, self._host, self._clock, self._depth, self._gpus = timer, host, clock, depth, gpus
-        self._workers = Workers(host.worker)
-        self._flying: list[tuple[float, int]] = []  # when batches in flight are done, and how many tokens they sample
-        self._free = 0.0
-        self._waited: int | None = None
+    The engine is on so many `gpus` and has `depth` batches in flight.
+    """
+
+    timer: StepTimer
+    host: Host
+    clock: Clock | None
+    depth: int
+    gpus: int
+    block_tokens: int
+    _workers: Workers = field(init=False)
+    _flying: list[tuple[float, int]] = field(factory=list, init=False)  # when each is done, and what it samples
+    _free: float = field(default=0.0, init=False)
+    _waited: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._workers = Workers(self.host.worker)
 
     def turn(self, step: Scheduled) -> float:
         """When the scheduler is called after *step*."""
-        core, now = self._host.core, step.start
-        self._waited = None
-        if self._gpus == 1:  # the loop's own thread launches, and has done so
-            self._workers = Workers(self._host.worker)
-        if not step.tokens:
-            self._flying.append((now, 0))
-            launched = now
-        else:
-            batch = batch_of(step)
-            timeline = self._timer.timeline(batch)
-            blocks = sum(-(-new // 16) for new, _ in step.chunks)
-            ready = now + core.schedule + core.schedule_sequence * batch.sequences + core.schedule_block * blocks
-            ready += core.send if self._gpus > 1 else 0.0
-            (supply,) = self._workers.supply(batch, [timeline], ready)
-            begin = max(self._free, supply.prepared)
-            pace = self._clock.pace(timeline, begin) if self._clock else 1.0
-            launched = ready if self._gpus > 1 else supply.launched
-            self._free = max(begin + timeline.paced(pace), supply.launched)
-            self._flying.append((self._free, batch.samples))
-        if len(self._flying) < self._depth:
+        launched = self._launch(step) if step.tokens else self._skip(step)
+        self._waited = False
+        if len(self._flying) < self.depth:
             return launched
         done, samples = self._flying.pop(0)
-        self._waited = samples if done > launched else None
-        return max(launched, done) + (core.update + core.update_sequence * samples if samples else 0.0)
+        self._waited = done > launched
+        return max(launched, done) + (self.host.core.taking(samples) if samples else 0.0)
+
+    def _skip(self, step: Scheduled) -> float:
+        self._flying.append((step.start, 0))
+        return step.start
+
+    def _launch(self, step: Scheduled) -> float:
+        """Put *step* on the GPU; return when the loop goes on."""
+        if self.gpus == 1:  # the loop's own thread launches, and has done so
+            self._workers = Workers(self.host.worker)
+        batch = batch_of(step)
+        timeline = self.timer.timeline(batch)
+        blocks = sum(-(-new // self.block_tokens) for new, _ in step.chunks)
+        ready = step.start + self.host.core.making(batch.sequences, blocks, self.gpus)
+        (supply,) = self._workers.supply(batch, [timeline], ready)
+        begin = max(self._free, supply.prepared)
+        pace = self.clock.pace(timeline, begin) if self.clock else 1.0
+        self._free = max(begin + timeline.paced(pace), supply.launched)
+        self._flying.append((self._free, batch.samples))
+        return ready if self.gpus > 1 else supply.launched
 
     def drain(self) -> None:
         """Learn that there was nothing to do, and so that all batches were taken in."""
@@ -99,7 +112,7 @@ class _Lanes:
 
     def observe(self, moment: float, predicted: float) -> None:
         """Learn when the scheduler was called indeed: that is when the GPU was through with the batch waited for."""
-        if self._waited is None:
+        if not self._waited:
             return
         late = moment - predicted
         self._free += late
