@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
 
+# Two processes, each test file in one of them: files share what is slow to make.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: $(READY)
 	$(BIN)/ruff check .
