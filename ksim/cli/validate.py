@@ -110,14 +110,11 @@ def _print_steps(name: str, difference: "Difference") -> None:
 def _write(path: Path, verdicts: Sequence["Verdict"]) -> None:
     from attrs import asdict, fields
 
-    from ksim.foundation.errors import ConfigError
+    from ksim.cli.json_file import write_outcome
     from ksim.studies.validation.schedules import Difference
 
     failures = {verdict.case: asdict(verdict.difference, filter=lambda field, _: field != fields(Difference).rows)
                 for verdict in verdicts if verdict.difference is not None}
     outcome = {"cases": len(verdicts), "exact": len(verdicts) - len(failures), "failures": failures,
                "steps": sum(verdict.steps for verdict in verdicts)}
-    try:
-        path.write_text(json.dumps(outcome, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError("--json", f"{path}: {error.strerror}") from None
+    write_outcome(path, outcome)

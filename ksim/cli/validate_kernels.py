@@ -1,6 +1,5 @@
 """`ksim validate kernels`: how far the oracles are from measured kernels."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,12 +89,9 @@ def _left(verdict: "Verdict") -> "Table":
 def _write(path: Path, verdict: "Verdict") -> None:
     from attrs import asdict
 
-    from ksim.foundation.errors import ConfigError
+    from ksim.cli.json_file import write_outcome
 
     outcome = {"families": verdict.families, "mean": verdict.mean, "coverage": verdict.coverage,
                "cells": [asdict(cell) for cell in verdict.cells],
                "left_out": [{"of": name, **asdict(left)} for name, left in verdict.left]}
-    try:
-        path.write_text(json.dumps(outcome, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError("--json", f"{path}: {error.strerror}") from None
+    write_outcome(path, outcome)

@@ -1,10 +1,9 @@
 """`ksim validate serving` and `ksim validate steps`: how far our runs are from those of a real vLLM."""
 
-import json
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +29,7 @@ def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", 
     A run's requests are sent when they were, or as its concurrency lets them.  Warm-up runs and the first static run
     are left out: they hold what an engine does only once.
     """
+    from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
     from ksim.studies.validation.serving import judging
 
@@ -38,7 +38,7 @@ def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", 
         verdict = judging.serving(folder, _setting(gpu, engine, host, oracle), status.update)
     _notes(verdict.left, verdict.remarks, gpu, engine)
     screen.print(_runs(verdict.judged))
-    _write(json_file, judging.as_table(verdict))
+    write_outcome(json_file, judging.as_table(verdict))
     names = {"TTFT": "ttft_p50_ms", "TPOT": "tpot_p50_ms", "throughput": "throughput", "energy": "joules"}
     medians = ", ".join(f"{title} {verdict.median_ape(name):.2f} %" for title, name in names.items())
     print(f"median absolute errors of {len(verdict.judged)} runs: {medians}")
@@ -47,6 +47,7 @@ def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
           oracle: _Oracle = "", json_file: _Json = None) -> None:
     """Play the recorded batches through the step model alone, and compare the time from each step to the next."""
+    from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
     from ksim.studies.validation.serving import judging
 
@@ -56,20 +57,16 @@ def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", ho
     _notes(verdict.left, verdict.remarks, gpu, engine)
     screen.print(_intervals(verdict))
     table = judging.steps_as_table(verdict)
-    _write(json_file, table)
+    write_outcome(json_file, table)
     print(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
           f" 90th percentile {table['step_p90_ape']:.2f} %")
 
 
 def _setting(gpu: str, engine: str, host: str, oracle: str) -> "Setting":
     from ksim.cli.flags import oracle_of
-    from ksim.foundation.config import Choice
     from ksim.studies.validation.serving.replay import Setting
 
-    chosen: Any = oracle_of(oracle or None)
-    if isinstance(chosen, dict):
-        chosen = Choice(chosen["name"], {key: value for key, value in chosen.items() if key != "name"})
-    return Setting(gpu, engine, host, Choice(chosen) if isinstance(chosen, str) else chosen)
+    return Setting(gpu, engine, host, oracle_of(oracle or None))
 
 
 def _notes(left: Sequence[tuple[str, str]], remarks: Sequence[str], gpu: str, engine: str) -> None:
@@ -116,14 +113,3 @@ def _intervals(verdict: "StepVerdict") -> "Table":
                          f"{np.quantile(np.abs(errors), 0.9):.1f}", f"{np.median(errors):+.2f}",
                          f"{100 * (total - 1):+.1f}")
     return rows
-
-
-def _write(path: Path | None, table: dict[str, Any]) -> None:
-    from ksim.foundation.errors import ConfigError
-
-    if path is None:
-        return
-    try:
-        path.write_text(json.dumps(table, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError("--json", f"{path}: {error.strerror}") from None

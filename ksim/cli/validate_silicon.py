@@ -1,6 +1,5 @@
 """`ksim validate silicon`: how far simulated runs are from whole serving runs that were measured."""
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,16 +95,13 @@ def _figures(score: "Score") -> str:
 
 
 def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
-    from ksim.foundation.errors import ConfigError
+    from ksim.cli.json_file import write_outcome
 
     outcome = {**_summary(verdict.whole), "not_played": verdict.reasons,
                "by_backend": [_summary(score) for score in verdict.backends],
                "by_run": [_summary(score) for score in verdict.groups],
                "rows": [_row(answer, verdict, statistic) for answer in verdict.answers]}
-    try:
-        path.write_text(json.dumps(outcome, indent=2, allow_nan=False) + "\n")
-    except OSError as error:
-        raise ConfigError("--json", f"{path}: {error.strerror}") from None
+    write_outcome(path, outcome, allow_nan=False)
 
 
 def _summary(score: "Score") -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 from attrs import evolve, frozen
 
 from ksim.flow.request import Request
-from ksim.foundation.config import Choice, plain
 from ksim.results.result import Result
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
@@ -26,12 +25,12 @@ _ANY = {"synthetic": {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixe
 
 @frozen
 class Setting:
-    """Where recordings were made, as no file of theirs says it."""
+    """Where recordings were made, as no file of theirs says it; `oracle` is what a scenario may say of one."""
 
     gpu: str = "h200"
     engine: str = "vllm-0.22"
     host: str = "default"
-    oracle: Choice | None = None
+    oracle: Any = None
 
 
 def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
@@ -46,7 +45,7 @@ def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
         table: dict[str, Any] = {"model": str(path), "gpu": setting.gpu, "engine": setting.engine,
                                  "host": setting.host, "serve": serve, "workload": _ANY}
         if setting.oracle is not None:
-            table["oracle"] = plain(setting.oracle)
+            table["oracle"] = setting.oracle
         built = Site.of(Scenario.of(table, str(recording.path)))
     limits(built.scenario.serve, built.version)  # refuses what vLLM would not start with
     return built, sorted({*others} - _BESIDE)
