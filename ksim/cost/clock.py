@@ -1,9 +1,24 @@
 """The SM clock: state that follows power, and sets the pace of kernels that arithmetic bounds."""
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from ksim.flow.timeline import Timeline
-from ksim.specs.hardware import Boost, Power
+from ksim.flow.timeline import Pace, Timeline
+from ksim.specs.power import Clocks, Power
+
+#: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that
+#: clocks go by.
+HALVINGS = 10
+
+
+@frozen
+class Setting:
+    """What a GPU is told to keep to: watts at most, and a clock (Hz) at most; None asks for nothing."""
+
+    cap: float | None = None
+    clock: float | None = None
+
+
+FREE = Setting()
 
 
 @define
@@ -11,34 +26,45 @@ class Clock:
     """One GPU's clock under its power limit; steps are given in the order in which they start.
 
     A GPU may draw more than its limit for a while: it has credit, in joules, that is spent above the limit and
-    earned below it.  With credit, clocked kernels run at the boost clock; without, at the one at which the GPU
-    draws just its limit.  Within a step, power is taken to be even.
+    earned below it.  With credit, it runs at the boost clock, or the one that it is set to; without, at the one at
+    which it draws just its limit, or the lowest.  Within a step, power is taken to be even.
     """
 
     power: Power
-    boost: Boost
+    clocks: Clocks
     _credit: float = field(init=False)
     _busy_until: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._credit = self.boost.credit
+        self._credit = self.clocks.credit
 
-    def pace(self, timeline: Timeline, start: float) -> float:
-        """How many times as long as at the boost clock clocked kernels take in a step that begins at *start* (s)."""
-        power, boost = self.power, self.boost
-        self._settle(max(0.0, start - self._busy_until), power.idle)
-        dynamic, room = self._dynamic(timeline), power.limit - power.idle
-        excess = dynamic - room * timeline.seconds
-        carried = 1.0 if excess <= 0.0 else min(1.0, self._credit / excess)
-        slowest: float = max(1.0, dynamic / (room * timeline.seconds)) ** boost.slowing
-        pace = carried + (1.0 - carried) * slowest
-        self._settle(carried * timeline.seconds, power.idle + dynamic / timeline.seconds)
+    def pace(self, timeline: Timeline, start: float, setting: Setting = FREE) -> Pace:
+        """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
+        limit = setting.cap or self.power.limit
+        self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
+        free = self._at(setting.clock or self.clocks.boost)
+        watts, seconds = self.watts(timeline, free), timeline.paced(free)
+        carried = 1.0 if watts <= limit else min(1.0, self._credit / ((watts - limit) * seconds))
+        self._settle(carried * seconds, watts, limit)
+        pace = free if carried == 1.0 else free.blended(self._limited(timeline, free.clock, limit), carried)
         self._busy_until = start + timeline.paced(pace)
         return pace
 
-    def _dynamic(self, timeline: Timeline) -> float:
-        """Joules of the step at the boost clock, beyond idle power: what is clocked then needs a higher voltage."""
-        return timeline.joules * (1.0 + timeline.clocked / timeline.seconds * (self.boost.energy - 1.0))
+    def watts(self, timeline: Timeline, pace: Pace) -> float:
+        """What the GPU draws in a step at *pace*."""
+        seconds = timeline.paced(pace)
+        return self.power.idle + timeline.drawn(pace) / seconds if seconds else self.power.idle
 
-    def _settle(self, seconds: float, watts: float) -> None:
-        self._credit = min(self.boost.credit, max(0.0, self._credit + (self.power.limit - watts) * seconds))
+    def _limited(self, timeline: Timeline, high: float, limit: float) -> Pace:
+        """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
+        low = self.clocks.least
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.watts(timeline, self._at(middle)) > limit else (middle, high)
+        return self._at(low)
+
+    def _at(self, clock: float) -> Pace:
+        return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), clock)
+
+    def _settle(self, seconds: float, watts: float, limit: float) -> None:
+        self._credit = min(self.clocks.credit, max(0.0, self._credit + (limit - watts) * seconds))

@@ -1,15 +1,79 @@
-"""Energy: counts of actions times what each costs.  What flows all the time is added where time is known."""
+"""Energy: counts of actions times what each costs.  What flows all the time is added where time is known.
+
+A GPU draws ``P = idle + sum of (what an action costs) x (how often a second)``, as activity factors of its components
+would have it (EnergAIzer, arXiv 2604.20105): a component that is busy for a share of the time draws that share of its
+power.  What SMs and their caches do takes the square of the voltage, and so falls with the clock; memory and links have
+clocks of their own.
+"""
+
+from attrs import frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.specs.hardware import Power
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.foundation.units import DType
+from ksim.specs.hardware import Gpu
+from ksim.specs.power import Power
+
+#: The share of the L2 cache that tensors may fill so that a kernel which only moves memory finds them there, where the
+#: kernel before it left them: what our sweep's norms, activations and rotary embeddings fit (efficiency/pointwise.py).
+RESIDENT = 0.85
+#: The share of a GPU's SMs that a collective's kernel keeps busy: vLLM's all-reduce has 36 thread blocks
+#: (csrc/custom_all_reduce.cuh), NCCL at most 32 channels (src/include/device.h), of some 132 SMs.
+COMMUNICATING = 0.25
 
 
-def joules(kernel: Kernel, power: Power) -> float:
-    """What *kernel* costs one GPU beyond its idle power."""
+@frozen
+class Actions:
+    """What a kernel does on one GPU that costs energy.
+
+    FLOP of number format `dtype` with tiles filled up; bytes of device memory, of these `written`, and of the L2 cache;
+    seconds in which SMs are `busy`; bytes `sent` to peers and through a NIC (`routed`).
+    """
+
+    flops: float = 0.0
+    dtype: DType = DType.BF16
+    hbm: float = 0.0
+    written: float = 0.0
+    l2: float = 0.0
+    busy: float = 0.0
+    sent: float = 0.0
+    routed: float = 0.0
+
+
+@frozen
+class Joules:
+    """Beyond idle power, at the boost clock: what goes with the square of the SMs' voltage (`core`), and the rest."""
+
+    core: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        return self.core + self.rest
+
+
+def actions(kernel: Kernel, seconds: float, gpu: Gpu) -> Actions:
+    """What *kernel* does on *gpu* where it takes *seconds*."""
     work = kernel.work
-    return work.flops * power.flop.get(work.dtype, 0.0) + work.bytes * power.hbm
+    held = isinstance(kernel, Pointwise) and work.bytes < RESIDENT * gpu.l2
+    return Actions(
+        flops=max(work.flops, work.padded), dtype=work.dtype,
+        hbm=0.0 if held else work.bytes, written=0.0 if held else work.writes, l2=work.bytes,
+        busy=max(0.0, seconds - gpu.power.start),
+    )
 
 
-def sent_joules(size: float, power: Power) -> float:
-    """What it costs one GPU to send *size* bytes to its peers."""
-    return size * power.link
+def sending(size: float, routed: float, seconds: float) -> Actions:
+    """What one rank does in a collective of *seconds*: it sends *size* bytes, *routed* of them through its NIC.
+
+    What it sends it reads, and as much that others send it writes.
+    """
+    return Actions(hbm=2 * size, written=size, l2=2 * size, busy=COMMUNICATING * seconds, sent=size, routed=routed)
+
+
+def joules(done: Actions, power: Power) -> Joules:
+    """What *done* costs one GPU beyond its idle power."""
+    core = done.flops * power.flop.get(done.dtype, 0.0) + done.l2 * power.l2 + done.busy * power.busy
+    rest = (done.hbm * power.hbm + done.written * power.write + done.sent * power.link
+            + done.routed * power.network)
+    return Joules(core, rest)

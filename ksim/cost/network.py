@@ -75,7 +75,8 @@ class Hop:
 class Route:
     """One way to carry out a collective: an algorithm's rounds over one protocol.
 
-    `sent` is how often a rank sends the message's size in all, on average; `window` the least message that is sent
+    `sent` is how often a rank sends the message's size in all, on average, and `routed` how often of that it leaves its
+    node; `window` the least message that is sent
     so, and the first that is not; `reach` the ends of the 90 % interval of its seconds, as factors.
     """
 
@@ -84,6 +85,7 @@ class Route:
     start: float
     rounds: tuple[tuple[Hop, ...], ...]
     sent: float = 0.0
+    routed: float = 0.0
     window: tuple[float, float] = ANY
     reach: tuple[float, float] = (1.0, 1.0)
     #: Where all ranks go through the rounds in step: seconds to start, and per byte.
@@ -188,9 +190,12 @@ class Network:
         windows = [timing.window(len(ranks)) for timing in timings]
         copies = [{(t.source, piece) if protocol.merging else (t.source, t.target, piece)
                    for t in round_ for piece in t.pieces} for round_, _ in rounds]
+        leaving = [{(t.source, t.target, piece) for t in round_ if self._leaves(t.source, t.target)
+                    for piece in t.pieces} for round_, _ in rounds]
         return Route(name, protocol.name, max(timing.start for timing in timings),
                      tuple(self._hops(round_, load, kind, len(ranks), protocol) for round_, load in rounds),
                      sum(len(sent) for sent in copies) / len(ranks) ** 2,
+                     sum(len(sent) for sent in leaving) / len(ranks) ** 2,
                      (max(least for least, _ in windows), min(limit for _, limit in windows)),
                      reach(protocol.name, links, protocol.name in self.measured))
 
@@ -226,6 +231,9 @@ class Network:
                 share = sum(load[edge] for edge in edges) / gpus[self.graph.edges[edges[0]]["node"]]
                 load.update(dict.fromkeys(edges, share))
         return load
+
+    def _leaves(self, source: int, target: int) -> bool:
+        return bool(self.graph.nodes[source]["node"] != self.graph.nodes[target]["node"])
 
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
-from ksim.cost.energy import joules, sent_joules
+from ksim.cost.energy import actions, joules, sending
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimate, estimates
 from ksim.flow.timeline import Span
@@ -37,19 +37,22 @@ class Pricer:
     def kernel(self, label: str, kernel: Kernel, found: Estimate | None = None) -> Span:
         """What the oracle says, or has *found*, at the boost clock; what it measured may have been at a lower one."""
         found = found or estimate(self.oracle, kernel, self.gpu)
-        work, boost = kernel.work, self.gpu.power.boost
+        work, clocks = kernel.work, self.gpu.power.clocks
         throttled = (found.bound, found.source) == ("compute", "measured")
-        cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
-        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
-                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
-                    cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
+        cool = clocks.measured.get(kernel.family, 1.0) if clocks and throttled else 1.0
+        seconds = cool * found.seconds
+        energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
+        return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
+                    found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
+                    cool * found.high, found.extrapolated, energy.core)
 
     def collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]
         route = self.network.route(collective, ranks)
         seconds, least = self.network.seconds(collective, ranks), route.least(collective.bytes)
         low, high = self.network.interval(collective, ranks)
-        return Span(label, collective.family, seconds, sent_joules(route.sent * collective.bytes, self.gpu.power),
-                    bound="communication", group=collective.group,
+        energy = joules(sending(route.sent * collective.bytes, route.routed * collective.bytes, seconds),
+                        self.gpu.power)
+        return Span(label, collective.family, seconds, energy.total, bound="communication", group=collective.group,
                     shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
-                    eta=seconds / least if least else nan, low=low, high=high)
+                    eta=seconds / least if least else nan, low=low, high=high, core_joules=energy.core)

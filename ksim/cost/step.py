@@ -48,7 +48,7 @@ class Plan:
         """The step whose attention and inputs *fills* are; attention is a family, which errs alike in all layers."""
         totals = self.totals
         seconds, energy, flops, moved = totals.seconds + fills[-1].seconds, totals.joules, totals.flops, totals.bytes
-        below, above, outside, clocked = 0.0, 0.0, totals.extrapolated, totals.clocked
+        below, above, outside, clocked, core = 0.0, 0.0, totals.extrapolated, totals.clocked, totals.core_joules
         for span, (_, _, count) in zip(fills, self.holes, strict=False):
             each = count * span.seconds
             seconds += each
@@ -59,9 +59,10 @@ class Plan:
             above += count * span.high - each
             outside += each * span.extrapolated
             clocked += each * span.clocked
+            core += count * span.core_joules
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
                         seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
-                        self.launch_seconds)
+                        self.launch_seconds, core)
 
 
 def _of_host(label: str, seconds: float) -> Span:

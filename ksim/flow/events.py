@@ -7,7 +7,7 @@ from attrs import define, field, frozen
 
 from ksim.flow.batch import Batch
 from ksim.flow.request import Request
-from ksim.flow.timeline import Timeline
+from ksim.flow.timeline import Pace, Timeline
 
 E = TypeVar("E", bound="Event")
 
@@ -101,8 +101,8 @@ class Stepped(Event):
     engine had `taken` its tokens in, and the front end handed them on.
     `waiting`, `running` and `blocks` (KV blocks in use) are as the scheduler
     left them.  `timelines` has one entry per pipeline stage, each true of all
-    `ranks` of the stage; in each, what is clocked took so many times as long as
-    `paces` says, 1 where that is empty.
+    `ranks` of the stage; `paces` says how fast and how thrifty the GPUs of each were, at the boost clock where that is
+    empty.
     """
 
     engine: int
@@ -117,7 +117,7 @@ class Stepped(Event):
     running: int
     blocks: int
     timelines: tuple[Timeline, ...]
-    paces: tuple[float, ...] = ()
+    paces: tuple[Pace, ...] = ()
 
 
 @frozen

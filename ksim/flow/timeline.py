@@ -8,11 +8,30 @@ from attrs import define, evolve, field, frozen
 
 
 @frozen
+class Pace:
+    """How a GPU did in a step: what is clocked took `time` times as long as at the boost clock, and SMs took `energy`
+    times the joules; `clock` is theirs on average, in Hz, nan where nothing is known of it."""
+
+    time: float = 1.0
+    energy: float = 1.0
+    clock: float = field(default=nan, eq=False)
+
+    def blended(self, other: "Pace", share: float) -> "Pace":
+        """This for a *share* of a step, and the *other* for the rest of it."""
+        rest = 1.0 - share
+        return Pace(share * self.time + rest * other.time, share * self.energy + rest * other.energy,
+                    share * self.clock + rest * other.clock)
+
+
+AT_BOOST = Pace()
+
+
+@frozen
 class Span:
     """A stretch of one rank's time: a kernel, or a collective that a group of ranks joins.
 
-    Seconds, joules, FLOP and bytes are of one rank.  `bound` says what limits
-    it: compute, memory, launch, communication.  `waves` is how often the
+    Seconds, joules, FLOP and bytes are of one rank, at the boost clock; `core_joules` are those of the SMs.  `bound`
+    says what limits it: compute, memory, launch, communication.  `waves` is how often the
     kernel's thread blocks fill the GPU, `idle` the share of SMs without work in
     the last of these waves.  A span with a `group` ends together with its peers.
     `shape` is the kernel or collective itself, which prints as its shape;
@@ -41,6 +60,7 @@ class Span:
     low: float = field(default=nan, eq=False)
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
+    core_joules: float = 0.0
 
     @property
     def clocked(self) -> bool:
@@ -66,6 +86,7 @@ class Totals:
     bytes: float = 0.0
     extrapolated: float = 0.0
     clocked: float = 0.0
+    core_joules: float = 0.0
     below: dict[str, float] = field(factory=dict)
     above: dict[str, float] = field(factory=dict)
 
@@ -76,6 +97,7 @@ class Totals:
         self.bytes += count * span.bytes
         self.extrapolated += count * span.seconds * span.extrapolated
         self.clocked += count * span.seconds * span.clocked
+        self.core_joules += count * span.core_joules
         self.below[span.family] = self.below.get(span.family, 0.0) + count * (span.seconds - span.low)
         self.above[span.family] = self.above.get(span.family, 0.0) + count * (span.high - span.seconds)
 
@@ -89,7 +111,7 @@ class Totals:
     def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
         return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
                         self.seconds - hypot(*self.below.values()), self.seconds + hypot(*self.above.values()),
-                        self.extrapolated, self.clocked)
+                        self.extrapolated, self.clocked, core_joules=self.core_joules)
 
 
 @frozen
@@ -101,8 +123,8 @@ class Timeline:
     The totals are those of the unfolded spans.  `low` and `high` are the ends
     of the 90 % interval of `seconds`: spans of one family err together, families
     apart from each other.  `extrapolated` counts the seconds outside what was measured, `clocked` those that
-    the SM clock sets the pace of.  Of all that, `launch` says how the host launches it, which takes `launch_seconds`
-    of a CPU's time.
+    the SM clock sets the pace of, `core_joules` the energy that goes with its voltage.  Of all that, `launch` says how
+    the host launches it, which takes `launch_seconds` of a CPU's time.
     """
 
     laps: tuple[Lap, ...]
@@ -117,10 +139,15 @@ class Timeline:
     clocked: float = 0.0
     launch: str = ""
     launch_seconds: float = 0.0
+    core_joules: float = 0.0
 
-    def paced(self, pace: float) -> float:
-        """Seconds where spans that are `clocked` take *pace* times as long."""
-        return self.seconds + (pace - 1.0) * self.clocked
+    def paced(self, pace: Pace) -> float:
+        """Seconds at *pace*."""
+        return self.seconds + (pace.time - 1.0) * self.clocked
+
+    def drawn(self, pace: Pace) -> float:
+        """Joules at *pace*, beyond idle power."""
+        return self.joules + (pace.energy - 1.0) * self.core_joules
 
     def followed_by(self, span: Span) -> "Timeline":
         """The same, and *span* at its end; it takes just as long as it says."""

@@ -6,6 +6,7 @@ them at the file boundary, so no name inside ksim carries a unit.
 
 import math
 import re
+from collections.abc import Mapping
 from enum import Enum
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
@@ -87,3 +88,8 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.label
+
+
+def by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
+    """A table of quantities by number format, whose keys may be their labels."""
+    return {key if isinstance(key, DType) else DType.named(key): quantity(value) for key, value in table.items()}

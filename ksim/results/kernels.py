@@ -106,7 +106,8 @@ class _Tally:
     def work(self) -> dict[str, Floats]:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
         everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
-        columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes", "joules")}
+        columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes")}
+        columns["joules"] = self.total(self.occurrences.drawn(self.which[self.steps.lane_step] * self.steps.lane_ranks))
         ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
         columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))

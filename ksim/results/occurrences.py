@@ -27,6 +27,7 @@ class Occurrences:
     shared: Bools = field(repr=False)
     shape_of: Ints = field(repr=False)
     paces: Floats = field(repr=False)
+    thrifts: Floats = field(repr=False)
     _columns: dict[str, Floats] = field(factory=dict, init=False, repr=False)
 
     @classmethod
@@ -42,6 +43,7 @@ class Occurrences:
             np.arange(len(spans) + len(fills)) < len(spans),
             shape_of,
             steps.lane_paces,
+            steps.lane_thrifts,
         )
 
     def counts(self, weights: Floats | Ints) -> Floats:
@@ -68,6 +70,11 @@ class Occurrences:
         """
         slowed = self.counts(weights * (self.paces - 1.0)) * self.column("clocked")
         return (self.counts(weights) + slowed) * self.column(name)
+
+    def drawn(self, weights: Floats | Ints) -> Floats:
+        """The joules of each span at the pace of its lanes, every lane counted as often as its weight says."""
+        saved = self.counts(weights * (self.thrifts - 1.0)) * self.column("core_joules")
+        return self.counts(weights) * self.column("joules") + saved
 
     def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""

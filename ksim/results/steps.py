@@ -8,7 +8,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import EngineBuilt, Stepped
-from ksim.flow.timeline import Timeline
+from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
 
 
@@ -61,7 +61,21 @@ class Steps:
     @cached_property
     def lane_paces(self) -> Floats:
         """How many times as long clocked kernels took in each lane."""
-        return np.fromiter((pace for step in self.events for pace in step.paces or [1.0] * len(step.timelines)), float)
+        return floats(self._lane_paces, "time")
+
+    @cached_property
+    def lane_thrifts(self) -> Floats:
+        """How many times the joules of the boost clock SMs took in each lane."""
+        return floats(self._lane_paces, "energy")
+
+    @cached_property
+    def lane_clocks(self) -> Floats:
+        """The SM clock of each lane in Hz, nan where nothing is known of it."""
+        return floats(self._lane_paces, "clock")
+
+    @cached_property
+    def _lane_paces(self) -> list[Pace]:
+        return [pace for step in self.events for pace in step.paces or [AT_BOOST] * len(step.timelines)]
 
     @cached_property
     def lane_seconds(self) -> Floats:
@@ -124,7 +138,8 @@ class Steps:
 
     @cached_property
     def joules(self) -> Floats:
-        return sums(self.lane_step, floats(self.lanes, "joules") * self.lane_ranks, len(self))
+        drawn = floats(self.lanes, "joules") + (self.lane_thrifts - 1.0) * floats(self.lanes, "core_joules")
+        return sums(self.lane_step, drawn * self.lane_ranks, len(self))
 
     @cached_property
     def dynamic_watts(self) -> Floats:

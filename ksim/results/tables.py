@@ -65,7 +65,7 @@ def step_table(history: History) -> pa.Table:
         "host_gap_s": history.host_gaps,
         "launch_wait_s": steps.launch_waits,
         "launch": [step.timelines[0].launch for step in steps.events],
-        "pace": [max(step.paces, default=1.0) for step in steps.events],
+        "pace": [max((pace.time for pace in step.paces), default=1.0) for step in steps.events],
     })
 
 

@@ -8,7 +8,7 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.network import Hop, Network, Route
-from ksim.flow.timeline import Span, Timeline
+from ksim.flow.timeline import AT_BOOST, Pace, Span, Timeline
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -81,18 +81,18 @@ class Gang:
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
 
-    def play(self, timeline: Timeline, pace: float = 1.0) -> simpy.Event:
-        """Have every rank execute *timeline*, clocked kernels at *pace*; the event fires when the last is done."""
+    def play(self, timeline: Timeline, pace: Pace = AT_BOOST) -> simpy.Event:
+        """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
         meeting = Meeting(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
         return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, meeting, exchanges))
                                 for rank in self.ranks])
 
-    def _rank(self, rank: int, timeline: Timeline, pace: float, meeting: Meeting,
+    def _rank(self, rank: int, timeline: Timeline, pace: Pace, meeting: Meeting,
               exchanges: dict[int, Exchange]) -> Process:
         for position, span in enumerate(timeline):
             if not span.group:
-                yield self.env.timeout(span.seconds * (pace if span.clocked else 1.0))
+                yield self.env.timeout(span.seconds * (pace.time if span.clocked else 1.0))
                 continue
             yield meeting.join()
             exchange = exchanges.get(position)

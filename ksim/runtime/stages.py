@@ -7,7 +7,7 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.clock import Clock
-from ksim.flow.timeline import Timeline
+from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.runtime.ranks import Gang
 from ksim.runtime.workers import Supply
 
@@ -19,7 +19,7 @@ class Flight:
     done: simpy.Event
     start: float = 0.0
     end: float = 0.0
-    paces: tuple[float, ...] = ()
+    paces: tuple[Pace, ...] = ()
 
 
 class Stages(Protocol):
@@ -51,7 +51,7 @@ class WholeSteps:
         end = max(self.env.now, source.end if source else 0.0)
         for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
             begin = max(end, self._free[stage], supply.prepared)
-            pace = self.clocks[stage].pace(timeline, begin) if self.clocks else 1.0
+            pace = self.clocks[stage].pace(timeline, begin) if self.clocks else AT_BOOST
             end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
             start = start if stage else begin
             paces.append(pace)
@@ -85,7 +85,7 @@ class KernelByKernel:
             yield from self._until(supplies[stage].prepared)
             if stage == 0:
                 flight.start = self.env.now
-            pace = self.clocks[stage].pace(timelines[stage], self.env.now) if self.clocks else 1.0
+            pace = self.clocks[stage].pace(timelines[stage], self.env.now) if self.clocks else AT_BOOST
             flight.paces += (pace,)
             yield self.gangs[stage].play(timelines[stage], pace)
             yield from self._until(supplies[stage].launched)

@@ -6,47 +6,8 @@ from math import inf
 from attrs import field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len
 
-from ksim.foundation.units import DType, quantity
-
-
-def _by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
-    return {key if isinstance(key, DType) else DType.named(key): quantity(value) for key, value in table.items()}
-
-
-@frozen
-class Boost:
-    """How a GPU's clock gives way to its power limit.
-
-    It draws more than its limit as long as it has `credit` (J), and earns that below it.  Kernels bound by arithmetic
-    then take `energy` times the joules that they take at the limit.  Without credit, where power at the boost clock,
-    less idle power, is q times what the limit leaves, they take q ** `slowing` times as long as at the boost clock.
-    `measured` says of families of kernels whose measurements were made at a lower clock, how much of that time
-    those bound by arithmetic take at the boost clock.
-    """
-
-    credit: float = field(converter=quantity, validator=gt(0))
-    energy: float = field(validator=ge(1))
-    slowing: float = field(validator=(ge(0), le(1)))
-    source: str
-    measured: Mapping[str, float] = field(factory=dict)
-
-
-@frozen
-class Power:
-    """Watts drawn all the time, and joules per action on top.
-
-    `idle` is the power of a GPU that waits, clocks up and memory powered;
-    `flop` is per FLOP of the number format, `hbm` and `link` are per byte.
-    Without a `boost`, the clock is always the one that kernels were measured at.
-    """
-
-    idle: float = field(converter=quantity, validator=ge(0))
-    limit: float = field(converter=quantity, validator=gt(0))
-    flop: Mapping[DType, float] = field(converter=_by_dtype, validator=deep_mapping(instance_of(DType), ge(0)))
-    hbm: float = field(converter=quantity, validator=ge(0))
-    link: float = field(converter=quantity, validator=ge(0))
-    source: str
-    boost: Boost | None = None
+from ksim.foundation.units import DType, by_dtype, quantity
+from ksim.specs.power import Power
 
 
 @frozen
@@ -66,7 +27,7 @@ class Gpu:
     bandwidth: float = field(converter=quantity, validator=gt(0))
     l2: float = field(converter=quantity, validator=gt(0))
     flops: Mapping[DType, float] = field(
-        converter=_by_dtype, validator=(min_len(1), deep_mapping(instance_of(DType), gt(0))))
+        converter=by_dtype, validator=(min_len(1), deep_mapping(instance_of(DType), gt(0))))
     nvlink: float = field(converter=quantity, validator=ge(0))
     pcie: float = field(converter=quantity, validator=gt(0))
     power: Power

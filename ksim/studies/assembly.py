@@ -144,7 +144,7 @@ def _cache(site: Site, blocks: int) -> Cache:
 
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
     power, stages = site.gpu.power, len(site.shards)
-    clocks = [Clock(power, power.boost) for _ in range(stages)] if power.boost else []
+    clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
     if site.scenario.detail == "step":
         return WholeSteps(env, stages, clocks)
     if site.shards[0].data > 1:

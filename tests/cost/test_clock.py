@@ -5,69 +5,102 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.clock import Clock
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.cost.clock import Clock, Setting
+from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Boost, Power
+from ksim.specs.power import Clocks, Power
 
-BOOST = Boost(credit=10.0, energy=1.0, slowing=0.5, source="a test")
-POWER = Power(idle=100.0, limit=700.0, flop={DType.BF16: 1e-12}, hbm=0.0, link=0.0, source="a test", boost=BOOST)
-
-
-def step(seconds: float, watts: float, bound: str = "compute") -> Timeline:
-    """A step that draws so much more than idle power."""
-    return Timeline.of([Lap((Span("work", "gemm", seconds, joules=watts * seconds, bound=bound),))])
+#: At half the clock 0.7 of the voltage, so half of the joules, and twice the time.
+CLOCKS = Clocks(voltage={"2 GHz": 1.0, "1 GHz": 0.5**0.5}, share=1.0, credit=10.0, source="a test")
+POWER = Power(idle=100.0, limit=700.0, flop={DType.BF16: 1e-12}, hbm=0.0, link=0.0, source="a test", clocks=CLOCKS)
 
 
-def clock(**changes: float) -> Clock:
-    return Clock(POWER, evolve(BOOST, **changes))
+def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0) -> Timeline:
+    """A step that draws so much more than idle power, a share of it in its SMs."""
+    drawn = watts * seconds
+    return Timeline.of([Lap((Span("work", "gemm", seconds, joules=drawn, bound=bound, core_joules=core * drawn),))])
+
+
+def clock(**changes) -> Clock:
+    return Clock(POWER, evolve(CLOCKS, **changes))
 
 
 def test_below_the_limit_nothing_slows_down():
     ours = clock()
-    assert [ours.pace(step(1.0, 599.0), start) for start in range(5)] == [1.0] * 5
+    assert [ours.pace(step(1.0, 599.0), start) for start in range(5)] == [Pace()] * 5
 
 
 def test_a_short_burst_above_the_limit_is_carried_by_credit():
     """1,000 W for 30 ms are 9 J more than the limit allows."""
-    assert clock().pace(step(0.030, 900.0), 0.0) == 1.0
+    assert clock().pace(step(0.030, 900.0), 0.0) == Pace()
 
 
-def test_without_credit_the_clock_falls():
-    """900 W of 600: at a slowing of one half, sqrt(1.5) times as long."""
-    ours = clock()
-    ours.pace(step(1.0, 900.0), 0.0)
-    assert ours.pace(step(0.1, 900.0), 5e-9 + 1.2) == pytest.approx(1.5**0.5, rel=1e-3)
+def test_without_credit_the_clock_falls_until_the_limit_is_kept():
+    ours, tired = step(0.1, 900.0), clock(credit=0.0)
+    pace = tired.pace(ours, 0.0)
+    assert tired.watts(ours, pace) == pytest.approx(700.0, rel=2e-3)
+    assert 1.0 < pace.time < 2.0 and 0.5 < pace.energy < 1.0
+    assert pace.time == pytest.approx(2e9 / pace.clock)
+
+
+def test_what_waits_for_memory_gives_up_its_clock_and_no_time():
+    ours, tired = step(0.1, 900.0, bound="memory"), clock(credit=0.0)
+    pace = tired.pace(ours, 0.0)
+    assert ours.paced(pace) == ours.seconds
+    assert tired.watts(ours, pace) == pytest.approx(700.0, rel=2e-3)
+
+
+def test_what_lower_clocks_do_not_save_stays_above_the_limit_at_the_lowest():
+    """2,000 W of memory traffic: nothing that the SMs could do about it."""
+    pace = clock(credit=0.0).pace(step(0.1, 2000.0, bound="memory", core=0.0), 0.0)
+    assert pace.clock == pytest.approx(1e9, rel=2e-3)
 
 
 def test_half_a_step_on_credit_is_half_way():
     """300 W above the limit for 67 ms are 20 J, and there are 10."""
-    assert clock().pace(step(0.2 / 3, 900.0), 0.0) == pytest.approx((1 + 1.5**0.5) / 2)
+    ours = step(0.2 / 3, 900.0)
+    slow = clock(credit=0.0).pace(ours, 0.0)
+    assert clock().pace(ours, 0.0).time == pytest.approx((1 + slow.time) / 2)
 
 
 def test_credit_comes_back_while_the_gpu_is_idle_or_waits_for_memory():
     """10 J at 600 W below the limit, or at 100 W below it: 17 ms, or 100."""
     for rest, ready in ((None, 1 / 60), (step(0.1, 500.0, bound="memory"), 0.1)):
         ours = clock()
-        end = 1.0 * ours.pace(step(1.0, 900.0), 0.0)
+        first = step(1.0, 900.0)
+        end = first.paced(ours.pace(first, 0.0))
         if rest is not None:
             ours.pace(rest, end)
-        assert ours.pace(step(0.02, 900.0), end + ready) == pytest.approx(1.0)
+        assert ours.pace(step(0.02, 900.0), end + ready).time == pytest.approx(1.0)
 
 
-def test_a_higher_voltage_at_the_boost_clock_takes_more_energy():
-    """500 W as measured at the limit are 650 at the boost clock, which is 50 too many."""
-    ours = clock(energy=1.3)
-    ours.pace(step(10.0, 500.0), 0.0)
-    assert ours.pace(step(1.0, 500.0), 10.5) > 1.0
+def test_a_lower_cap_is_kept_like_the_limit():
+    ours, capped = step(0.1, 500.0), clock(credit=0.0)
+    assert capped.watts(ours, capped.pace(ours, 0.0, Setting(cap=450.0))) == pytest.approx(450.0, rel=2e-3)
 
 
-@given(st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(0, 2000), st.floats(0, 0.5)), min_size=1, max_size=20))
-def test_no_step_is_faster_than_at_the_boost_clock_or_slower_than_at_the_limit(steps):
+def test_a_locked_clock_holds_whatever_the_power():
+    pace = clock().pace(step(0.1, 100.0), 0.0, Setting(clock=1.5e9))
+    assert pace.clock == 1.5e9 and pace.time == pytest.approx(2 / 1.5)
+    assert pace.energy == pytest.approx(((1 + 0.5**0.5) / 2) ** 2)
+
+
+steps = st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(0, 2000), st.floats(0, 0.5), st.floats(0, 1)),
+                 min_size=1, max_size=20)
+
+
+@given(steps, st.floats(150, 700))
+def test_mean_power_keeps_to_the_limit_wherever_clocks_can(steps, cap):
+    """Beyond the credit, no step draws more than its cap that could do with less."""
     ours, now = clock(), 0.0
-    for seconds, watts, pause in steps:
+    for seconds, watts, pause, core in steps:
         now += pause
-        timeline = step(seconds, watts)
-        pace = ours.pace(timeline, now)
-        assert 1.0 <= pace <= max(1.0, watts / 600.0) ** 0.5 + 1e-9
-        now += timeline.paced(pace)
+        timeline = step(seconds, watts, core=core)
+        before = ours._credit + (cap - 100.0) * pause
+        pace = ours.pace(timeline, now, Setting(cap=cap))
+        took = timeline.paced(pace)
+        assert 1.0 <= pace.time <= 2.0 and 0.5 - 1e-9 <= pace.energy <= 1.0
+        if ours.watts(timeline, Pace(2.0, 0.5)) <= cap:  # at the lowest clock
+            drawn = 100.0 * took + timeline.drawn(pace)
+            assert drawn <= cap * took + min(10.0, before) + 0.01 * drawn + 1e-6
+        now += took

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.cost.energy import joules, sent_joules
+from ksim.cost.energy import actions, joules, sending
 from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.oracles import estimate
 from ksim.cost.step import StepTimer
@@ -42,12 +42,14 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
         totals[0] += costs.gap * gaps.get(how, 0)
         if isinstance(kernel, Collective):
             ranks = timer.groups[kernel.group]
-            sent = timer.network.route(kernel, ranks).sent * kernel.bytes
-            amounts = [timer.network.seconds(kernel, ranks), sent_joules(sent, timer.gpu.power), 0, 0]
+            route, seconds = timer.network.route(kernel, ranks), timer.network.seconds(kernel, ranks)
+            done = sending(route.sent * kernel.bytes, route.routed * kernel.bytes, seconds)
+            amounts = [seconds, joules(done, timer.gpu.power).total, 0, 0]
         else:
-            found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.boost.measured
+            found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.clocks.measured
             pace = cool.get(kernel.family, 1.0) if (found.bound, found.source) == ("compute", "measured") else 1.0
-            amounts = [pace * found.seconds, joules(kernel, timer.gpu.power), kernel.work.flops, kernel.work.bytes]
+            energy = joules(actions(kernel, pace * found.seconds, timer.gpu), timer.gpu.power)
+            amounts = [pace * found.seconds, energy.total, kernel.work.flops, kernel.work.bytes]
         totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]
     return tuple(totals)
 

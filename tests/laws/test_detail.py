@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ksim.cost.network import Hop, Route
 from ksim.flow.events import Event, Finished, Log, Stepped
+from ksim.flow.timeline import Pace
 from ksim.runtime.ranks import Exchange
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
@@ -76,7 +77,9 @@ def facts(log: Log) -> list[tuple[Any, ...]]:
 def times(log: Log) -> list[float]:
     def of(event: Event) -> list[float]:
         found = [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
-        return [time for value in found for time in (value if isinstance(value, tuple) else (value,))]
+        values = [part for value in found for part in (value if isinstance(value, tuple) else (value,))]
+        return [number for value in values
+                for number in ((value.time, value.energy) if isinstance(value, Pace) else (value,))]
 
     return [time for event in log.events for time in of(event)]
 

@@ -4,6 +4,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ksim.flow.events import Arrived, Emitted, Stepped
+from ksim.flow.timeline import Pace
 from ksim.results.history import History
 from ksim.results.metrics import summarise
 from ksim.results.tables import request_table, step_table
@@ -39,7 +40,7 @@ def test_a_step_says_how_long_it_waited_for_launches_and_at_what_pace_it_ran():
     log = by_hand.small()
     place = next(i for i, event in enumerate(log.events) if isinstance(event, Stepped) and event.index == 1)
     step = log.events[place]
-    log.events[place] = attrs.evolve(step, end=step.start + 1.5, paces=(2.0,))
+    log.events[place] = attrs.evolve(step, end=step.start + 1.5, paces=(Pace(2.0),))
     row = step_table(History(log)).to_pylist()[1]
     kernels = step.timelines[0].seconds + step.timelines[0].clocked
     assert row["pace"] == 2.0 and row["launch_wait_s"] == pytest.approx(1.5 - kernels)

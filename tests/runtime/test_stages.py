@@ -3,7 +3,7 @@
 import pytest
 import simpy
 
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, WholeSteps
 from ksim.runtime.workers import Supply
@@ -79,7 +79,7 @@ def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
     """Of 10 s, 4 are clocked: at a pace of 1.5, 12 s."""
     class Slow:
         def pace(self, timeline, start):
-            return 1.5
+            return Pace(1.5)
 
     env = simpy.Environment()
     lap = Lap((Span("a", "gemm", 4.0, bound="compute"), Span("b", "gemm", 6.0)))
@@ -87,4 +87,4 @@ def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
               else KernelByKernel(env, [Gang(env, None, [0], {})], [Slow()]))
     flight = stages.launch([Timeline.of([lap])], [Supply(0.0, 0.0)])
     env.run(flight.done)
-    assert (flight.end, flight.paces) == (12, (1.5,))
+    assert (flight.end, flight.paces) == (12, (Pace(1.5),))

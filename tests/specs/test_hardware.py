@@ -1,11 +1,15 @@
 """GPUs and systems: what a data file may say, and what the catalogue's files do say."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.energy import actions, joules
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
@@ -89,14 +93,29 @@ def test_every_format_has_its_power(name):
     assert {DType.FP32, DType.BF16} <= gpu.flops.keys()
 
 
+def watts(gpu, kernel, seconds):
+    return gpu.power.idle + joules(actions(kernel, seconds, gpu), gpu.power).total / seconds
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_power_at_work_is_near_the_limit_and_streaming_is_below_it(name):
-    """A GEMM of 8192 x 28672 x 4096 at 75 % of peak, with its traffic; and memory at 92 % of its bandwidth."""
-    gpu, power = GPUS[name], GPUS[name].power
-    rate = 0.75 * gpu.flops[DType.BF16]
-    traffic = rate * 2 * (8192 * 4096 + 28672 * 4096 + 8192 * 28672) / (2 * 8192 * 28672 * 4096)
-    assert power.idle + rate * power.flop[DType.BF16] + traffic * power.hbm == pytest.approx(power.limit, rel=0.1)
-    assert power.idle + 0.92 * gpu.bandwidth * power.hbm < power.limit
+    """A large GEMM as fast as was observed, and memory read at 92 % of its bandwidth; the H200's clock has to fall."""
+    gpu = GPUS[name]
+    large, reached = Gemm(8192, 28672, 4096), {"b200": 0.667, "b300": 0.667, "gb200": 0.72}.get(name, 0.75)
+    expected = (1.24 if name == "h200" else 1.0) * gpu.power.limit
+    assert watts(gpu, large, large.work.flops / reached / gpu.flops[DType.BF16]) == pytest.approx(expected, rel=0.01)
+    stream = Pointwise("copy", 0.92 * gpu.bandwidth, 0.0, 0.0, 1)
+    assert gpu.power.idle < watts(gpu, stream, 1.0) < gpu.power.limit
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_clocks_end_at_the_boost_clock_and_lower_ones_never_cost_more(name):
+    clocks = GPUS[name].power.clocks
+    assert clocks.boost == pytest.approx(GPUS[name].clock)
+    assert clocks.saved(clocks.boost) == clocks.slowed(clocks.boost) == 1
+    falling = [clocks.boost - i * (clocks.boost - clocks.least) / 50 for i in range(51)]
+    for high, low in itertools.pairwise(falling):
+        assert clocks.saved(low) <= clocks.saved(high) and clocks.slowed(low) > clocks.slowed(high)
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -17,12 +17,16 @@ from ksim.foundation.units import DType
 
 @frozen
 class Work:
-    """Arithmetic in FLOP of number format `dtype`, and traffic to and from device memory in bytes."""
+    """Arithmetic in FLOP of number format `dtype`, and traffic to and from device memory in bytes.
+
+    `padded` is what the arithmetic units do where tiles have to be filled up, if that is more than `flops`.
+    """
 
     flops: float
     reads: float
     writes: float
     dtype: DType
+    padded: float = 0.0
 
     @property
     def bytes(self) -> float:

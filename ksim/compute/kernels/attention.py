@@ -75,18 +75,28 @@ class Attention:
             reads=activations + 2 * self.keys * self.kv_heads * self.head_dim * self.cache.bytes,
             writes=activations,
             dtype=DType.BF16,
+            padded=4.0 * self._padded_pairs * self.kv_heads * self.head_dim,
         )
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the tile that a decode's query heads of one KV head fill up."""
+        return -(-self.heads // self.kv_heads // MIN_ROWS) * MIN_ROWS
+
+    @property
+    def _padded_pairs(self) -> float:
+        """Pairs of a KV head's queries and keys with tiles filled up, of which the last of a chunk is half full."""
+        chunks = self.chunk_pairs * (self.heads // self.kv_heads) + self.chunks * TILE_ROWS / 2 * self.chunk_longest
+        return self.decode_keys * self._rows + chunks
 
     def launches(self, sms: int) -> Sequence[Launch]:
         """With query heads that share a KV head packed into tiles, the last of a chunk half full."""
         group = self.heads // self.kv_heads
-        rows = -(-group // MIN_ROWS) * MIN_ROWS
         chunk_tiles = ceil(self.chunk_queries * group / TILE_ROWS + self.chunks / 2)
-        padded = self.chunk_pairs * group + self.chunks * TILE_ROWS / 2 * self.chunk_longest
         blocks = (self.decodes + chunk_tiles) * self.kv_heads
         per_key = 4.0 * self.head_dim
-        flops = per_key * (self.decode_keys * rows + padded) / max(1, self.decodes + chunk_tiles)
-        longest = per_key * max(self.decode_longest * rows, self.chunk_longest * TILE_ROWS)
+        flops = per_key * self._padded_pairs / max(1, self.decodes + chunk_tiles)
+        longest = per_key * max(self.decode_longest * self._rows, self.chunk_longest * TILE_ROWS)
         partial = 2.0 * self.queries * self.heads * self.head_dim * DType.FP32.bytes
         whole = Launch(f"{TILE_ROWS} rows", blocks, flops, longest=longest)
         return [whole] + [

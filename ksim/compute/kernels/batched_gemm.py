@@ -6,7 +6,7 @@ from math import ceil
 from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
-from ksim.compute.kernels.gemm import FEWEST_ROWS, TILES
+from ksim.compute.kernels.gemm import FEWEST_ROWS, TILES, filled
 from ksim.foundation.units import DType
 
 __all__ = ["BatchedGemm"]
@@ -30,7 +30,7 @@ class BatchedGemm:
     def work(self) -> Work:
         each = DType.BF16.bytes * self.count
         return Work(2.0 * self.count * self.m * self.n * self.k, each * self.k * (self.n + self.m),
-                    each * self.m * self.n, DType.BF16)
+                    each * self.m * self.n, DType.BF16, 2.0 * self.count * filled(self.m) * self.n * self.k)
 
     def launches(self, sms: int) -> Sequence[Launch]:
         return [

@@ -19,6 +19,11 @@ SPLITS = (1, 2, 3, 4, 6, 8, 16)
 MIN_SPLIT_K = 256
 
 
+def filled(rows: int) -> int:
+    """*rows* as the fewest that tensor cores take at a time make them up."""
+    return -(-rows // FEWEST_ROWS) * FEWEST_ROWS
+
+
 @frozen
 class Gemm:
     """``out[m, n] = x[m, k] @ w[k, n]`` in `activations`, weights stored in `weights`, result in BF16."""
@@ -41,6 +46,7 @@ class Gemm:
             reads=self.k * self.n * self.weights.bytes + self.m * self.k * self.activations.bytes,
             writes=self.m * self.n * DType.BF16.bytes,
             dtype=self.activations.element,
+            padded=2.0 * filled(self.m) * self.n * self.k,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:

@@ -6,6 +6,7 @@ from math import ceil
 from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels.gemm import filled
 from ksim.foundation.units import DType
 
 __all__ = ["GroupedGemm"]
@@ -54,6 +55,7 @@ class GroupedGemm:
             reads=self.active * self.k * self.n * self.weights.bytes + inputs * self.k * self.activations.bytes,
             writes=self.rows * self.n * DType.BF16.bytes,
             dtype=self.activations.element,
+            padded=2.0 * sum(filled(rows) * experts for rows, experts in self.loads) * self.n * self.k,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:

@@ -5,6 +5,7 @@ from attrs import define, field, frozen
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
+from ksim.flow.timeline import AT_BOOST
 from ksim.foundation.errors import ConfigError
 from ksim.runtime.workers import Workers
 from ksim.specs.host import Host
@@ -37,7 +38,7 @@ def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
     timers, power, serve = site.timers(), site.gpu.power, site.scenario.serve
     if len(timers) > 1:
         raise ConfigError("pipeline_parallel_size", "steps of several stages cannot be played one by one")
-    lanes = _Lanes(timers[0], site.host, Clock(power, power.boost) if power.boost else None,
+    lanes = _Lanes(timers[0], site.host, Clock(power, power.clocks) if power.clocks else None,
                    limits(serve, site.version).depth, serve.gpus, serve.block_size or 1)
     found, idle = [], 0
     for step, following in zip(run.steps, run.steps[1:], strict=False):
@@ -101,7 +102,7 @@ class _Lanes:
         ready = step.start + self.host.core.making(batch.sequences, blocks, self.gpus)
         (supply,) = self._workers.supply(batch, [timeline], ready)
         begin = max(self._free, supply.prepared)
-        pace = self.clock.pace(timeline, begin) if self.clock else 1.0
+        pace = self.clock.pace(timeline, begin) if self.clock else AT_BOOST
         self._free = max(begin + timeline.paced(pace), supply.launched)
         self._flying.append((self._free, batch.samples))
         return ready if self.gpus > 1 else supply.launched

@@ -1,0 +1,116 @@
+"""Kernels that ran back to back, with the energy that the board counted: one row of a sweep's ``kernels_energy`` each.
+
+Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` when the GPU is cool, and the
+`sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
+"""
+
+from collections.abc import Hashable
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+
+from ksim.calibration.kernels import kernels
+from ksim.calibration.measurements import FAMILIES, Batches, Floats, Points
+from ksim.calibration.reading.frames import Frame, load
+from ksim.compute.kernels import Kernel
+from ksim.cost.energy import Actions, actions
+from ksim.foundation.errors import DataError
+from ksim.foundation.units import DType
+from ksim.specs.hardware import Gpu
+
+NEEDED = ("family", "watts", "energy_mj_per_kernel", "latency_us", "graph_us", "sm_mhz")
+
+
+@frozen
+class Sustained:
+    """One kernel, or the few of one launch: seconds of a launch `cool` and under load, and joules at the SM `clock`.
+
+    `shape` tells it from others of its `family`.
+    """
+
+    family: str
+    shape: Hashable
+    kernels: tuple[Kernel, ...]
+    seconds: float
+    cool: float
+    joules: float
+    clock: float
+
+    @property
+    def watts(self) -> float:
+        return self.joules / self.seconds
+
+    def actions(self, gpu: Gpu, seconds: float | None = None) -> list[Actions]:
+        """What it does on *gpu* where it takes *seconds*, by default those under load."""
+        each = (seconds or self.seconds) / len(self.kernels)
+        return [actions(kernel, each, gpu) for kernel in self.kernels]
+
+
+@frozen
+class Recorded:
+    """The rows of a file, and the watts that the GPU drew with nothing to do."""
+
+    rows: tuple[Sustained, ...]
+    idle: float
+
+
+def recognises(path: Path) -> bool:
+    return path.is_file() and path.suffix in (".parquet", ".csv") and {"energy_mj_per_kernel"} <= {*load(path).names}
+
+
+def read(path: Path) -> Recorded:
+    """Read the file at *path*; raises DataError for one that lacks columns, or has a row without a figure."""
+    frame = load(path)
+    if missing := [name for name in NEEDED if name not in frame]:
+        raise DataError(str(path), f"has no column {' and no '.join(map(repr, missing))}; a file of sustained kernels"
+                                   f" has {', '.join(NEEDED)} and the columns of their shapes")
+    idle = frame.where("family", "idle").numbers("watts")
+    if len(idle) != 1 or not idle[0] > 0:
+        raise DataError(str(path), "needs one row of family 'idle' with the watts of a GPU that has nothing to do")
+    rows = [row for names, part in frame.groups("family", "dtype") if names["family"] != "idle"
+            for row in _rows(names["family"], names["dtype"] or "bf16", part)]
+    return Recorded(tuple(rows), float(idle[0]))
+
+
+def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
+    points = _points(family, dtype, part)
+    figures = {name: part.numbers(name) for name in NEEDED[2:]}
+    for name, column in figures.items():
+        if (bad := np.flatnonzero(~(column > 0))).size:
+            raise DataError(str(part.path), f"row {part.places[bad[0]]}: {name} is {column[bad[0]]}, and must be"
+                                            f" positive")
+    return [_row(points, place, {name: float(column[place]) for name, column in figures.items()})
+            for place in range(len(part))]
+
+
+def _row(points: Points, place: int, figures: dict[str, float]) -> Sustained:
+    launched = tuple(kernels(points, place))
+    return Sustained(
+        points.family, (points.dtype, points.describe(place)), launched, 1e-6 * figures["latency_us"],
+        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"])
+
+
+def _points(family: str, dtype: str, part: Frame) -> Points:
+    if family not in FAMILIES:
+        raise DataError(str(part.path), f"no family of kernels is called {family!r} ({', '.join(FAMILIES)})")
+    known = FAMILIES[family]
+    if missing := [name for name in (*known.needs, *(("batch", "ql", "kl") if known.batched else ()))
+                   if name not in part]:
+        raise DataError(str(part.path), f"has no column {missing[0]!r}, which {family} needs")
+    batches = Batches.uniform(part.whole("batch"), part.whole("ql"), part.whole("kl")) if known.batched else None
+    return Points(family=family, dtype=dtype, columns={name: part.whole(name) for name in known.needs},
+                  tags=np.full(len(part), ""), batches=batches)
+
+
+def equivalent(done: Actions, gpu: Gpu) -> float:
+    """FLOP in BF16 that take as long at the peak: what a FLOP costs is taken to go with that."""
+    return done.flops * gpu.flops[DType.BF16] / gpu.flops[done.dtype]
+
+
+def terms(done: list[Actions], gpu: Gpu) -> Floats:
+    """How often `fitting.TERMS` happen; FP32, which ordinary cores compute, is none of them."""
+    return np.array([
+        sum(equivalent(each, gpu) for each in done if each.dtype is not DType.FP32),
+        sum(each.hbm for each in done), sum(each.written for each in done), sum(each.l2 for each in done),
+        sum(each.busy for each in done)])
