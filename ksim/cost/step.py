@@ -88,7 +88,7 @@ class StepTimer:
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _partial: dict[tuple[Shape, frozenset[Op]], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
-    _spans: dict[tuple[str, Kernel | Layer | Collective], Span] = field(factory=dict, init=False)
+    _spans: dict[Op, Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _outlook: Outlook = field(init=False, repr=False)
 
@@ -152,7 +152,7 @@ class StepTimer:
         for block in blocks:
             spans: list[Span | int] = []
             for op in block.ops:
-                if (span := self._spans.get((op.label, op.kernel))) is not None:
+                if (span := self._spans.get(op)) is not None:
                     spans.append(span)
                 elif isinstance(op.kernel, Layer) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
@@ -169,24 +169,28 @@ class StepTimer:
 
     def _price(self, ops: Sequence[Op]) -> None:
         """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
-        kernels: dict[tuple[str, Kernel], None] = {}
+        kernels: dict[Op, Kernel] = {}
         for op in ops:
-            if (op.label, op.kernel) in self._spans:
+            if op in self._spans:
                 continue
             if isinstance(op.kernel, Collective):
-                self._spans[op.label, op.kernel] = self._collective(op.label, op.kernel)
+                self._spans[op] = self._collective(op.label, op.kernel)
             elif not isinstance(op.kernel, Layer):
-                kernels[op.label, op.kernel] = None
-        answers = estimates(self.oracle, [kernel for _, kernel in kernels], self.gpu) if kernels else []
-        for (label, kernel), found in zip(kernels, answers, strict=True):
-            self._spans[label, kernel] = self._kernel(label, kernel, found)
+                kernels[op] = op.kernel
+        answers = estimates(self.oracle, list(kernels.values()), self.gpu) if kernels else []
+        for (op, kernel), found in zip(kernels.items(), answers, strict=True):
+            self._spans[op] = self._kernel(op.label, kernel, found, op.mean)
 
-    def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
-        """What the oracle found, at the boost clock; what it measured may have been at a lower one."""
-        work, boost = kernel.work, self.gpu.power.boost
+    def _kernel(self, label: str, kernel: Kernel, found: Estimate, mean: Kernel | None = None) -> Span:
+        """What the oracle found, at the boost clock; what it measured may have been at a lower one.
+
+        Joules, FLOP and bytes are those of *mean*, the average rank's kernel, where that is another.
+        """
+        spent, boost = mean or kernel, self.gpu.power.boost
+        work = spent.work
         throttled = (found.bound, found.source) == ("compute", "measured")
         cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
-        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
+        return Span(label, kernel.family, cool * found.seconds, joules(spent, self.gpu.power), work.flops, work.bytes,
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
                     cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
 

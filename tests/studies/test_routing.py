@@ -7,7 +7,7 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.specs.deployment import Routing
+from ksim.specs.experts import Routing
 from ksim.studies.assembly import Site
 from ksim.studies.lookup import model_of
 from ksim.studies.routing import routing_of
