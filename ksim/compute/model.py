@@ -152,7 +152,10 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
-    full, mean = (_lower(layer, _routed(sizes, loads(sizes.of["T"], mixture)), shard) for loads in (fullest, average))
+    full = _lower(layer, _routed(sizes, fullest(sizes.of["T"], mixture)), shard)
+    if mixture.ranks == 1:
+        return full
+    mean = _lower(layer, _routed(sizes, average(sizes.of["T"], mixture)), shard)
     return tuple(_at_mean(op, other) for op, other in zip(full, mean, strict=True))
 
 
