@@ -70,6 +70,7 @@ def fullest(tokens: int, mixture: Mixture) -> Loads:
 
 
 def _of_all(tokens: int, mixture: Mixture) -> Loads:
+    """The loads of all experts, copies for themselves."""
     each, held = _slots(mixture)
     return _drawn(tokens, each[np.sort(np.concatenate(held))], tokens * mixture.top_k)
 

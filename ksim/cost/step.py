@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import nan, sqrt
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels import Kernel
@@ -179,18 +179,20 @@ class StepTimer:
                 kernels[op] = op.kernel
         answers = estimates(self.oracle, list(kernels.values()), self.gpu) if kernels else []
         for (op, kernel), found in zip(kernels.items(), answers, strict=True):
-            self._spans[op] = self._kernel(op.label, kernel, found, op.mean)
+            self._spans[op] = self._spending(self._kernel(op.label, kernel, found), op.mean)
 
-    def _kernel(self, label: str, kernel: Kernel, found: Estimate, mean: Kernel | None = None) -> Span:
-        """What the oracle found, at the boost clock; what it measured may have been at a lower one.
+    def _spending(self, span: Span, mean: Kernel | None) -> Span:
+        """*span* with the joules, FLOP and bytes of *mean*, the average rank's kernel, where that is another."""
+        if mean is None:
+            return span
+        return evolve(span, joules=joules(mean, self.gpu.power), flops=mean.work.flops, bytes=mean.work.bytes)
 
-        Joules, FLOP and bytes are those of *mean*, the average rank's kernel, where that is another.
-        """
-        spent, boost = mean or kernel, self.gpu.power.boost
-        work = spent.work
+    def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
+        """What the oracle found, at the boost clock; what it measured may have been at a lower one."""
+        work, boost = kernel.work, self.gpu.power.boost
         throttled = (found.bound, found.source) == ("compute", "measured")
         cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
-        return Span(label, kernel.family, cool * found.seconds, joules(spent, self.gpu.power), work.flops, work.bytes,
+        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
                     cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
 

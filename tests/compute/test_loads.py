@@ -104,7 +104,7 @@ def test_ranks_on_average_share_all_rows_and_the_experts_that_have_some(tokens, 
 
 @given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 12), st.floats(0, 2), st.sampled_from([8, 16, 32]))
 def test_copies_take_no_rows_and_add_none(tokens, ranks, room, skew, experts):
-    """Beyond what 16 experts need, *room* slots a rank hold copies."""
+    """*room* slots of each rank are beyond what the experts need."""
     redundant = ranks * room + -experts % ranks
     mixture = Mixture(2, experts, Routing(skew), ranks, Placement("balanced", redundant))
     mean, most = average(tokens, mixture), fullest(tokens, mixture)

@@ -235,6 +235,7 @@ def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does(
     dealt = {"data_parallel_size": 8, "enable_expert_parallel": True}
     alone, even, skewed = experts(1.0, 8000), experts(0.0, 1000, **dealt), experts(1.0, 1000, **dealt)
     assert sum(span.seconds for span in skewed) > 1.1 * sum(span.seconds for span in even)
+    assert sum(span.joules for span in skewed) == pytest.approx(sum(span.joules for span in even), rel=1e-3)
     for one, mean, again in zip(alone, skewed, (7 * 8000 * 2048 * 2, 0), strict=True):
         assert 8 * mean.flops == pytest.approx(one.flops, rel=1e-12)
         assert 8 * mean.bytes == pytest.approx(one.bytes + again, rel=1e-12)
