@@ -23,7 +23,7 @@ LAYERS: dict[str, set[str]] = {
     "specs": {"foundation"},
     "flow": {"foundation"},
     "workload": {"foundation", "flow"},
-    "compute": {"foundation", "specs.deployment", "flow"},
+    "compute": {"foundation", "specs.deployment", "specs.experts", "flow"},
     "cost": {"foundation", "specs", "flow", "compute"},
     "calibration": {"foundation", "specs", "flow", "compute", "cost"},
     "memory": {"foundation", "flow"},

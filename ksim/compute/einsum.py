@@ -18,7 +18,6 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import fullest
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
@@ -112,9 +111,8 @@ class Einsum:
             yield Op(f"{self.label}_{family}", Pointwise(
                 family, values * DType.BF16.bytes, values * activations.bytes, values, local.of[left[0]]))
         if self.routed:
-            spread = fullest(sizes, shard)
             inputs = min(local.volume(left) // depth, local.of["x"])
-            yield Op(self.label, GroupedGemm(spread, columns, depth, local.of["T"], weights, activations, inputs))
+            yield Op(self.label, GroupedGemm(local.loads, columns, depth, local.of["T"], weights, activations, inputs))
             return
         yield Op(self.label, Gemm(rows, columns, depth, weights, activations))
         if self.reduced and self.parallel and self.parallel not in out and shard.tensor > 1:

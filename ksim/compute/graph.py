@@ -40,10 +40,15 @@ class Collective:
 
 @frozen
 class Op:
-    """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing."""
+    """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing.
+
+    Where ranks differ, `kernel` is that of the fullest, which the others wait for, and `mean` does the average one's
+    work.
+    """
 
     label: str
     kernel: Kernel | Layer | Collective
+    mean: Kernel | None = None
 
 
 @frozen
@@ -69,7 +74,7 @@ class KernelGraph:
                 yield from launched
 
     def flops(self, batch: Batch) -> float:
-        """FLOP of one rank for *batch*."""
+        """FLOP of one rank for *batch*, the fullest where ranks differ."""
         return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
 
 

@@ -2,42 +2,97 @@
 
 from collections import Counter
 from functools import lru_cache
-from math import erf
+from math import ceil, erf
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.sizes import Sizes
-from ksim.specs.deployment import Shard
+from ksim.compute.placement import copies, placed
+from ksim.specs.experts import Placement, Routing
 
 #: (rows, how many experts have so many); experts without rows are not listed.
 Loads = tuple[tuple[int, int], ...]
+#: The same of an average rank, which has fractions of experts.
+Averages = tuple[tuple[int, float], ...]
 
 #: The golden ratio's fraction, whose multiples spread over the unit interval evenly, however many there are.
 GOLDEN = 0.6180339887
 
 
-def fullest(sizes: Sizes, shard: Shard) -> Loads:
-    """The loads of a step on the rank that has most rows, of those that share the experts."""
-    ranks = shard.expert_groups
-    shares = shard.routing.shares[0] if shard.routing.shares else ()
-    return loads(sizes.of["T"], sizes.of["top_k"], sizes.of["E"], shard.routing.exponent, shares, ranks)
+@frozen(cache_hash=True)
+class Mixture:
+    """Experts of which a token goes to `top_k`, dealt out among `ranks`."""
+
+    top_k: int
+    experts: int
+    routing: Routing = Routing()
+    ranks: int = 1
+    placement: Placement = Placement()
 
 
 @lru_cache(maxsize=4096)
-def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = (),
-          ranks: int = 1) -> Loads:
+def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = ()) -> Loads:
     """The rows of each expert when each of *tokens* draws *top_k* different ones.
 
     Experts are as popular as their *shares*, or as Zipf's law has it, all alike where its exponent *skew* is 0.  An
     expert's load is binomial, and each expert stands for another quantile of its own chance; the loads add up to
-    tokens x top_k, or, of the fullest of several *ranks* among which experts are dealt out, to the most rows that one
-    of these is expected to have.
+    tokens x top_k.
     """
-    chances = _chances(top_k, experts, skew, shares)
-    rows = tokens * top_k
-    if ranks > 1:
-        chances, rows = _fullest(tokens, chances, ranks, shuffled=not shares)
+    return _drawn(tokens, _chances(top_k, experts, skew, shares), tokens * top_k)
+
+
+@lru_cache(maxsize=4096)
+def average(tokens: int, mixture: Mixture) -> Averages:
+    """The loads of an average rank: those of all, over how many ranks there are."""
+    return tuple((rows, count / mixture.ranks) for rows, count in _of_all(tokens, mixture))
+
+
+@lru_cache(maxsize=4096)
+def fullest(tokens: int, mixture: Mixture) -> Loads:
+    """The loads of the rank that has most rows, as many as the fullest of *mixture*'s ranks is expected to have.
+
+    Loads of ranks are taken as normal and independent with the variance of their experts' binomials: among equal
+    ranks, that experts of one token differ and that rows of all ranks add up takes from the spread what it adds to the
+    differences.
+    """
+    if mixture.ranks == 1:
+        return _of_all(tokens, mixture)
+    each, held = _slots(mixture)
+    chances = [each[experts] for experts in held]
+    mean = tokens * np.array([part.sum() for part in chances])
+    deviation = np.sqrt(tokens * np.array([(part * (1 - part)).sum() for part in chances]))
+    most = chances[int(mean.argmax())]
+    pairs = tokens * mixture.top_k
+    expected = max(round(_highest(mean, deviation)), ceil(pairs / mixture.ranks))
+    rows = min(expected, tokens * int(np.count_nonzero(most)), pairs)
+    return _drawn(tokens, np.minimum(most * rows / max(mean.max(), 1e-9), 1.0), rows)
+
+
+def _of_all(tokens: int, mixture: Mixture) -> Loads:
+    """The loads of all experts, copies for themselves."""
+    each, held = _slots(mixture)
+    return _drawn(tokens, each[np.sort(np.concatenate(held))], tokens * mixture.top_k)
+
+
+@lru_cache(maxsize=256)
+def _slots(mixture: Mixture) -> tuple[NDArray[np.float64], list[NDArray[np.int64]]]:
+    """The chance of a token to come to one copy of each expert, and the experts that each rank holds.
+
+    EPLB is taken to know these chances.
+    """
+    routing = mixture.routing
+    shares = routing.shares[0] if routing.shares else ()
+    chances = _chances(mixture.top_k, mixture.experts, routing.exponent, shares)
+    order = np.arange(len(chances))
+    if not shares:  # popular ones lie anywhere
+        order = np.argsort(order * GOLDEN % 1, kind="stable")
+    held = [order[places] for places in placed(chances[order], mixture.ranks, mixture.placement)]
+    return chances / copies(held), held
+
+
+def _drawn(tokens: int, chances: NDArray[np.float64], rows: int) -> Loads:
+    """Loads of experts with these *chances* of each of *tokens*, *rows* in all."""
     held = len(chances)
     quantiles = (np.argsort(np.argsort(np.arange(held) * GOLDEN % 1)) + 0.5) / held
     drawn = np.empty(held, dtype=np.int64)
@@ -46,24 +101,6 @@ def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tupl
         drawn[alike] = _binomial(tokens, float(chance), quantiles[alike])
     spread = levelled(drawn, tokens * chances, tokens, rows)
     return tuple(sorted(((rows, count) for rows, count in Counter(spread.tolist()).items() if rows), reverse=True))
-
-
-def _fullest(tokens: int, chances: NDArray[np.float64], ranks: int,
-             shuffled: bool) -> tuple[NDArray[np.float64], int]:
-    """The chances of the experts on the rank that has most, when it does, and the rows that it is expected to have.
-
-    As in vLLM, experts go to ranks in their order, one more to the first where they do not divide.  Loads of ranks are
-    taken as normal and independent with the variance of their experts' binomials: among equal ranks, that experts of
-    one token differ and that rows of all ranks add up takes from the spread what it adds to the differences.
-    """
-    if shuffled:  # popular ones lie anywhere
-        chances = chances[np.argsort(np.arange(len(chances)) * GOLDEN % 1, kind="stable")]
-    held = np.array_split(chances, ranks)
-    mean = tokens * np.array([part.sum() for part in held])
-    deviation = np.sqrt(tokens * np.array([(part * (1 - part)).sum() for part in held]))
-    most = held[int(mean.argmax())]
-    rows = int(min(round(_highest(mean, deviation)), tokens * np.count_nonzero(most), tokens * round(chances.sum())))
-    return np.minimum(most * rows / max(mean.max(), 1e-9), 1.0), rows
 
 
 def _highest(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> float:

@@ -7,13 +7,15 @@ from typing import Any, TypeVar
 from attrs import evolve, field, frozen
 
 from ksim.compute.einsum import Communicate, Operation
-from ksim.compute.graph import Block, KernelGraph, Op, fold
+from ksim.compute.graph import Block, Collective, KernelGraph, Op, fold
 from ksim.compute.kept import Cached, Stateful
-from ksim.compute.loads import fullest
+from ksim.compute.layers import Layer
+from ksim.compute.loads import Averages, Mixture, average, fullest
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Routing, Shard
+from ksim.specs.deployment import Shard
+from ksim.specs.experts import Routing
 
 T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
@@ -146,11 +148,27 @@ class Model:
 
 
 def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
-    """One layer's launches, for the pairs of tokens and experts that its fullest rank has."""
-    if sizes.of["top_k"]:
-        shard = evolve(shard, routing=routing)
-        sizes = Sizes({**sizes.of, "x": sum(rows * experts for rows, experts in fullest(sizes, shard))})
-    return _lower(layer, sizes, shard)
+    """One layer's launches, for the pairs of tokens and experts that its fullest rank has, and the average one."""
+    if not sizes.of["top_k"]:
+        return _lower(layer, sizes, shard)
+    mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
+    full = _lower(layer, _routed(sizes, fullest(sizes.of["T"], mixture)), shard)
+    if mixture.ranks == 1:
+        return full
+    mean = _lower(layer, _routed(sizes, average(sizes.of["T"], mixture)), shard)
+    return tuple(_at_mean(op, other) for op, other in zip(full, mean, strict=True))
+
+
+def _routed(sizes: Sizes, loads: Averages) -> Sizes:
+    """*sizes* with the experts' *loads*, and their pairs, rounded."""
+    pairs = round(sum(rows * experts for rows, experts in loads))
+    return Sizes({**sizes.of, "x": max(pairs, 1) if loads else 0}, loads)
+
+
+def _at_mean(op: Op, mean: Op) -> Op:
+    """*op* with the kernel of *mean*, if that is another."""
+    kernel = mean.kernel
+    return op if kernel == op.kernel or isinstance(kernel, Layer | Collective) else evolve(op, mean=kernel)
 
 
 def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:

@@ -9,7 +9,8 @@ The indices have one meaning throughout:
     T  tokens of all data ranks     h  head dimension              S  size of the shared experts
                                     l  2r + 2: i and gates         g  2: gate and up
 
-Of pairs x, those of the fullest rank are meant.  Under the name "top_k" stands how many experts a token goes to.
+Of pairs x, those of one rank are meant: of the fullest, or of an average one.  Under the name "top_k" stands how many
+experts a token goes to.
 
 Of latent attention, whose K heads have keys and values of their own:
 
@@ -31,17 +32,19 @@ A is 1, the size of the gate of shared experts that have one.
 from collections.abc import Iterable, Mapping
 from math import ceil, prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from ksim.compute.loads import Averages
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import Shard
 
 
 @frozen
 class Sizes:
-    """How far each index runs over the whole model and step."""
+    """How far each index runs over the whole model and step; `loads` are the rows of the experts on one rank."""
 
     of: Mapping[str, int]
+    loads: Averages = ()
 
     def volume(self, indices: Iterable[str]) -> int:
         """How many numbers a tensor over *indices* holds."""
@@ -50,13 +53,13 @@ class Sizes:
     def on(self, index: str, shard: Shard) -> "Sizes":
         """The sizes on the rank of *shard* where *index* is the parallel one.
 
-        That of experts, f, stands for whole experts where these are dealt out, of which the fullest rank has one more
-        if they do not divide; that of shared ones, S, for tokens where the ranks divide these.
+        That of experts, f, stands for whole experts where these are dealt out, copies among them, of which the first
+        ranks have one more if they do not divide; that of shared ones, S, for tokens where the ranks divide these.
         """
         if index == "S" and shard.scattered:
-            return Sizes({**self.of, "t": ceil(self.of.get("t", 0) / shard.tensor)})
+            return evolve(self, of={**self.of, "t": ceil(self.of.get("t", 0) / shard.tensor)})
         if index == "f" and shard.expert_parallel:
-            dealt = Sizes({**self.of, "E": ceil(self.of["E"] / shard.expert_groups)})
+            dealt = evolve(self, of={**self.of, "E": shard.placement.slots(self.of["E"], shard.expert_groups)})
             return dealt.split("f", shard.slices)
         return self.split(index, shard.expert_ranks if index == "f" else shard.tensor)
 
@@ -71,13 +74,13 @@ class Sizes:
             return self
         size = self.of[index]
         if index == "V":
-            return Sizes({**self.of, "V": ceil(size / ways)})
+            return evolve(self, of={**self.of, "V": ceil(size / ways)})
         if index == "K":
             return self._split_heads(ways)
         if size % ways:
             what = f"{size} heads of linear attention" if index == "G" else f"an MLP of {size}"
             raise ConfigError("tensor_parallel_size", f"{ways} does not divide {what}")
-        return Sizes({**self.of, index: size // ways})
+        return evolve(self, of={**self.of, index: size // ways})
 
     def _split_heads(self, ways: int) -> "Sizes":
         kv_heads, heads = self.of["K"], self.of["K"] * self.of["r"]
@@ -86,4 +89,4 @@ class Sizes:
                                                       f" with {kv_heads} key/value heads")
         kv_heads = max(1, kv_heads // ways)
         group = heads // ways // kv_heads
-        return Sizes({**self.of, "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2})
+        return evolve(self, of={**self.of, "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2})

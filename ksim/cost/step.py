@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
@@ -88,7 +88,7 @@ class StepTimer:
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _partial: dict[tuple[Shape, frozenset[Op]], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
-    _spans: dict[tuple[str, Kernel | Layer | Collective], Span] = field(factory=dict, init=False)
+    _spans: dict[Op, Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
@@ -155,7 +155,7 @@ class StepTimer:
         for block in blocks:
             spans: list[Span | int] = []
             for op in block.ops:
-                if (span := self._spans.get((op.label, op.kernel))) is not None:
+                if (span := self._spans.get(op)) is not None:
                     spans.append(span)
                 elif isinstance(op.kernel, Layer) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
@@ -171,7 +171,14 @@ class StepTimer:
                     launching, launches.seconds(self.host.worker))
 
     def _price(self, ops: Sequence[Op]) -> None:
-        """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
-        new = {(op.label, op.kernel): None for op in ops
-               if not isinstance(op.kernel, Layer) and (op.label, op.kernel) not in self._spans}
-        self._spans.update(zip(new, self._pricer.spans(list(new)), strict=True))
+        """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch.
+
+        Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
+        """
+        new = {op: (op.label, op.kernel) for op in ops if not isinstance(op.kernel, Layer) and op not in self._spans}
+        unequal = {op: (op.label, op.mean) for op in new if op.mean is not None}
+        spans = self._pricer.spans([*new.values(), *unequal.values()])
+        self._spans.update(zip(new, spans, strict=False))
+        for op, mean in zip(unequal, spans[len(new):], strict=True):
+            self._spans[op] = evolve(self._spans[op], joules=mean.joules, core_joules=mean.core_joules,
+                                     flops=mean.flops, bytes=mean.bytes)

@@ -1,12 +1,11 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
-from math import isfinite
-
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, optional_quantity
+from ksim.specs.experts import Placement, Routing
 
 
 @frozen
@@ -26,31 +25,6 @@ class Precision:
         return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
 
 
-def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(share / sum(row) for share in row) if sum(row) else row for row in table)
-
-
-@frozen(cache_hash=True)
-class Routing:
-    """How popular a mixture's experts are.
-
-    By Zipf's law with an `exponent`, 0 for all alike, in an order that has nothing to do with who holds them; or by
-    `shares` of the pairs of tokens and experts, expert by expert: one row for all layers, or one for each.
-    """
-
-    exponent: float = field(default=0.0, validator=ge(0))
-    shares: tuple[tuple[float, ...], ...] = field(default=(), converter=_shares)
-
-    def __attrs_post_init__(self) -> None:
-        for row in self.shares:
-            if not all(isfinite(share) and share >= 0 for share in row) or not sum(row):
-                raise ValueError("shares of experts must be finite numbers of 0 or more, and not all 0")
-
-    def at(self, layer: int) -> "Routing":
-        """What holds in one layer."""
-        return Routing(self.exponent, (self.shares[layer],)) if len(self.shares) > 1 else self
-
-
 @frozen
 class Shard:
     """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
@@ -58,7 +32,7 @@ class Shard:
     `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
     GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of
     the same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`;
-    `routing` is how popular the experts are.
+    `routing` is how popular the experts are, and `placement` who holds them.
     """
 
     tensor: int = 1
@@ -70,6 +44,7 @@ class Shard:
     exchange: str = "allgather_reducescatter"
     routing: Routing = Routing()
     slices: int = 1
+    placement: Placement = Placement()
 
     @property
     def expert_groups(self) -> int:
@@ -152,6 +127,8 @@ class EngineSettings:
     and `eviction` what is lost first; by default that of the same program:
     "vllm" or "lru".  `expert_parallel_size`, which vLLM lacks and TensorRT-LLM and SGLang have, is into how many groups
     GPUs are divided that each hold whole experts, and slice these among them; by default all GPUs.
+    With `enable_eplb`, experts lie where their loads are even, `num_redundant_experts` of them (a key of vLLM's
+    `eplb_config`) in copies; else as `expert_placement_strategy` says.
     With `fuse_allreduce_rms`, all-reduces of up to
     `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
     """
@@ -188,6 +165,9 @@ class EngineSettings:
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
     enable_expert_parallel: bool = False
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
+    expert_placement_strategy: str = field(default="linear", validator=in_(("linear", "round_robin")))
+    enable_eplb: bool = False
+    num_redundant_experts: int = field(default=0, validator=ge(0))
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     fuse_allreduce_rms: bool = False
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
@@ -200,12 +180,30 @@ class EngineSettings:
         if "deepep" in self.all2all_backend and self.data_parallel_size > 1 and not self.enable_expert_parallel:
             raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
+        self._check_placement(groups or ranks)
+
+    def _check_placement(self, groups: int) -> None:
+        if self.num_redundant_experts and not self.enable_eplb:
+            raise ValueError(f"num_redundant_experts = {self.num_redundant_experts} are copies that EPLB makes; set"
+                             f" enable_eplb, or leave them out")
+        if self.enable_eplb and self.expert_placement_strategy != "linear":
+            raise ValueError("enable_eplb decides which rank holds which expert; leave out expert_placement_strategy")
+        if self.placement != Placement() and not self.enable_expert_parallel:
+            asked = "enable_eplb" if self.enable_eplb else "expert_placement_strategy"
+            raise ValueError(f"{asked} places whole experts; set enable_expert_parallel, or leave it out")
+        if self.enable_eplb and groups == 1:
+            raise ValueError("enable_eplb evens out ranks, and one holds all experts; leave it out, or set"
+                             " data_parallel_size or tensor_parallel_size")
 
     @property
     def precision(self) -> Precision:
         weights, activations, usual = QUANTIZATIONS[self.quantization]
         kept = usual if self.unquantized is None else tuple(self.unquantized)
         return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
+
+    @property
+    def placement(self) -> Placement:
+        return Placement("balanced" if self.enable_eplb else self.expert_placement_strategy, self.num_redundant_experts)
 
     @property
     def slices(self) -> int:

@@ -18,8 +18,9 @@ class Clocks:
     """How a GPU's SMs do at lower clocks, and how long they may draw more than the limit.
 
     `voltage` is that at SM clocks (Hz), over that at the boost clock; it is linear between them, and the lowest clock
-    is the lowest that can be set.  A kernel bound by arithmetic takes 1 + `share` (boost clock / clock - 1) times as long
-    as at the boost clock.  A GPU may draw more than its limit as long as it has `credit` (J), and earns that below it.
+    is the lowest that can be set.  A kernel bound by arithmetic takes 1 + `share` (boost clock / clock - 1) times as
+    long as at the boost clock.  A GPU may draw more than its limit as long as it has `credit` (J), and earns that below
+    it.
     `measured` says of families of kernels whose measurements were made at a lower clock, how much of that time those
     bound by arithmetic take at the boost clock.
     """
@@ -60,8 +61,8 @@ class Power:
 
     `idle` is the power of a GPU that waits, clocks up and memory powered; `sleep` that of one without work for long,
     clocks down.  `flop` is per FLOP of the number format, with tiles filled up to their full size; `hbm`, `l2` and
-    `link` are per byte that memory reads or writes, that passes the L2 cache, and that is sent to a peer; one written to
-    memory takes `write` more, one through a NIC `network`.  SMs draw `busy` while they work, which is all of a
+    `link` are per byte that memory reads or writes, that passes the L2 cache, and that is sent to a peer; one written
+    to memory takes `write` more, one through a NIC `network`.  SMs draw `busy` while they work, which is all of a
     kernel's time but for the `start` of its launch.  `reach` is how far, relatively, the joules of 9 in 10 kernels
     that were not fitted may lie from those that follow.  Without `clocks`, the clock is the one that kernels were
     measured at.

@@ -25,8 +25,9 @@ from ksim.runtime.engine import Engine
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
-from ksim.specs.deployment import Routing, Shard
+from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
+from ksim.specs.experts import Routing
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
 from ksim.studies.defaults import Defaults, fused, graphs
@@ -85,7 +86,8 @@ class Site:
         serve = self.scenario.serve
         data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
         return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices)
+                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices,
+                      serve.placement)
                 for stage in range(serve.pipeline_parallel_size)]
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:

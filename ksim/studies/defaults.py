@@ -105,6 +105,8 @@ class Defaults:
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
+        if self.settings.enable_eplb and not self.model.decoder.top_k:
+            raise ConfigError("serve.enable_eplb", f"{self.model.name} has no experts; leave it out")
         plain = EngineSettings()
         for setting in self.version.unknown_settings:
             if getattr(self.settings, setting) != getattr(plain, setting):

@@ -12,7 +12,7 @@ from typing import Any
 from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.specs.deployment import Routing
+from ksim.specs.experts import Routing
 
 __all__ = ["routing_of"]
 

@@ -113,10 +113,11 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
     data = settings.data_parallel_size if model.decoder.top_k else 1
     shard = Shard(tensor=ways, precision=settings.precision, data=data,
                   expert_parallel=settings.enable_expert_parallel,
-                  slices=ways * data // (settings.expert_parallel_size or ways * data) or 1)
+                  slices=ways * data // (settings.expert_parallel_size or ways * data) or 1,
+                  placement=settings.placement)
     try:
         part = memory(model, shard, gpu, settings)
-    except ConfigError:  # a size that does not divide the heads
+    except ConfigError:  # a size that does not divide the heads, or among which experts do not divide
         return False
     size = settings.block_size or 1
     return part.blocks(size) * size > (settings.max_model_len or 1)

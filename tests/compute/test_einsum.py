@@ -14,9 +14,9 @@ from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
 
 #: Llama 3.1 8B's sizes and 8 experts of 512, in a step of 100 tokens, 10 sampled, 2 experts each.
-SIZES = Sizes({"m": 4096, "K": 8, "r": 4, "i": 6, "h": 128, "F": 14336, "g": 2, "V": 128256,
-               "E": 8, "f": 512, "t": 100, "T": 100, "s": 10, "x": 200, "top_k": 2})
 SPREAD = loads(100, 2, 8)
+SIZES = Sizes({"m": 4096, "K": 8, "r": 4, "i": 6, "h": 128, "F": 14336, "g": 2, "V": 128256,
+               "E": 8, "f": 512, "t": 100, "T": 100, "s": 10, "x": 200, "top_k": 2}, SPREAD)
 WHOLE, HALF = Shard(), Shard(tensor=2)
 FP8 = Shard(precision=Precision(DType.FP8, DType.FP8, DType.FP8))
 

@@ -3,13 +3,15 @@
 from itertools import product
 
 import pytest
+from attrs import evolve
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Routing, Shard
+from ksim.specs.deployment import Precision, Shard
+from ksim.specs.experts import Placement, Routing
 
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "minimax-m2")
 
@@ -149,3 +151,36 @@ def test_a_group_of_all_gpus_slices_every_expert(model):
     sliced, all_of_them = (products(qwen, Shard(tensor=4, expert_parallel=parallel, slices=slices))
                            for parallel, slices in ((False, 1), (True, 4)))
     assert sliced == all_of_them
+
+
+@pytest.mark.parametrize("routing", [Routing(), Routing(1.0)])
+def test_what_ranks_do_on_average_is_what_one_would_do_alone(model, routing):
+    """FLOP, weights read and results written, of whole experts over 8 ranks; the fullest does more."""
+    shard = Shard(data=8, expert_parallel=True, routing=routing)
+    ranks = {op.label: op for op in model("qwen3-30b-a3b").graph(64, 1, shard).blocks[1].ops}
+    alone = products(model("qwen3-30b-a3b"), Shard(routing=routing), tokens=8 * 64)
+    for label, kernel in alone.items():
+        mean, work = ranks[label].mean, kernel.work
+        assert 8 * mean.work.flops == pytest.approx(work.flops, rel=1e-12) and 8 * mean.active == kernel.active
+        assert 8 * mean.work.writes == pytest.approx(work.writes, rel=1e-12)
+        assert ranks[label].kernel.work.flops > mean.work.flops
+    assert ranks["experts_act"].mean.work.bytes == 8 * 64 * 3 * 768 * 2 < ranks["experts_act"].kernel.work.bytes
+    assert {op.label for op in ranks.values() if op.mean} == {
+        "topk", "experts_gate_up", "experts_act", "experts_down", "combine"}
+
+
+@pytest.mark.parametrize("shard", [Shard(), Shard(tensor=4), Shard(data=4), Shard(tensor=4, expert_parallel=True,
+                                                                                  slices=4)])
+def test_ranks_that_all_have_slices_of_all_experts_are_alike(model, shard):
+    graph = model("qwen3-30b-a3b").graph(64, 1, shard)
+    assert not [op for block in graph.blocks for op in block.ops if op.mean]
+
+
+def test_copies_are_weights_of_their_own(model):
+    """128 experts and 32 copies over 8 ranks: 20 each, not 16."""
+    qwen, plain = model("qwen3-30b-a3b"), Shard(data=8, expert_parallel=True)
+    copied = evolve(plain, placement=Placement("balanced", 32))
+    assert _routed(qwen, copied) == 20 / 16 * _routed(qwen, plain)
+    assert qwen.weights(copied) - qwen.weights(plain) == _routed(qwen, copied) - _routed(qwen, plain)
+    with pytest.raises(ConfigError, match="128 experts and 5 redundant ones do not divide among 8 ranks; set it to 8"):
+        qwen.weights(evolve(plain, placement=Placement("balanced", 5)))

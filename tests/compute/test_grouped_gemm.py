@@ -1,6 +1,12 @@
 """A mixture's grouped product: FLOP, bytes and loads, counted by hand."""
 
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from math import ceil
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.compute.kernels.grouped_gemm import TILES, GroupedGemm
+from ksim.compute.loads import Mixture, average, loads
 
 
 def test_work_counts_rows_and_the_experts_that_have_some():
@@ -26,3 +32,28 @@ def test_each_expert_fills_tiles_of_its_own():
     launch = next(x for x in kernel.launches(132) if x.name == "64x128")
     assert launch.blocks == (2 + 1) * 12
     assert launch.flops == 2 * 64 * 128 * 2048
+
+
+@given(st.integers(1, 400), st.integers(1, 8), st.integers(8, 256), st.integers(1, 5000), st.integers(1, 5000))
+def test_each_active_expert_has_a_tile_of_its_own_however_few_its_rows(tokens, top_k, experts, n, k):
+    """So where a tile holds all rows of any expert, arithmetic grows with the experts and not with the rows."""
+    kernel = GroupedGemm(loads(tokens, top_k, experts), n, k, tokens)
+    for (height, width), launch in zip(TILES, kernel.launches(132), strict=True):
+        assert launch.blocks >= kernel.active * ceil(n / width)
+        assert launch.blocks * launch.flops >= max(kernel.work.flops, 2 * height * kernel.active * n * k)
+        if tokens <= height:
+            assert launch.blocks == kernel.active * ceil(n / width)
+
+
+def test_a_single_token_pads_its_experts_tiles_as_16_do():
+    """8 experts of one row each take 16 rows each: a sixteenth of the arithmetic is of use."""
+    alone, sixteen = (GroupedGemm(((rows, 8),), n=768, k=2048, tokens=rows).launches(132)[-1] for rows in (1, 16))
+    assert alone == sixteen
+    assert alone.blocks * alone.flops == 16 * GroupedGemm(((1, 8),), n=768, k=2048, tokens=1).work.flops
+
+
+def test_an_average_rank_has_fractions_of_experts():
+    """A token's two experts are on two of four ranks: on average, half an expert is read and half a row computed."""
+    work = GroupedGemm(average(1, Mixture(2, 8, ranks=4)), n=1536, k=2048, tokens=1).work
+    assert work.flops == 0.5 * 2 * 1536 * 2048
+    assert work.reads == 0.5 * (1536 * 2048 + 2048) * 2

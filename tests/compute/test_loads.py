@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.loads import GOLDEN, loads
+from ksim.compute.loads import GOLDEN, Mixture, average, fullest, loads
+from ksim.specs.experts import Placement, Routing
 
 
 @given(st.integers(1, 3000), st.integers(1, 16), st.data(), st.floats(0, 2))
@@ -47,9 +48,9 @@ def test_loads_are_those_of_routing_token_by_token(skew):
 @given(st.integers(1, 3000), st.integers(1, 16), st.data(), st.floats(0, 2), st.integers(1, 32))
 def test_the_fullest_rank_has_at_least_its_share_and_at_most_everything(tokens, top_k, data, skew, ranks):
     experts = data.draw(st.integers(max(top_k, ranks), 160))
-    spread = loads(tokens, top_k, experts, skew, (), ranks)
+    spread = fullest(tokens, Mixture(top_k, experts, Routing(skew), ranks))
     rows = sum(rows * count for rows, count in spread)
-    assert round(tokens * top_k / ranks - 0.5) <= rows <= tokens * top_k
+    assert tokens * top_k / ranks <= rows <= tokens * top_k
     assert sum(count for _, count in spread) <= -(-experts // ranks)
     assert all(0 < rows <= tokens for rows, _ in spread)
 
@@ -60,13 +61,13 @@ def test_the_fullest_rank_is_as_full_as_when_routing_token_by_token(tokens, top_
     """Popular experts lie anywhere: in the order of multiples of the golden ratio."""
     random = np.random.default_rng(1)
     popularity = (np.arange(1, experts + 1.0) ** -skew)[np.argsort(np.arange(experts) * GOLDEN % 1, kind="stable")]
-    fullest = []
+    drawn = []
     for _ in range(40):
         scores = np.log(popularity) + random.gumbel(size=(tokens, experts))
         chosen = np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k]
-        fullest.append(np.bincount(chosen.ravel(), minlength=experts).reshape(ranks, -1).sum(axis=1).max())
-    ours = sum(rows * count for rows, count in loads(tokens, top_k, experts, skew, (), ranks))
-    assert ours == pytest.approx(np.mean(fullest), rel=0.04)
+        drawn.append(np.bincount(chosen.ravel(), minlength=experts).reshape(ranks, -1).sum(axis=1).max())
+    ours = sum(rows * count for rows, count in fullest(tokens, Mixture(top_k, experts, Routing(skew), ranks)))
+    assert ours == pytest.approx(np.mean(drawn), rel=0.04)
 
 
 def test_measured_shares_of_pairs_are_the_chances_of_experts():
@@ -80,6 +81,47 @@ def test_experts_that_are_never_chosen_have_no_rows():
 
 
 def test_the_more_skewed_the_fuller_the_fullest():
-    fullest = [loads(512, 4, 64, skew)[0][0] for skew in (0.0, 0.5, 1.0, 1.5)]
-    assert fullest == sorted(fullest)
-    assert fullest[-1] > 4 * fullest[0]
+    largest = [loads(512, 4, 64, skew)[0][0] for skew in (0.0, 0.5, 1.0, 1.5)]
+    assert largest == sorted(largest)
+    assert largest[-1] > 4 * largest[0]
+
+
+mixtures = st.builds(Mixture, top_k=st.integers(1, 8), experts=st.integers(8, 96), routing=st.builds(
+    Routing, st.floats(0, 2)), ranks=st.integers(1, 8), placement=st.sampled_from([
+        Placement(), Placement("round_robin")]))
+
+
+@given(st.integers(1, 2000), mixtures)
+def test_ranks_on_average_share_all_rows_and_the_experts_that_have_some(tokens, mixture):
+    """Of all tokens each comes to its experts once, whoever holds them; the fullest has no less than its share."""
+    whole = loads(tokens, mixture.top_k, mixture.experts, mixture.routing.exponent)
+    mean, most = average(tokens, mixture), fullest(tokens, mixture)
+    assert {rows: mixture.ranks * count for rows, count in mean} == pytest.approx(dict(whole), rel=1e-12)
+    assert sum(rows * count for rows, count in mean) * mixture.ranks == pytest.approx(tokens * mixture.top_k, rel=1e-12)
+    assert sum(rows * count for rows, count in most) >= tokens * mixture.top_k / mixture.ranks
+    assert mixture.ranks > 1 or most == mean
+
+
+@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 12), st.floats(0, 2), st.sampled_from([8, 16, 32]))
+def test_copies_take_no_rows_and_add_none(tokens, ranks, room, skew, experts):
+    """*room* slots of each rank are beyond what the experts need."""
+    redundant = ranks * room + -experts % ranks
+    mixture = Mixture(2, experts, Routing(skew), ranks, Placement("balanced", redundant))
+    mean, most = average(tokens, mixture), fullest(tokens, mixture)
+    assert sum(rows * count for rows, count in mean) * ranks == pytest.approx(2 * tokens, rel=1e-12)
+    assert 2 * tokens / ranks <= sum(rows * count for rows, count in most) <= 2 * tokens
+    assert sum(count for _, count in most) <= (experts + redundant) / ranks
+
+
+@pytest.mark.parametrize("placement", [Placement("round_robin"), Placement("balanced")])
+def test_where_all_experts_are_alike_it_is_no_matter_who_holds_them(placement):
+    assert fullest(300, Mixture(8, 128, Routing(), 8, placement)) == fullest(300, Mixture(8, 128, Routing(), 8))
+
+
+def test_copies_of_popular_experts_even_out_ranks():
+    """Of 512 tokens' 4,096 pairs, 512 a rank: skewed, the fullest has far more; balanced, hardly any."""
+    rows = {name: sum(rows * count for rows, count in fullest(512, Mixture(8, 128, Routing(1.2), 8, placement)))
+            for name, placement in (("linear", Placement()), ("moved", Placement("balanced")),
+                                    ("copied", Placement("balanced", 32)))}
+    assert rows["linear"] > 1.3 * rows["moved"] > 1.3 * rows["copied"]
+    assert rows["copied"] < 1.1 * 512

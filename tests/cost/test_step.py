@@ -14,6 +14,7 @@ from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.oracles import estimate
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
+from ksim.flow.timeline import Span
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
@@ -219,3 +220,25 @@ def test_launching_takes_longer_the_less_of_it_a_graph_does():
 def test_a_stage_without_samples_has_no_logits():
     labels = {span.label for span in timer().timeline(Batch.of((64, 0), samples=0))}
     assert "lm_head" not in labels and "qkv" in labels
+
+
+def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does():
+    """Skew lengthens the experts' products, whose joules, FLOP and bytes over all ranks are those of one that has all.
+
+    But each rank reads for itself, on average, as many tokens as there are: a token has eight experts on eight ranks.
+    """
+    def experts(exponent: float, tokens: int, **serve: object) -> list[Span]:
+        table = {**TABLE, "model": "qwen3-30b-a3b", "routing": {"name": "zipf", "exponent": exponent},
+                 "serve": {"max_model_len": 8192, **serve}}
+        timeline = Site.of(Scenario.of(table)).timers()[0].timeline(Batch.of((tokens, 0)))
+        return [span for span, _ in timeline.counted() if span.family == "grouped_gemm"]
+
+    dealt = {"data_parallel_size": 8, "enable_expert_parallel": True}
+    alone, even, skewed = experts(1.0, 8000), experts(0.0, 1000, **dealt), experts(1.0, 1000, **dealt)
+    assert sum(span.seconds for span in skewed) > 1.1 * sum(span.seconds for span in even)
+    assert sum(span.joules for span in skewed) == pytest.approx(sum(span.joules for span in even), rel=0.05)
+    for one, mean, again in zip(alone, skewed, (7 * 8000 * 2048 * 2, 0), strict=True):
+        assert 8 * mean.flops == pytest.approx(one.flops, rel=1e-12)
+        assert 8 * mean.bytes == pytest.approx(one.bytes + again, rel=1e-12)
+        assert 8 * mean.joules == pytest.approx(one.joules, rel=0.1)  # SMs of ranks are busy a little longer
+        assert mean.shape.work.flops > 1.2 * mean.flops

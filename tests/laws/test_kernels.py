@@ -19,7 +19,7 @@ from ksim.foundation import catalog
 from ksim.foundation.units import DType
 
 NAMES = catalog.names("compute.kernels")
-Loads = tuple[tuple[int, int], ...]
+Loads = tuple[tuple[int, float], ...]
 
 #: Values of a field by its type: all that a new family of independent fields needs.
 VALUES: dict[Any, st.SearchStrategy[Any]] = {

@@ -6,6 +6,10 @@ from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.deployment import EngineSettings, Precision, Shard, Slo
+from ksim.specs.experts import Placement
+
+#: Whole experts on four ranks.
+DEALT = {"data_parallel_size": 4, "enable_expert_parallel": True}
 
 
 @pytest.mark.parametrize("layers, stages, sizes", [
@@ -47,12 +51,26 @@ def test_gpus_of_an_engine():
     ({"unquantized": ["heads"]}, "'unquantized' must be some of attention, mlp, shared_experts, experts, not 'heads'"),
     ({"all2all_backend": "naive"}, "'all2all_backend' must be in"),
     ({"all2all_backend": "deepep_low_latency", "data_parallel_size": 2}, "sends tokens to whole experts; set enable"),
+    ({"enable_eplb": True}, "enable_eplb places whole experts; set enable_expert_parallel, or leave it out"),
+    ({"expert_placement_strategy": "round_robin"}, "expert_placement_strategy places whole experts; set enable_exp"),
+    ({"expert_placement_strategy": "random"}, "'expert_placement_strategy' must be in"),
+    ({"enable_expert_parallel": True, "enable_eplb": True}, "evens out ranks, and one holds all experts; leave it out"),
+    ({**DEALT, "num_redundant_experts": 8}, "num_redundant_experts = 8 are copies that EPLB makes; set enable_eplb"),
+    ({**DEALT, "enable_eplb": True, "expert_placement_strategy": "round_robin"}, "leave out expert_placement_strategy"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
 def test_settings_that_cannot_be(table, problem):
     with pytest.raises(ConfigError) as error:
         structure(EngineSettings, table, "serve")
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize("settings, placement", [
+    ({}, Placement()), ({"expert_placement_strategy": "round_robin"}, Placement("round_robin")),
+    ({"enable_eplb": True, "num_redundant_experts": 32}, Placement("balanced", 32)),
+])
+def test_placement_follows_from_vllms_settings(settings, placement):
+    assert EngineSettings(**DEALT, **settings).placement == placement
 
 
 def test_latency_targets_are_read_with_their_units():

@@ -56,6 +56,12 @@ def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, 
     assert complete.kv_cache_dtype == "auto"
 
 
+def test_a_model_without_experts_has_none_to_even_out():
+    serve = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "enable_eplb": True}
+    with pytest.raises(ConfigError, match="serve.enable_eplb: llama-3.1-8b has no experts; leave it out"):
+        defaults(**serve).complete()
+
+
 def test_without_chunked_prefill_a_step_holds_the_longest_prompt():
     assert defaults(enable_chunked_prefill=False, max_model_len=20000).complete().max_num_batched_tokens == 20000
 

@@ -7,11 +7,12 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.specs.deployment import Routing
+from ksim.specs.experts import Routing
 from ksim.studies.assembly import Site
 from ksim.studies.lookup import model_of
 from ksim.studies.routing import routing_of
 from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import simulate
 from tests.studies.test_scenario import TABLE
 
 MIXTRAL = model_of("mixtral-8x7b")
@@ -93,3 +94,19 @@ def test_skew_makes_a_step_slower():
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
     assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)
+
+
+def test_balanced_experts_answer_sooner_for_as_much_energy():
+    """Eight engines of prompts: EPLB's copies take from the fullest rank what the others have room for."""
+    def run(**serve):
+        synthetic = {"count": 32, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1000},
+                     "output": {"kind": "fixed", "value": 3}}
+        return simulate(Scenario.of({
+            **TABLE, "model": "qwen3-30b-a3b", "routing": {"name": "zipf", "exponent": 1.0}, "oracle": "waves",
+            "workload": {"synthetic": synthetic}, "serve": {
+                "data_parallel_size": 8, "enable_expert_parallel": True, "max_model_len": 8192, **serve}})).summary
+
+    plain, balanced = run(), run(enable_eplb=True, num_redundant_experts=32)
+    assert balanced["duration"] < 0.95 * plain["duration"]
+    assert balanced["mean_ttft_ms"] < 0.95 * plain["mean_ttft_ms"]
+    assert balanced["dynamic_energy_joules"] == pytest.approx(plain["dynamic_energy_joules"], rel=0.02)

@@ -70,6 +70,20 @@ def test_data_ranks_hold_experts_between_them_and_attention_each():
     assert blocks(model="minimax-m2", serve={**serve, "max_model_len": 8192}) > 20_000
 
 
+def test_copies_of_experts_leave_less_room_for_the_cache():
+    """32 of 128 more on 8 ranks: 4 experts of 48 layers on each, 3 x 2,048 x 768 weights in BF16."""
+    serve = {"data_parallel_size": 8, "enable_expert_parallel": True, "max_model_len": 8192, "enable_eplb": True}
+    plain, copied = (blocks(model="qwen3-30b-a3b", serve={**serve, "num_redundant_experts": several})
+                     for several in (0, 32))
+    assert (plain - copied) * 16 * 98_304 == pytest.approx(4 * 48 * 3 * 2048 * 768 * 2, rel=0.02)
+
+
+def test_experts_and_copies_that_do_not_divide_are_refused():
+    serve = {"data_parallel_size": 8, "enable_expert_parallel": True, "enable_eplb": True, "num_redundant_experts": 9}
+    with pytest.raises(ConfigError, match=r"serve.num_redundant_experts: 128 experts and 9 .* 8 ranks; set it to 16"):
+        blocks(model="qwen3-30b-a3b", serve=serve)
+
+
 def test_a_model_that_does_not_fit_says_how_much_is_missing_and_what_would_do():
     with pytest.raises(DoesNotFit, match=r"llama-3.1-70b does not fit: 131.4 GiB of weights.*exceed the 125.8 GiB.*"
                                          r"by \d+\.\d GiB; tensor_parallel_size = 2 would fit"):

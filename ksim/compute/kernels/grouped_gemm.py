@@ -19,13 +19,13 @@ TILES = ((128, 128), (64, 128), (32, 64), (16, 64))
 class GroupedGemm:
     """``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` for every expert e with rows.
 
-    `loads` holds (rows, how many experts have so many); experts without rows
+    `loads` holds (rows, how many experts have so many, of an average rank in fractions); experts without rows
     are neither read nor computed.  Where a row of x goes to several experts,
     `inputs` is how many different ones there are: the others are in the L2 cache.
     `tokens` entered the layer, each of them as several rows.
     """
 
-    loads: tuple[tuple[int, int], ...]
+    loads: tuple[tuple[int, float], ...]
     n: int
     k: int
     tokens: int
@@ -39,11 +39,11 @@ class GroupedGemm:
         return f"{self.rows} rows, {self.active} experts, {self.n}x{self.k} {self.weights}"
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> float:
         return sum(rows * experts for rows, experts in self.loads)
 
     @property
-    def active(self) -> int:
+    def active(self) -> float:
         """How many experts have rows."""
         return sum(experts for rows, experts in self.loads if rows)
 

@@ -62,7 +62,7 @@ class Reach:
     sharpness: float = field(default=3.47, validator=validators.ge(1))
 
 
-def tiles(loads: Sequence[tuple[int, int]]) -> dict[str, float]:
+def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
     """The columns that say how *loads*, (rows, experts that have so many), spread: see `physics`."""
     busy = [(rows, experts) for rows, experts in loads if rows]
     return {
