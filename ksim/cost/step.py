@@ -1,7 +1,7 @@
 """Price a step: from a batch to a timeline of one rank's kernels and collectives, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
-from math import nan, sqrt
+from math import sqrt
 from typing import Any
 
 from attrs import define, field, frozen
@@ -10,12 +10,11 @@ from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
-from ksim.cost.energy import joules, sent_joules
 from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.launches import Launches
 from ksim.cost.network import Network
-from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.outlook import Outlook
+from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
@@ -71,7 +70,7 @@ def _of_host(label: str, seconds: float) -> Span:
 
 @define
 class StepTimer:
-    """Asks the oracle about kernels and the network about collectives, once for each distinct shape.
+    """Prices the kernels and collectives of steps, once for each distinct shape.
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
     how its kernels are launched, and `host` what that takes.
@@ -90,9 +89,11 @@ class StepTimer:
     _inputs: dict[int, Span] = field(factory=dict, init=False)
     _spans: dict[tuple[str, Kernel | Layer | Collective], Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
+    _pricer: Pricer = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._outlook = Outlook(self.oracle, self.gpu)
 
     def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
@@ -138,7 +139,8 @@ class StepTimer:
         if span is None:
             if len(self._fills) >= MOST_FILLS:
                 self._fills.clear()
-            span = self._fills[label, kernel] = self._kernel(label, kernel, self._outlook.ask(layer, kernel, batch))
+            span = self._fills[label, kernel] = self._pricer.kernel(
+                label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
 
     def _plan(self, key: Shape, missing: frozenset[Op] = frozenset()) -> Plan:
@@ -169,33 +171,6 @@ class StepTimer:
 
     def _price(self, ops: Sequence[Op]) -> None:
         """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch."""
-        kernels: dict[tuple[str, Kernel], None] = {}
-        for op in ops:
-            if (op.label, op.kernel) in self._spans:
-                continue
-            if isinstance(op.kernel, Collective):
-                self._spans[op.label, op.kernel] = self._collective(op.label, op.kernel)
-            elif not isinstance(op.kernel, Layer):
-                kernels[op.label, op.kernel] = None
-        answers = estimates(self.oracle, [kernel for _, kernel in kernels], self.gpu) if kernels else []
-        for (label, kernel), found in zip(kernels, answers, strict=True):
-            self._spans[label, kernel] = self._kernel(label, kernel, found)
-
-    def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> Span:
-        """What the oracle found, at the boost clock; what it measured may have been at a lower one."""
-        work, boost = kernel.work, self.gpu.power.boost
-        throttled = (found.bound, found.source) == ("compute", "measured")
-        cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
-        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
-                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
-                    cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
-
-    def _collective(self, label: str, collective: Collective) -> Span:
-        ranks = self.groups[collective.group]
-        route = self.network.route(collective, ranks)
-        seconds, least = self.network.seconds(collective, ranks), route.least(collective.bytes)
-        low, high = self.network.interval(collective, ranks)
-        return Span(label, collective.family, seconds, sent_joules(route.sent * collective.bytes, self.gpu.power),
-                    bound="communication", group=collective.group,
-                    shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
-                    eta=seconds / least if least else nan, low=low, high=high)
+        new = {(op.label, op.kernel): None for op in ops
+               if not isinstance(op.kernel, Layer) and (op.label, op.kernel) not in self._spans}
+        self._spans.update(zip(new, self._pricer.spans(list(new)), strict=True))

@@ -1,0 +1,55 @@
+"""Price launches: a kernel or a collective becomes a span of one rank's time."""
+
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any
+
+from attrs import field, frozen
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
+from ksim.cost.energy import joules, sent_joules
+from ksim.cost.network import Network
+from ksim.cost.oracles import Estimate, estimate, estimates
+from ksim.flow.timeline import Span
+from ksim.specs.hardware import Gpu
+
+
+@frozen
+class Pricer:
+    """Asks the oracle about kernels on `gpu`, and the network about collectives.
+
+    `groups` names the GPUs that meet in each kind of collective.
+    """
+
+    gpu: Gpu
+    oracle: Any = field(repr=False)
+    network: Network = field(repr=False)
+    groups: Mapping[str, Sequence[int]]
+
+    def spans(self, launches: Sequence[tuple[str, Kernel | Collective]]) -> list[Span]:
+        """Price all of *launches*, each with its label, in one question to the oracle."""
+        kernels = [launched for _, launched in launches if not isinstance(launched, Collective)]
+        answers = iter(estimates(self.oracle, kernels, self.gpu) if kernels else ())
+        return [self.collective(label, launched) if isinstance(launched, Collective)
+                else self.kernel(label, launched, next(answers)) for label, launched in launches]
+
+    def kernel(self, label: str, kernel: Kernel, found: Estimate | None = None) -> Span:
+        """What the oracle says, or has *found*, at the boost clock; what it measured may have been at a lower one."""
+        found = found or estimate(self.oracle, kernel, self.gpu)
+        work, boost = kernel.work, self.gpu.power.boost
+        throttled = (found.bound, found.source) == ("compute", "measured")
+        cool = boost.measured.get(kernel.family, 1.0) if boost and throttled else 1.0
+        return Span(label, kernel.family, cool * found.seconds, joules(kernel, self.gpu.power), work.flops, work.bytes,
+                    found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
+                    cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
+
+    def collective(self, label: str, collective: Collective) -> Span:
+        ranks = self.groups[collective.group]
+        route = self.network.route(collective, ranks)
+        seconds, least = self.network.seconds(collective, ranks), route.least(collective.bytes)
+        low, high = self.network.interval(collective, ranks)
+        return Span(label, collective.family, seconds, sent_joules(route.sent * collective.bytes, self.gpu.power),
+                    bound="communication", group=collective.group,
+                    shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
+                    eta=seconds / least if least else nan, low=low, high=high)
