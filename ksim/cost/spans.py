@@ -44,12 +44,16 @@ class Pricer:
                     found.bound, found.waves, found.idle, "", kernel, found.launch, found.source,
                     cool * found.eta, cool * found.low, cool * found.high, found.extrapolated)
 
+    def sent(self, collective: Collective) -> float:
+        """Bytes that a rank sends, on average."""
+        return self.network.route(collective, self.groups[collective.group]).sent * collective.bytes
+
     def collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]
         route = self.network.route(collective, ranks)
         seconds, least = self.network.seconds(collective, ranks), route.least(collective.bytes)
         low, high = self.network.interval(collective, ranks)
-        return Span(label, collective.family, seconds, sent_joules(route.sent * collective.bytes, self.gpu.power),
+        return Span(label, collective.family, seconds, sent_joules(self.sent(collective), self.gpu.power),
                     bound="communication", group=collective.group,
                     shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
                     eta=seconds / least if least else nan, low=low, high=high)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from attrs import frozen
 
-from ksim.compute.graph import Op
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -19,8 +20,9 @@ from ksim.foundation.units import DType
 class Task:
     """One launch of one rank; it runs `beside` another where that keeps the GPU busy meanwhile."""
 
-    op: Op
-    beside: Op | None = None
+    label: str
+    kernel: Kernel | Collective
+    beside: "Task | None" = None
 
 
 class Operation(Protocol):

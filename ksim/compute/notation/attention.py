@@ -6,7 +6,6 @@ from attrs import field, frozen
 from attrs.validators import ge
 
 from ksim.compute.equation import Equation, parse
-from ksim.compute.graph import Op
 from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.compute.notation import Task, number_format
 from ksim.compute.notation.splits import Splits, check, share, splits
@@ -74,7 +73,7 @@ class FusedAttention:
         return next(index for index in key if index not in query)
 
     def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        yield Task(Op(self.label, self.kernel(share(sizes, self.parallel, ranks, self.label))))
+        yield Task(self.label, self.kernel(share(sizes, self.parallel, ranks, self.label)))
 
     def kernel(self, local: Sizes) -> Attention:
         """All queries over all keys of *local*; raises ConfigError where causal ones are more than the keys."""

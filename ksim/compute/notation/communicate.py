@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import in_
 
 from ksim.compute.equation import parse
-from ksim.compute.graph import Collective, CollectiveKind, Op
+from ksim.compute.graph import Collective, CollectiveKind
 from ksim.compute.notation import Task, number_format
 from ksim.compute.notation.splits import Splits, check, group_of, share, splits
 from ksim.compute.sizes import Sizes
@@ -47,7 +47,7 @@ class Communicate:
     def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
         size = share(sizes, self.parallel, ranks, self.label).volume(self.tensor) * self.format.bytes
         if ranks[self.by] > 1:
-            yield Task(Op(self.label, Collective(self.kind, size, self.by)))
+            yield Task(self.label, Collective(self.kind, size, self.by))
 
 
 communicate = Communicate

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import Collective
+from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import Task
 from ksim.compute.notation.attention import FusedAttention
@@ -74,8 +75,8 @@ class Ulysses:
         whole = share(sizes, operation.parallel, ranks, name)
         size = whole.volume(tensor) * DType.BF16.bytes
         part = share(whole, ((split[0], self.by),), ranks, name).volume(tensor) * DType.BF16.bytes
-        yield Task(Op(name, Collective("all_to_all", part, self.by) if self.heads in tensor else
-                      Collective("all_gather", size, self.by)))
+        yield Task(name, Collective("all_to_all", part, self.by) if self.heads in tensor else
+                   Collective("all_gather", size, self.by))
 
 
 def ulysses(
@@ -118,36 +119,36 @@ class Ring:
         inner, rounds = self.attention, ranks[self.by]
         split = (*inner.parallel, (inner.queries, self.by), (inner.keys, self.by))
         local = share(sizes, split, ranks, self.label)
-        block = Op(self.label, inner.kernel(local))
-        yield Task(block)
+        block = Task(self.label, inner.kernel(local))
+        yield block
         if rounds == 1:
             return
         size = 2 * local.volume(inner.tensors.operands[1]) * inner.cache.bytes
-        send, merge = Op(f"{self.label}_shift", Collective("shift", size, self.by)), self._merge(local)
+        other, merge = Task(self.label, self._other(local)), self._merge(local)
         for _ in range(rounds - 1):
-            yield Task(send, block if self.overlap else None)
-            block = self._other(local)
-            yield from (Task(block), Task(merge))
+            yield Task(f"{self.label}_shift", Collective("shift", size, self.by), block if self.overlap else None)
+            block = other
+            yield from (block, merge)
 
-    def _other(self, local: Sizes) -> Op:
+    def _other(self, local: Sizes) -> Attention:
         """A round over another rank's keys and values."""
         inner = self.attention
         new, seen = local.of[inner.queries], local.of[inner.keys]
         if not inner.causal:
-            return Op(self.label, inner.block(local, new, seen, new * seen))
+            return inner.block(local, new, seen, new * seen)
         if new % 2:
             raise ConfigError(self.label, f"index {inner.queries!r} leaves {new} causal tokens a rank, which do not"
                                           f" divide into two pieces")
         context = seen - new
-        return Op(self.label, inner.block(local, new, context + new // 2, new * context + new * new // 2))
+        return inner.block(local, new, context + new // 2, new * context + new * new // 2)
 
-    def _merge(self, local: Sizes) -> Op:
+    def _merge(self, local: Sizes) -> Task:
         query = self.attention.tensors.operands[0]
         values = float(local.volume(query))
         rows = local.volume(index for index in query
                             if index in self.attention.sequences or index == self.attention.queries)
         read = values * (DType.FP32.bytes + DType.BF16.bytes)
-        return Op(f"{self.label}_merge", Pointwise("merge", read, values * DType.FP32.bytes, 2 * values, rows))
+        return Task(f"{self.label}_merge", Pointwise("merge", read, values * DType.FP32.bytes, 2 * values, rows))
 
 
 ring = Ring

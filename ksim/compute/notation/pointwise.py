@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from attrs import field, frozen
 
 from ksim.compute.equation import Equation, parse
-from ksim.compute.graph import Op
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.notation import Task, number_format
 from ksim.compute.notation.splits import Splits, check, share, splits
@@ -55,9 +54,9 @@ class Elementwise:
         read = sum(map(local.volume, self.tensors.operands))
         written = sum(map(local.volume, self.tensors.results))
         weights = sum(local.volume(tensor) for tensor in self.scale.split(",") if tensor)
-        yield Task(Op(self.label, Pointwise(
+        yield Task(self.label, Pointwise(
             self.family, read * self.reads.bytes + weights * DType.BF16.bytes, written * self.writes.bytes, float(read),
-            local.volume(index for index in self.rows if index in self.tensors.indices))))
+            local.volume(index for index in self.rows if index in self.tensors.indices)))
 
 
 pointwise = Elementwise

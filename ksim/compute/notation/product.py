@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import ge
 
 from ksim.compute.equation import Contraction, Equation, parse
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
@@ -77,7 +77,7 @@ class Product:
         parts = self.tensors.contractions()
         for number, part in enumerate(parts, 1):
             label = self.label if len(parts) == 1 else f"{self.label}_{number}"
-            yield Task(Op(label, self._kernel(part, local)))
+            yield Task(label, self._kernel(part, local))
             yield from self._summed(label, part, local, ranks)
 
     def _kernel(self, part: Contraction, local: Sizes) -> Kernel:
@@ -93,7 +93,7 @@ class Product:
         size = local.volume(self.tensors.operands[0]) * self.activations.bytes
         for _, group in self.gather:
             if ranks[group] > 1:
-                yield Task(Op(f"{self.label}_all_gather", Collective("all_gather", size, group)))
+                yield Task(f"{self.label}_all_gather", Collective("all_gather", size, group))
 
     def _summed(self, label: str, part: Contraction, local: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
         """The collectives that make sums whole, those first that leave less to send."""
@@ -102,10 +102,10 @@ class Product:
         groups = dict.fromkeys(group for index, group in self.parallel if index in part.depth and ranks[group] > 1)
         for group in sorted(groups, key=lambda group: group not in scattered):
             if group in scattered:
-                yield Task(Op(f"{label}_reduce_scatter", Collective("reduce_scatter", size, group)))
+                yield Task(f"{label}_reduce_scatter", Collective("reduce_scatter", size, group))
                 size /= ranks[group]
             else:
-                yield Task(Op(f"{label}_all_reduce", Collective("all_reduce", size, group)))
+                yield Task(f"{label}_all_reduce", Collective("all_reduce", size, group))
 
 
 op = Product
