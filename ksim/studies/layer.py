@@ -1,10 +1,10 @@
 """A layer of a user's own, from its equations to what it takes on a GPU."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
@@ -20,12 +20,21 @@ from ksim.studies.priced import Priced, Row
 from ksim.studies.scenario import COLLECTIVES
 
 
-def _sizes(written: Mapping[str, int]) -> Sizes:
+def _operations(given: Iterable[Operation]) -> tuple[Operation, ...]:
+    operations = tuple(given)
+    for operation in operations:
+        if not hasattr(operation, "lower"):
+            raise ConfigError("operations", f"expected what op, attend, pointwise and the like return, not a"
+                                            f" {type(operation).__name__}; lists go in as [*attention, *mlp]")
+    return operations
+
+
+def _sizes(written: Mapping[str, int]) -> Mapping[str, int]:
     for index, size in written.items():
         if len(index) != 1 or not index.isalpha():
             raise ConfigError("sizes", f"{index!r} is no index; each is one letter")
         _whole("sizes", f"index {index!r}", size)
-    return Sizes(dict(written))
+    return dict(written)
 
 
 def _whole(where: str, what: str, value: int) -> None:
@@ -40,13 +49,17 @@ class Layer:
     Sizes are of the whole layer, before anything is split.  The `name` is for tables.
     """
 
-    operations: Sequence[Operation] = field(converter=tuple)
-    sizes: Sizes = field(converter=_sizes)
+    operations: Sequence[Operation] = field(converter=_operations)
+    sizes: Mapping[str, int] = field(converter=_sizes)
     name: str = "layer"
 
     def tasks(self, **ranks: int) -> list[Task]:
         """What one rank launches where groups (tensor, context, expert) have so many ranks, by default 1."""
-        return [task for operation in self.operations for task in lower(operation, self.sizes, _ranks(ranks))]
+        return [task for tasks in self._lowered(_ranks(ranks)) for task in tasks]
+
+    def with_sizes(self, **sizes: int) -> "Layer":
+        """The same with other sizes, such as one new token (s=1) for each of many sequences (b=64)."""
+        return evolve(self, sizes={**self.sizes, **sizes})
 
     def on(
         self, gpu: str, *, system: str | None = None, nodes: int | None = None, oracle: str | None = None, **ranks: int
@@ -65,9 +78,16 @@ class Layer:
         pricer = Pricer(gpu_of(found.gpu), chosen, network_of(found, map(Choice, COLLECTIVES)), _groups(of))
         return Priced(self.name, pricer.gpu, gpus, tuple(self._rows(pricer, of)))
 
+    def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Task]]:
+        """The tasks of each operation."""
+        return [lower(operation, Sizes(self.sizes), ranks) for operation in self.operations]
+
     def _rows(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[Row]:
         """A row for each distinct launch of an operation."""
-        lowered = [_priceable(operation, lower(operation, self.sizes, ranks)) for operation in self.operations]
+        for operation in self.operations:
+            if (stages := getattr(operation, "overlap_stage", 1)) > 1:
+                raise ConfigError(operation.label, f"overlap_stage = {stages} cannot be priced yet; leave it at 1")
+        lowered = self._lowered(ranks)
         launches = list(dict.fromkeys((task.label, task.kernel) for tasks in lowered for task in tasks))
         spans = dict(zip(launches, pricer.spans(launches), strict=True))
         for tasks in lowered:
@@ -75,12 +95,6 @@ class Layer:
             for launch, count in runs.items():
                 hidden = sum(_hidden(task, spans) for task in tasks if (task.label, task.kernel) == launch)
                 yield _row(pricer, spans[launch], count, hidden)
-
-
-def _priceable(operation: Operation, tasks: Sequence[Task]) -> Sequence[Task]:
-    if (stages := getattr(operation, "overlap_stage", 1)) > 1:
-        raise ConfigError(operation.label, f"overlap_stage = {stages} cannot be priced yet; leave it at 1")
-    return tasks
 
 
 def _hidden(task: Task, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:

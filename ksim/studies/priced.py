@@ -152,8 +152,9 @@ class Comparison:
     @property
     def ratios(self) -> Mapping[str, float]:
         """Of seconds, joules, FLOP, bytes and bytes sent; none of what the first has nothing of."""
-        return {measure: getattr(self.second, measure) / whole
-                for measure in ("seconds", "joules", "flops", "bytes", "sent") if (whole := getattr(self.first, measure))}
+        measures = ("seconds", "joules", "flops", "bytes", "sent")
+        return {measure: getattr(self.second, measure) / whole for measure in measures
+                if (whole := getattr(self.first, measure))}
 
     def __str__(self) -> str:
         both = (self.first, self.second)

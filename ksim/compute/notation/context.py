@@ -43,8 +43,8 @@ class Ulysses:
             if getattr(operation, "overlap_stage", 1) > 1:
                 raise operation.tensors.wrong("overlap_stage has no meaning inside ulysses")
             if split := [index for index, group in operation.parallel if group == self.by]:
-                raise operation.tensors.wrong(f"index {split[0]!r} is split by {self.by!r}, which ulysses has split the"
-                                              f" heads {self.heads!r}")
+                raise operation.tensors.wrong(f"index {split[0]!r} is split by {self.by!r}, by which ulysses splits"
+                                              f" heads")
         if self.heads not in self.operations[-1].tensors.results[0]:
             raise self.operations[-1].tensors.wrong(f"the result that leaves ulysses has no heads {self.heads!r}")
 

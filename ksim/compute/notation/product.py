@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, instance_of
 
 from ksim.compute.equation import Contraction, Equation, parse
 from ksim.compute.graph import Collective
@@ -39,8 +39,8 @@ class Product:
     scatter: Splits = field(default=(), converter=splits, kw_only=True)
     weights: DType = field(default=DType.BF16, converter=number_format, kw_only=True)
     activations: DType = field(default=DType.BF16, converter=number_format, kw_only=True)
-    overlap_stage: int = field(default=1, validator=ge(1), kw_only=True)
-    overlap_sms: int = field(default=0, validator=ge(0), kw_only=True)
+    overlap_stage: int = field(default=1, validator=(instance_of(int), ge(1)), kw_only=True)
+    overlap_sms: int = field(default=0, validator=(instance_of(int), ge(0)), kw_only=True)
 
     @label.default
     def _equation(self) -> str:
@@ -85,8 +85,8 @@ class Product:
         if count == 1:
             return Gemm(m, n, k, self.weights, self.activations)
         if (self.weights, self.activations) != (DType.BF16, DType.BF16):
-            raise ConfigError(self.label, f"has a batch, {part.batch}, and products with one are in BF16; leave weights"
-                                          f" and activations at 'bf16'")
+            raise ConfigError(self.label, f"has a batch over {part.batch}, and products with one are in BF16; leave"
+                                          f" weights and activations at 'bf16'")
         return BatchedGemm(count, m, n, k)
 
     def _gathered(self, local: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
