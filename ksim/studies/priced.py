@@ -9,7 +9,7 @@ from ksim.results.aligned import aligned
 from ksim.results.wording import number, percent
 from ksim.specs.hardware import Gpu
 
-_COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound")
+_COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound", "source")
 
 
 @frozen
@@ -64,7 +64,7 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         hidden = f" ({number(1e6 * self.hidden)} hidden)" if self.hidden else ""
         return (self.label, self.kernel, self.shape, str(self.runs), *_counts(self.flops, self.bytes, self.sent),
-                number(1e6 * self.seconds), number(1e3 * self.joules), self.bound + hidden)
+                number(1e6 * self.seconds), number(1e3 * self.joules), self.bound + hidden, self.span.source)
 
 
 def _counts(flops: float, moved: float, sent: float) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class Priced:
 
     def __str__(self) -> str:
         totals = ("total", "", "", "", *_counts(self.flops, self.bytes, self.sent), number(1e6 * self.seconds),
-                  number(1e3 * self.joules), "")
+                  number(1e3 * self.joules), "", "")
         table = aligned(_COLUMNS, [row.cells for row in self.rows], totals)
         return f"{self.title}, figures of one GPU\n{table}\n\n{self._summary}"
 
@@ -167,13 +167,18 @@ class Comparison:
         return f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n{table}\n\nB over A: {ratios}"
 
     def _labels(self) -> list[str]:
-        """All of both: those of the second alone come where they come there."""
+        """All of both, in the order of the first; those of the second alone come before the next that both have."""
         labels = list(dict.fromkeys(row.label for row in self.first.rows))
+        others = list(dict.fromkeys(row.label for row in self.second.rows))
         place = 0
-        for row in self.second.rows:
-            if row.label not in labels:
-                labels.insert(place, row.label)
-            place = labels.index(row.label) + 1
+        for label in others:
+            if label in labels:
+                place = max(place, labels.index(label) + 1)
+                continue
+            while place < len(labels) and labels[place] not in others:
+                place += 1
+            labels.insert(place, label)
+            place += 1
         return labels
 
 
