@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from ksim.flow.timeline import Span
 from ksim.results.aligned import aligned
-from ksim.results.wording import number, percent
+from ksim.results.wording import measure, number, percent
 from ksim.specs.hardware import Gpu
 
 _COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">us", ">mJ", "bound", "source")
@@ -129,10 +129,10 @@ class Priced:
 
     @property
     def _summary(self) -> str:
-        outside = sum(row.seconds for row in self.rows if row.span.extrapolated)
+        outside = sum(row.exposed for row in self.rows if row.span.extrapolated)
         hot = f", above its limit of {number(self.gpu.power.limit)} W: clocks would fall"
-        return (f"{number(1e3 * self.seconds)} ms; {number(self.joules)} J a GPU, {number(self.all_joules)} J in all;"
-                f" {number(self.flops / 1e12)} TFLOP a GPU, {number(self.all_flops / 1e12)} TFLOP in all;"
+        return (f"{measure(self.seconds, 's')}; {measure(self.joules, 'J')} a GPU, {measure(self.all_joules, 'J')} in"
+                f" all; {measure(self.flops, 'FLOP')} a GPU, {measure(self.all_flops, 'FLOP')} in all;"
                 f" {number(self.watts)} W a GPU" + (hot if self.watts > self.gpu.power.limit else "")
                 + (f"; {percent(outside / self.seconds)} of the time extrapolated" if outside else ""))
 
@@ -152,9 +152,8 @@ class Comparison:
     @property
     def ratios(self) -> Mapping[str, float]:
         """Of seconds, joules, FLOP, bytes and bytes sent; none of what the first has nothing of."""
-        measures = ("seconds", "joules", "flops", "bytes", "sent")
-        return {measure: getattr(self.second, measure) / whole for measure in measures
-                if (whole := getattr(self.first, measure))}
+        return {name: getattr(self.second, name) / whole for name in ("seconds", "joules", "flops", "bytes", "sent")
+                if (whole := getattr(self.first, name))}
 
     def __str__(self) -> str:
         both = (self.first, self.second)
@@ -163,7 +162,7 @@ class Comparison:
         totals = [number(scale * getattr(priced, whole)) for _, whole, scale in _MEASURES.values() for priced in both]
         table = aligned(["label", *(f">{unit} {letter}" for unit in _MEASURES for letter in "AB")], rows,
                         ["total", *totals])
-        ratios = ", ".join(f"{measure} {ratio:.3f}" for measure, ratio in self.ratios.items())
+        ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.ratios.items())
         return f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n{table}\n\nB over A: {ratios}"
 
     def _labels(self) -> list[str]:
@@ -182,7 +181,7 @@ class Comparison:
         return labels
 
 
-def _sum(priced: Priced, label: str, measure: str, scale: float) -> str:
+def _sum(priced: Priced, label: str, name: str, scale: float) -> str:
     """Over the rows called *label*; nothing where that is nothing."""
-    total = scale * sum(getattr(row, measure) for row in priced.rows if row.label == label)
+    total = scale * sum(getattr(row, name) for row in priced.rows if row.label == label)
     return number(total) if total else ""

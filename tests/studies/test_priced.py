@@ -18,7 +18,7 @@ def test_the_table_has_a_line_for_each_launch_and_totals():
     assert set(rule) == {"─"}
     assert [line.split()[0] for line in lines[: len(priced.rows)]] == [row.label for row in priced.rows]
     assert lines[len(priced.rows) + 1].startswith("total ")
-    for figure in (f"{1e3 * priced.seconds:.2f} ms", f"{priced.joules:.2f} J a GPU",
+    for figure in (f"{1e3 * priced.seconds:.2f} ms", f"{1e3 * priced.joules:.0f} mJ a GPU",
                    f"{priced.all_joules:.2f} J in all", f"{priced.watts:.0f} W a GPU"):
         assert figure in lines[-1]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from attrs import evolve, field, frozen
+from attrs.validators import instance_of
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels.attention import Attention
@@ -37,6 +38,8 @@ class Ulysses:
     label: str = "ulysses"
 
     def __attrs_post_init__(self) -> None:
+        if not self.operations or not all(isinstance(operation, Inner) for operation in self.operations):
+            raise ValueError("ulysses takes one or more of op, attend and pointwise, one after the other")
         for operation in self.operations:
             if self.heads not in operation.indices:
                 raise operation.tensors.wrong(f"index {self.heads!r} of the heads, which ulysses splits, is not in it")
@@ -97,7 +100,7 @@ class Ring:
     rank's new keys.
     """
 
-    attention: FusedAttention
+    attention: FusedAttention = field(validator=instance_of(FusedAttention))
     by: str = field(default="context", converter=group_of)
     overlap: bool = True
 

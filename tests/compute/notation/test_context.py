@@ -101,6 +101,12 @@ def test_blocks_that_make_no_sense(make, problem):
     assert problem in str(error.value)
 
 
+@pytest.mark.parametrize("make", [ulysses, lambda: ulysses([ATTEND]), lambda: ring(op("bKrsh,bKzh->bKrsz"))])
+def test_what_blocks_do_not_take(make):
+    with pytest.raises((ValueError, TypeError), match="attend|FusedAttention"):
+        make()
+
+
 def test_tokens_and_heads_that_do_not_divide():
     with pytest.raises(ConfigError, match="index 'K' has size 1, which does not divide over 2 ranks"):
         launched(ulysses(ATTEND), tensor=8, context=2)
