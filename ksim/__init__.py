@@ -15,7 +15,8 @@ Data flows one way, and each package answers one question about it:
 from importlib import import_module
 from typing import Any
 
-__all__ = ["FENCES", "LAYERS", "KsimError", "Result", "Scenario", "simulate"]
+__all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "Result", "Scenario", "attend", "communicate", "op", "pointwise",
+           "ring", "simulate", "ulysses"]
 
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
@@ -54,11 +55,16 @@ FENCES: dict[str, set[str]] = {
     "rich": {"cli", "results"},
 }
 
+#: What layers are written in: docs/einsum.md.
+_NOTATION = {"op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
+             "pointwise": "ksim.compute.notation.pointwise", "communicate": "ksim.compute.notation.communicate",
+             "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context"}
+
 
 def __getattr__(name: str) -> Any:
     """Load the public names when they are asked for, so that ``import ksim`` stays cheap."""
     home = {"Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
-            "KsimError": "ksim.foundation.errors"}.get(name)
+            "KsimError": "ksim.foundation.errors", "Layer": "ksim.studies.layer", **_NOTATION}.get(name)
     if home is None:
         raise AttributeError(f"module 'ksim' has no attribute {name!r}")
     return getattr(import_module(home), name)

@@ -10,9 +10,9 @@ all-reduce follows by itself.
 from collections.abc import Iterator
 from typing import Protocol
 
-from attrs import field, frozen
-from attrs.validators import matches_re
+from attrs import frozen
 
+from ksim.compute.equation import parse
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
@@ -51,7 +51,7 @@ class Einsum:
     follows by name, or added to others whose all-reduce is theirs too.
     """
 
-    equation: str = field(validator=matches_re(r"[A-Za-z]+,[A-Za-z]+->[A-Za-z]+"))
+    equation: str
     label: str
     parallel: str = ""
     routed: str = ""
@@ -62,22 +62,17 @@ class Einsum:
     reduced: bool = True
 
     def __attrs_post_init__(self) -> None:
+        read = parse(self.equation).of(2)
         left, right, out = map(set, self._operands)
-        routing = {*self.routed, "t", "T", "x"} if self.routed else set()
-        if lost := out - left - right - routing:
-            raise ValueError(f"{self.equation!r}: index {min(lost)!r} of the result is in no input")
-        if unsummed := (left ^ right) - out - routing:
-            raise ValueError(f"{self.equation!r}: index {min(unsummed)!r} is in one input only and not in the result")
+        read.check({*self.routed, "t", "T", "x"} if self.routed else ())
         if batch := left & right & out:
-            raise ValueError(f"{self.equation!r}: index {min(batch)!r} is in both inputs and in the result")
+            raise read.wrong(f"index {min(batch)!r} is in both inputs and in the result")
         if self.parallel and self.parallel not in right:
-            raise ValueError(f"{self.equation!r}: parallel index {self.parallel!r} is not one of the weights")
+            raise read.wrong(f"parallel index {self.parallel!r} is not one of the weights")
 
     @property
-    def _operands(self) -> tuple[str, str, str]:
-        inputs, _, out = self.equation.partition("->")
-        left, _, right = inputs.partition(",")
-        return left, right, out
+    def _operands(self) -> tuple[str, ...]:
+        return parse(self.equation).tensors
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
         """Of the weights, and of the activations."""
@@ -130,12 +125,15 @@ class Map:
     """
 
     family: str
-    equation: str = field(validator=matches_re(r"[A-Za-z]+(,[A-Za-z]+)*->[A-Za-z]+(,[A-Za-z]+)*"))
+    equation: str
     label: str
     parallel: str = ""
     scale: str = ""
     reads: str = "bf16"
     writes: str = "bf16"
+
+    def __attrs_post_init__(self) -> None:
+        parse(self.equation)
 
     def parameters(self, sizes: Sizes) -> int:
         return sum(sizes.volume(indices) for indices in self.scale.split(",") if indices)
@@ -145,14 +143,14 @@ class Map:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.on(self.parallel, shard)
-        inputs, _, outputs = self.equation.partition("->")
-        read = sum(local.volume(indices) for indices in inputs.split(","))
-        written = sum(local.volume(indices) for indices in outputs.split(","))
+        tensors = parse(self.equation)
+        read = sum(map(local.volume, tensors.operands))
+        written = sum(map(local.volume, tensors.results))
         if read and written:
             read_bytes = read * self._format(self.reads, shard).bytes + self.weights(sizes, shard)
             written_bytes = written * self._format(self.writes, shard).bytes
             # Where pairs of tokens and experts come in or go out, a block has all pairs of a token.
-            rows = min(local.of[inputs[0]], local.of[outputs[0]])
+            rows = min(local.of[tensors.operands[0][0]], local.of[tensors.results[0][0]])
             yield Op(self.label, Pointwise(self.family, read_bytes, written_bytes, float(read), rows))
 
     @staticmethod
@@ -164,19 +162,23 @@ class Map:
 class Gather:
     """A table look-up, one row of the weights for each token: the embedding."""
 
-    equation: str = field(validator=matches_re(r"[A-Za-z]{2}->[A-Za-z]{2}"))
+    equation: str
     label: str
     parallel: str = ""
 
+    def __attrs_post_init__(self) -> None:
+        parse(self.equation).of(1)
+
     def parameters(self, sizes: Sizes) -> int:
-        return sizes.volume(self.equation.partition("->")[0])
+        return sizes.volume(parse(self.equation).operands[0])
 
     def weights(self, sizes: Sizes, shard: Shard) -> float:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        moved = sizes.volume(self.equation.partition("->")[2]) * DType.BF16.bytes
-        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0, sizes.of[self.equation.partition("->")[2][0]]))
+        out = parse(self.equation).results[0]
+        moved = sizes.volume(out) * DType.BF16.bytes
+        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0, sizes.of[out[0]]))
         if self.parallel and shard.tensor > 1:  # each rank has the rows of some tokens, and zeros for the others
             yield Op(f"{self.label}_all_reduce", Collective("all_reduce", moved, "tensor"))
 

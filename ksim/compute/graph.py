@@ -12,8 +12,8 @@ from ksim.flow.batch import Batch
 
 T = TypeVar("T")
 
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "dispatch", "combine",
-                         "low_latency_dispatch", "low_latency_combine"]
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "shift", "dispatch",
+                         "combine", "low_latency_dispatch", "low_latency_combine"]
 
 
 @frozen
@@ -21,8 +21,8 @@ class Collective:
     """A message that every rank of `group` takes part in.
 
     `bytes` is the size of the whole result for all_reduce and all_gather, of
-    the whole input for reduce_scatter, of what one rank holds for all_to_all
-    and send: as NCCL's tests count.  `dispatch` and `combine` are DeepEP's: of
+    the whole input for reduce_scatter, of what one rank holds for all_to_all,
+    send and shift (all send to the next): as NCCL's tests count.  `dispatch` and `combine` are DeepEP's: of
     the copies of one rank's tokens, those that stay with it among them.
     """
 

@@ -46,6 +46,10 @@ class Pricer:
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core)
 
+    def sent(self, collective: Collective) -> float:
+        """Bytes that a rank sends, on average."""
+        return self.network.route(collective, self.groups[collective.group]).sent * collective.bytes
+
     def collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]
         route = self.network.route(collective, ranks)

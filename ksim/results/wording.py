@@ -1,5 +1,7 @@
 """How the report and the plots write numbers."""
 
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
+
 
 def number(value: float | None) -> str:
     """About three significant digits, thousands apart; a dash for what is unknown."""
@@ -13,3 +15,9 @@ def number(value: float | None) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as per cent; a dash for what is unknown."""
     return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def measure(value: float, unit: str) -> str:
+    """With the prefix that leaves one to three digits before the point: 92.8 mJ."""
+    scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if abs(value) >= scale), _PREFIXES[-1])
+    return f"{number(value / scale if value else 0)} {prefix if value else ''}{unit}"

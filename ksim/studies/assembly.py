@@ -10,7 +10,7 @@ from ksim.cluster.cluster import Cluster
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock
 from ksim.cost.library import Library
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.cost.oracles import peak
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt, Log
@@ -36,10 +36,10 @@ from ksim.studies.lookup import (
     gpu_of,
     host_of,
     model_of,
+    network_of,
     oracle_choice,
     plugin,
     policy_of,
-    protocols_of,
     system_of,
 )
 from ksim.studies.routing import routing_of
@@ -64,7 +64,7 @@ class Site:
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
         """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
-        model, system = model_of(scenario.model), system_of(scenario)
+        model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(scenario.serve, version, model, gpu).complete()
@@ -72,13 +72,11 @@ class Site:
             raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
                              f" and {system.name} has {system.gpus}; set nodes to"
                              f" {-(-wanted // system.gpus_per_node)} or more")
-        algorithms = {choice.name: plugin("cost.collectives", choice)
-                      for choice in (*fused(serve), *map(Choice, scenario.collectives))}
+        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
-        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),
-                   _priced(plugin("cost.oracles", oracle), version), host_of(scenario.host), version,
-                   routing_of(scenario.routing, model))
+        return cls(resolved, model, gpu, system, network, _priced(plugin("cost.oracles", oracle), version),
+                   host_of(scenario.host), version, routing_of(scenario.routing, model))
 
     @property
     def shards(self) -> list[Shard]:

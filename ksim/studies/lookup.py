@@ -1,10 +1,11 @@
 """Names to values: the models, hardware, releases and plug-ins that a scenario names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from ksim.compute.model import Config, Model
 from ksim.cost.efficiency.estimates import shipped
+from ksim.cost.network import Network, fabric
 from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
@@ -13,7 +14,6 @@ from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System, Transport
 from ksim.specs.host import Host
-from ksim.studies.scenario import Scenario
 
 
 def plugin(folder: str, choice: Choice) -> Any:
@@ -48,21 +48,26 @@ def gpu_of(name: str) -> Gpu:
     return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
 
 
-def system_of(scenario: Scenario) -> System:
-    """The system that *scenario* names, or its GPU's usual one, with that GPU in it.
+def system_of(gpu: str | None, system: str | None = None, nodes: int | None = None) -> System:
+    """The *system* of that name, or the *gpu*'s usual one, with that GPU in it and so many *nodes*; one may be None.
 
     Raises ConfigError where both are named and the GPU is neither the system's nor made for it.
     """
-    name = scenario.system or gpu_of(cast("str", scenario.gpu)).system
+    name = system or gpu_of(cast("str", gpu)).system
     table = catalog.load("systems", name)
-    if scenario.nodes is not None:
-        table["nodes"] = scenario.nodes
-    if scenario.gpu is not None:
-        if scenario.gpu != table.get("gpu") and gpu_of(scenario.gpu).system != name:
-            raise ConfigError("gpu", f"is {scenario.gpu!r}, but system {name!r} has {table.get('gpu')!r};"
-                                     f" name one of them")
-        table["gpu"] = scenario.gpu
+    if nodes is not None:
+        table["nodes"] = nodes
+    if gpu is not None:
+        if gpu != table.get("gpu") and gpu_of(gpu).system != name:
+            raise ConfigError("gpu", f"is {gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+        table["gpu"] = gpu
     return structure(System, table, f"system {name}")
+
+
+def network_of(system: System, collectives: Iterable[Choice]) -> Network:
+    """The network of *system*, on which these algorithms carry out collectives."""
+    algorithms = {choice.name: plugin("cost.collectives", choice) for choice in collectives}
+    return Network(fabric(system), algorithms, protocols_of(system))
 
 
 def protocols_of(system: System) -> dict[str, Protocol]:

@@ -20,6 +20,9 @@ _CATALOGUE = ("model", "gpu", "system", "host", "engine")
 _PATHS = (*((key,) for key in _CATALOGUE), ("oracle", "path"), ("routing", "path"), ("workload", "replay", "path"),
           ("workload", "synthetic", "prompt", "path"), ("workload", "synthetic", "output", "path"))
 
+#: The algorithms of NCCL, vLLM, PyTorch and DeepEP.
+COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "deepep")
+
 
 @frozen
 class Scenario:
@@ -44,8 +47,7 @@ class Scenario:
     router: Choice = Choice("round_robin")
     oracle: Choice | None = None
     routing: Choice = Choice("uniform")
-    collectives: tuple[str, ...] = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric",
-                                    "deepep")
+    collectives: tuple[str, ...] = COLLECTIVES
     host: str = "default"
     slo: Slo = Slo()
     detail: str = field(default="step", validator=in_(("step", "kernel")))

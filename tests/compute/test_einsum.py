@@ -140,10 +140,10 @@ def test_equations_that_make_no_sense(equation, settings, problem):
     assert str(error.value) == f"{equation!r}: {problem}"
 
 
-@pytest.mark.parametrize("make, equation", [
-    (op, "tm->tF"), (op, "tm,mF"), (op, "tm, mF -> tF"), (lambda e, label: Map("norm", e, label), "tm"),
-    (Gather, "V,m->tm"),
+@pytest.mark.parametrize("make, equation, problem", [
+    (op, "tm->tF", "expected 2 operands"), (op, "tm,mF", "expected one arrow"), (op, "tm, mF -> tF", "' ' is no index"),
+    (lambda e, label: Map("norm", e, label), "tm", "expected one arrow"), (Gather, "V,m->tm", "expected 1 operand"),
 ])
-def test_equations_that_are_none(make, equation):
-    with pytest.raises(ValueError, match="must match regex"):
+def test_equations_that_are_none(make, equation, problem):
+    with pytest.raises(ValueError, match=f"'{equation}': {problem}"):
         make(equation, "bad")

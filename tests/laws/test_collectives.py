@@ -59,6 +59,8 @@ def promised(kind: str, ranks: list[int]) -> dict[tuple[int, int], set[int]]:
         "reduce_scatter": {(ranks[piece], piece): everyone for piece in pieces},
         "all_to_all": {(ranks[piece], piece): everyone for piece in pieces},
         "send": {(ranks[-1], piece): {ranks[0]} for piece in pieces},
+        # What came from before, beside one's own.
+        "shift": {(rank, piece): {rank, ranks[place - 1]} for place, rank in enumerate(ranks) for piece in pieces},
     }.get(kind) or promised("all_to_all", ranks)  # DeepEP's, where as many tokens go to each rank
 
 
@@ -98,6 +100,7 @@ def test_every_kind_is_done_by_some_algorithm():
 #: Bytes that each GPU must send and receive at least, for each byte of the message among n.
 LEAST = {"all_reduce": lambda n: 2 * (n - 1) / n, "all_gather": lambda n: (n - 1) / n,
          "reduce_scatter": lambda n: (n - 1) / n, "all_to_all": lambda n: (n - 1) / n, "send": lambda n: 0.0,
+         "shift": lambda n: 1.0,
          **dict.fromkeys((protocol.kind for protocol in DEEPEP), lambda n: (n - 1) / n)}
 #: The same where the switch adds up: what it adds passes a link once.
 MERGED = {"all_reduce": lambda n: 1.0}

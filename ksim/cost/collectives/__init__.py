@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ksim.cost.protocols import Protocol as Transport
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "dispatch", "combine",
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "shift", "dispatch", "combine",
          "low_latency_dispatch", "low_latency_combine")
 
 

@@ -1,4 +1,4 @@
-"""Pairwise exchange: everyone sends to everyone what is theirs, at once; one rank to another where there are two."""
+"""Pairwise exchange: everyone sends to everyone what is theirs, or all to the next, at once; or one rank to another."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,11 +17,13 @@ class Pairwise:
     protocols = POINT_TO_POINT
 
     def takes(self, kind: str, ranks: int, size: float) -> bool:
-        return kind == "all_to_all" or (kind == "send" and ranks == 2)
+        return kind in {"all_to_all", "shift"} or (kind == "send" and ranks == 2)
 
     def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
+        n = len(ranks)
         if kind == "send":
             yield [Transfer(ranks[0], ranks[1], (0, 1))]
+        elif kind == "shift":
+            yield [Transfer(ranks[i], ranks[(i + 1) % n], tuple(range(n))) for i in range(n)]
         else:
-            n = len(ranks)
             yield [Transfer(ranks[i], ranks[j], (j,)) for i in range(n) for j in range(n) if i != j]

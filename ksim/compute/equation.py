@@ -1,0 +1,108 @@
+"""Einsum equations: read, checked, and told as matrix products.
+
+``bsm,mF->bsF`` names the indices of each operand and of the result, a letter each.  Of two operands, the indices that
+both have and the result too are the batch, those of the left alone are rows M, those of the right alone columns N, and
+those that the result lacks are contracted, K.
+"""
+
+from collections.abc import Callable, Collection
+from functools import cache
+
+from attrs import frozen
+
+
+@frozen
+class Contraction:
+    """One product of two operands, each a text of indices."""
+
+    left: str
+    right: str
+    out: str
+
+    @property
+    def batch(self) -> str:
+        return _those(self.left, lambda index: index in self.right and index in self.out)
+
+    @property
+    def rows(self) -> str:
+        return _those(self.left, lambda index: index not in self.right)
+
+    @property
+    def columns(self) -> str:
+        return _those(self.right, lambda index: index not in self.left)
+
+    @property
+    def depth(self) -> str:
+        """What is contracted."""
+        return _those(self.left, lambda index: index not in self.out)
+
+
+def _those(indices: str, wanted: Callable[[str], bool]) -> str:
+    return "".join(filter(wanted, indices))
+
+
+@frozen
+class Equation:
+    """An equation that `parse` has read."""
+
+    text: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return (*self.operands, *self.results)
+
+    @property
+    def indices(self) -> str:
+        """Each once, in the order in which they come."""
+        return "".join(dict.fromkeys("".join(self.tensors)))
+
+    def wrong(self, problem: str) -> ValueError:
+        return ValueError(f"{self.text!r}: {problem}")
+
+    def of(self, *operands: int) -> "Equation":
+        """Itself; raises ValueError where it has not so many *operands*, or more than one result."""
+        if len(self.operands) not in operands:
+            wanted = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
+            raise self.wrong(f"expected {wanted}, with commas between them, not {len(self.operands)}")
+        if len(self.results) > 1:
+            raise self.wrong(f"expected one result, not {len(self.results)}")
+        return self
+
+    def check(self, free: Collection[str] = ()) -> None:
+        """Raise ValueError where an index, unless it is *free*, comes from nowhere or would have to be summed."""
+        out = {*self.results[0]}
+        if lost := out.difference(*self.operands, free):
+            raise self.wrong(f"index {min(lost)!r} of the result is in no input")
+        inputs = "".join(self.operands)
+        if unsummed := {index for index in inputs if inputs.count(index) == 1} - out - {*free}:
+            raise self.wrong(f"index {min(unsummed)!r} is in one input only and not in the result")
+
+    def contractions(self) -> tuple[Contraction, ...]:
+        """The products that it takes, from left to right; each result keeps what is still needed."""
+        left, *others = self.operands
+        made = []
+        for number, right in enumerate(others, 1):
+            later = "".join((*others[number:], self.results[0]))
+            out = "".join(index for index in dict.fromkeys(left + right) if index in later)
+            made.append(Contraction(left, right, out))
+            left = out
+        return tuple(made)
+
+
+@cache
+def parse(text: str) -> Equation:
+    """Read *text*; raises ValueError for what is no equation."""
+    inputs, arrow, outputs = text.partition("->")
+    read = Equation(text, tuple(inputs.split(",")), tuple(outputs.split(",")))
+    if not arrow or "->" in outputs:
+        raise read.wrong("expected one arrow between inputs and result, as in 'bsm,mF->bsF'")
+    for tensor in read.tensors:
+        if not tensor:
+            raise read.wrong("expected indices on both sides of each comma and of the arrow")
+        if strange := [letter for letter in tensor if not (letter.isascii() and letter.isalpha())]:
+            raise read.wrong(f"{strange[0]!r} is no index; each is one letter, with nothing between them")
+        if twice := [index for index in tensor if tensor.count(index) > 1]:
+            raise read.wrong(f"index {twice[0]!r} is twice in {tensor!r}")
+    return read
