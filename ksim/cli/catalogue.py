@@ -19,15 +19,15 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     EVICTIONS = "evictions"
     ROUTERS = "routers"
+    GOVERNORS = "governors"
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
     TRACES = "traces"
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
-            Kind.EVICTIONS: "memory.evictions",
-            Kind.ROUTERS: "cluster.routers", Kind.ORACLES: "cost.oracles", Kind.COLLECTIVES: "cost.collectives",
-            Kind.TRACES: "workload.traces"}
+            Kind.EVICTIONS: "memory.evictions", Kind.ROUTERS: "cluster.routers", Kind.GOVERNORS: "runtime.governors",
+            Kind.ORACLES: "cost.oracles", Kind.COLLECTIVES: "cost.collectives", Kind.TRACES: "workload.traces"}
 
 
 def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:

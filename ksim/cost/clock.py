@@ -17,6 +17,14 @@ class Setting:
     cap: float | None = None
     clock: float | None = None
 
+    def within(self, other: "Setting") -> "Setting":
+        """The stricter of both."""
+        return Setting(_least(self.cap, other.cap), _least(self.clock, other.clock))
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else min(one, other)
+
 
 FREE = Setting()
 

@@ -45,6 +45,7 @@ def summarise(history: History, limits: Limits = Limits(), closed: bool = False)
         **_batches(history),
         **_utilisation(history),
         **_energy(history),
+        **_clocks(history),
         **saturation(history, closed),
     }
 
@@ -164,6 +165,18 @@ def _utilisation(history: History) -> Summary:
     summary["gpu_busy_share"] = ratio(history.busy_gpu_seconds, available)
     summary["host_share"] = ratio(history.host_gpu_seconds, available)
     return summary
+
+
+def _clocks(history: History) -> Summary:
+    """How fast the SMs ran while they worked, and for how much of that time below the boost clock."""
+    steps = history.steps
+    seconds, clocks = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks
+    known = ~np.isnan(clocks)
+    slowed = float(seconds[known & (steps.lane_thrifts < 1.0)].sum())
+    return {
+        "mean_sm_clock_mhz": ratio(1e-6 * float(seconds[known] @ clocks[known]), float(seconds[known].sum())),
+        "throttled_share": ratio(slowed, float(seconds[known].sum())),
+    }
 
 
 def _energy(history: History) -> Summary:

@@ -16,6 +16,7 @@ from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError
 from ksim.runtime.convoy import Convoy, wait
 from ksim.runtime.frontend import Frontend
+from ksim.runtime.governors import Supervised
 from ksim.runtime.stages import Flight, Stages
 from ksim.runtime.workers import Workers
 from ksim.scheduling.assignment import Assignment
@@ -49,7 +50,7 @@ class Engine:
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
     has one entry per pipeline stage.  If there is one GPU, its worker runs on the
     loop's own thread, which goes on when all is launched; `workers` for several
-    are processes of their own.  Engines of a `convoy` take their steps together.
+    are processes of their own.  Engines of a `convoy` take their steps together.  A `governor` says what GPUs keep to.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Engine:
     log: Log
     workers: int = 1
     convoy: Convoy | None = None
+    governor: Supervised | None = None
     steps: int = field(default=0, init=False)
     outstanding: int = field(default=0, init=False)
     _frontend: Frontend = field(init=False)
@@ -163,7 +165,8 @@ class Engine:
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         supplies = self._threads.supply(batch, turn.timelines, ready)
         turn.prepared = supplies[0].prepared
-        turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn))
+        settings = [self.governor.setting(batch, timeline) for timeline in turn.timelines] if self.governor else ()
+        turn.flight = self.stages.launch(turn.timelines, supplies, self._source(turn), settings)
         if self.convoy and together:
             alone = turn.flight.end
             turn.flight = yield from self.convoy.meet(self.number, together, turn.flight)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import simpy
 from attrs import define, field
 
-from ksim.cost.clock import Clock
+from ksim.cost.clock import FREE, Clock, Setting
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.runtime.ranks import Gang
 from ksim.runtime.workers import Supply
@@ -23,8 +23,11 @@ class Flight:
 
 
 class Stages(Protocol):
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
         """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
+
+        *settings* are what the GPUs of each stage are told to keep to, nothing if that is empty.
 
         A stage begins when its inputs are prepared, and does not end before its last kernel is launched.
         """
@@ -46,12 +49,14 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
         start, paces = 0.0, []
         end = max(self.env.now, source.end if source else 0.0)
         for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
             begin = max(end, self._free[stage], supply.prepared)
-            pace = self.clocks[stage].pace(timeline, begin) if self.clocks else AT_BOOST
+            setting = settings[stage] if settings else FREE
+            pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
             end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
             start = start if stage else begin
             paces.append(pace)
@@ -72,25 +77,27 @@ class KernelByKernel:
         for stage in range(len(self.gangs)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None) -> Flight:
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
         flight = Flight(self.env.event())
-        self._queues[0].put((flight, timelines, supplies, source))
+        self._queues[0].put((flight, timelines, supplies, source, settings))
         return flight
 
     def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
         while True:
-            flight, timelines, supplies, source = yield self._queues[stage].get()
+            flight, timelines, supplies, source, settings = yield self._queues[stage].get()
             if stage == 0 and source is not None:
                 yield source.done
             yield from self._until(supplies[stage].prepared)
             if stage == 0:
                 flight.start = self.env.now
-            pace = self.clocks[stage].pace(timelines[stage], self.env.now) if self.clocks else AT_BOOST
+            setting = settings[stage] if settings else FREE
+            pace = self.clocks[stage].pace(timelines[stage], self.env.now, setting) if self.clocks else AT_BOOST
             flight.paces += (pace,)
             yield self.gangs[stage].play(timelines[stage], pace)
             yield from self._until(supplies[stage].launched)
             if stage + 1 < len(self.gangs):
-                self._queues[stage + 1].put((flight, timelines, supplies, source))
+                self._queues[stage + 1].put((flight, timelines, supplies, source, settings))
             else:
                 flight.end = self.env.now
                 flight.done.succeed()

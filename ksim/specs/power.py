@@ -6,6 +6,7 @@ from itertools import pairwise
 from attrs import field, frozen
 from attrs.validators import deep_mapping, ge, gt, instance_of, le, min_len, optional
 
+from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
 
 
@@ -53,6 +54,19 @@ class Clocks:
             if clock <= high:
                 return (volts + (more - volts) * (clock - low) / (high - low)) ** 2
         return points[-1][1] ** 2
+
+
+@frozen
+class PowerSettings:
+    """What a scenario tells all GPUs to keep to: watts (`cap`) and an SM `clock` (Hz) at most; and by which `governor`
+    clocks and caps are chosen step by step, within that."""
+
+    cap: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    clock: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    governor: Choice | None = None
+
+    def __bool__(self) -> bool:
+        return any(each is not None for each in (self.cap, self.clock, self.governor))
 
 
 @frozen

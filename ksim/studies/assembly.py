@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.compute.model import Model
-from ksim.cost.clock import Clock
+from ksim.cost.clock import Clock, Setting
 from ksim.cost.library import Library
 from ksim.cost.network import Network
 from ksim.cost.oracles import peak
@@ -22,6 +22,7 @@ from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
+from ksim.runtime.governors import Supervised, checked
 from ksim.runtime.ranks import Gang
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
@@ -128,7 +129,16 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: C
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy)
+    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy,
+                  _governor(site))
+
+
+def _governor(site: Site) -> Supervised | None:
+    """What the scenario tells GPUs to keep to; None where that is nothing, ConfigError where it cannot be."""
+    power = site.scenario.power
+    fixed = checked(Setting(power.cap, power.clock), site.gpu, "power")
+    governor = plugin("runtime.governors", power.governor) if power.governor else None
+    return Supervised(site.gpu, fixed, governor) if power else None
 
 
 def _cache(site: Site, blocks: int) -> Cache:

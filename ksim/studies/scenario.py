@@ -13,6 +13,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import EngineSettings, Slo
+from ksim.specs.power import PowerSettings
 from ksim.workload.workload import Workload
 
 #: Keys that name files, which a scenario gives relative to its own place; of the catalogue's, if they end like a file.
@@ -33,7 +34,7 @@ class Scenario:
     release whose behaviour and defaults are simulated.  Without an `oracle`,
     kernels are priced by what was `measured` on the GPU, or, where it has no
     profile, by what was `learned` on others.  `routing` says how popular a
-    mixture's experts are (studies/routing.py).  Plug-ins are
+    mixture's experts are (studies/routing.py), `power` what GPUs keep to.  Plug-ins are
     names, tables with a name and options, or ``package.module:Class``.
     """
 
@@ -50,6 +51,7 @@ class Scenario:
     collectives: tuple[str, ...] = COLLECTIVES
     host: str = "default"
     slo: Slo = Slo()
+    power: PowerSettings = PowerSettings()
     detail: str = field(default="step", validator=in_(("step", "kernel")))
     seed: int = field(default=0, validator=ge(0))
 

@@ -22,8 +22,18 @@ def counters(history: History, stride: int) -> Iterator[str]:
             values = np.concatenate([ints(steps.events[rows], name), np.zeros(int(idle.sum()), np.int64)])
             label = "KV blocks" if name == "blocks" else name
             yield from _track(label, process, times[order][::stride], values[order][::stride])
+        if not np.isnan(steps.lane_clocks).any() and len(times):
+            clocks = np.rint(1e-6 * _of_steps(history, rows)).astype(np.int64)
+            yield from _track("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
         power = engine_power(history, place)
         yield from _track("watts", process, power.times[::stride], np.rint(power.values[::stride]).astype(np.int64))
+
+
+def _of_steps(history: History, rows: slice) -> Floats:
+    """The SM clock of each step's first stage, in Hz."""
+    steps = history.steps
+    first = np.searchsorted(steps.lane_step, np.arange(rows.start, rows.stop))
+    return steps.lane_clocks[first]
 
 
 def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[str]:

@@ -1,0 +1,25 @@
+"""The lowest clock that costs a step no more than a little time."""
+
+from attrs import field, frozen, validators
+
+from ksim.cost.clock import Setting
+from ksim.flow.batch import Batch
+from ksim.flow.timeline import Timeline
+from ksim.specs.hardware import Gpu
+
+__all__ = ["Slack"]
+
+
+@frozen
+class Slack:
+    """A step may take `share` longer than at the boost clock: of a step that waits for memory, clocks fall far."""
+
+    share: float = field(default=0.02, validator=(validators.ge(0), validators.lt(1)))
+
+    def setting(self, batch: Batch, timeline: Timeline, gpu: Gpu) -> Setting:
+        clocks = gpu.power.clocks
+        if clocks is None:
+            return Setting()
+        allowed = self.share * timeline.seconds / timeline.clocked if timeline.clocked else float("inf")
+        clock = clocks.boost / (1.0 + allowed / clocks.share)
+        return Setting(clock=max(clocks.least, clock))
