@@ -1,6 +1,7 @@
 """What happened: frozen records, the only thing results may read."""
 
 from collections.abc import Iterator
+from math import nan
 from typing import TypeVar
 
 from attrs import define, field, frozen
@@ -136,6 +137,8 @@ class EngineBuilt:
     static_watts: float
     memory: float
     weights: float
+    #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
+    known_clock: float = nan
 
 
 @define

@@ -52,6 +52,19 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
+    yield from _clocks(history)
+
+
+def _clocks(history: History) -> Iterator[Insight]:
+    """Whether clocks went where nobody has measured what that saves and costs."""
+    steps = history.steps
+    least = steps.per_engine("known_clock")[steps.lane_step]
+    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks < least * (1 - 1e-6)
+    if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
+        yield Insight(
+            f"{percent(share, 0)} of the GPU time ran at SM clocks below"
+            f" {number(1e-6 * float(least[below].min()))} MHz, under which nothing was measured on"
+            f" {history.engines[0].gpu}: what lower clocks cost and save is extrapolated.", True)
 
 
 def _sustained(summary: Summary) -> str:

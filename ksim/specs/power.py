@@ -20,16 +20,17 @@ class Clocks:
 
     `voltage` is that at SM clocks (Hz), over that at the boost clock; it is linear between them, and the lowest clock
     is the lowest that can be set.  A kernel bound by arithmetic takes 1 + `share` (boost clock / clock - 1) times as
-    long as at the boost clock.  A GPU may draw more than its limit as long as it has `credit` (J), and earns that below
-    it.
-    `measured` says of families of kernels whose measurements were made at a lower clock, how much of that time those
-    bound by arithmetic take at the boost clock.
+    long as at the boost clock.  Of clocks below the one that is `known` nothing was measured, of none where there is
+    none.  A GPU may draw more than its limit as long as it has `credit` (J), and earns that below it.  `measured` says
+    of families of kernels whose measurements were made at a lower clock, how much of that time those bound by
+    arithmetic take at the boost clock.
     """
 
     voltage: Mapping[float, float] = field(
         converter=_by_clock, validator=(min_len(2), deep_mapping(gt(0), (gt(0), le(1)))))
     share: float = field(validator=(gt(0), le(1)))
     source: str
+    known: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     credit: float = field(default=0.0, converter=quantity, validator=ge(0))
     measured: Mapping[str, float] = field(factory=dict)
 

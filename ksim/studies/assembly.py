@@ -1,6 +1,7 @@
 """From a scenario to engines: everything that it names, built and wired."""
 
 from collections.abc import Callable
+from math import nan
 from typing import Any
 
 import simpy
@@ -152,6 +153,11 @@ def _cache(site: Site, blocks: int) -> Cache:
                    site.version.unhashed_blocks_first)
 
 
+def _known_clock(gpu: Gpu) -> float:
+    clocks = gpu.power.clocks
+    return nan if clocks is None else clocks.known or clocks.boost
+
+
 def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
     power, stages = site.gpu.power, len(site.shards)
     clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
@@ -171,4 +177,5 @@ def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
         peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
+        known_clock=_known_clock(gpu),
     )
