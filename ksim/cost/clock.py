@@ -72,7 +72,7 @@ class Clock:
         return self._at(low)
 
     def _at(self, clock: float) -> Pace:
-        return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), clock)
+        return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), self.clocks.drawn(clock), clock)
 
     def _settle(self, seconds: float, watts: float, limit: float) -> None:
         self._credit = min(self.clocks.credit, max(0.0, self._credit + (limit - watts) * seconds))

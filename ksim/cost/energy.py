@@ -2,8 +2,8 @@
 
 A GPU draws ``P = idle + sum of (what an action costs) x (how often a second)``, as activity factors of its components
 would have it (EnergAIzer, arXiv 2604.20105): a component that is busy for a share of the time draws that share of its
-power.  What SMs and their caches do takes the square of the voltage, and so falls with the clock; memory and links have
-clocks of their own.
+power.  What SMs and their caches do takes the square of the voltage, and so falls with the clock; what they draw while
+they do anything takes the clock besides.  Memory and links have clocks of their own.
 """
 
 from attrs import frozen
@@ -42,14 +42,16 @@ class Actions:
 
 @frozen
 class Joules:
-    """Beyond idle power, at the boost clock: what goes with the square of the SMs' voltage (`core`), and the rest."""
+    """Beyond idle power, at the boost clock: what SMs take for what they do (`core`), while they do anything (`busy`),
+    and the `rest`, which is memory's and links'."""
 
     core: float
+    busy: float
     rest: float
 
     @property
     def total(self) -> float:
-        return self.core + self.rest
+        return self.core + self.busy + self.rest
 
 
 def actions(kernel: Kernel, seconds: float, gpu: Gpu) -> Actions:
@@ -73,7 +75,7 @@ def sending(size: float, routed: float, seconds: float) -> Actions:
 
 def joules(done: Actions, power: Power) -> Joules:
     """What *done* costs one GPU beyond its idle power."""
-    core = done.flops * power.flop.get(done.dtype, 0.0) + done.l2 * power.l2 + done.busy * power.busy
+    core = done.flops * power.flop.get(done.dtype, 0.0) + done.l2 * power.l2
     rest = (done.hbm * power.hbm + done.written * power.write + done.sent * power.link
             + done.routed * power.network)
-    return Joules(core, rest)
+    return Joules(core, done.busy * power.busy, rest)

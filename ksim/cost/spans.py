@@ -44,7 +44,7 @@ class Pricer:
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
-                    cool * found.high, found.extrapolated, energy.core)
+                    cool * found.high, found.extrapolated, energy.core, energy.busy)
 
     def sent(self, collective: Collective) -> float:
         """Bytes that a rank sends, on average."""
@@ -59,4 +59,5 @@ class Pricer:
                         self.gpu.power)
         return Span(label, collective.family, seconds, energy.total, bound="communication", group=collective.group,
                     shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
-                    eta=seconds / least if least else nan, low=low, high=high, core_joules=energy.core)
+                    eta=seconds / least if least else nan, low=low, high=high, core_joules=energy.core,
+                    busy_joules=energy.busy)

@@ -48,7 +48,8 @@ class Plan:
         """The step whose attention and inputs *fills* are; attention is a family, which errs alike in all layers."""
         totals = self.totals
         seconds, energy, flops, moved = totals.seconds + fills[-1].seconds, totals.joules, totals.flops, totals.bytes
-        below, above, outside, clocked, core = 0.0, 0.0, totals.extrapolated, totals.clocked, totals.core_joules
+        below, above, outside, clocked = 0.0, 0.0, totals.extrapolated, totals.clocked
+        core, busy, paced = totals.core_joules, totals.busy_joules, totals.clocked_joules
         for span, (_, _, count) in zip(fills, self.holes, strict=False):
             each = count * span.seconds
             seconds += each
@@ -60,9 +61,11 @@ class Plan:
             outside += each * span.extrapolated
             clocked += each * span.clocked
             core += count * span.core_joules
+            busy += count * span.busy_joules
+            paced += count * span.busy_joules * span.clocked
         return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
                         seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
-                        self.launch_seconds, core)
+                        self.launch_seconds, core, busy, paced)
 
 
 def _of_host(label: str, seconds: float) -> Span:
@@ -181,4 +184,4 @@ class StepTimer:
         self._spans.update(zip(new, spans, strict=False))
         for op, mean in zip(unequal, spans[len(new):], strict=True):
             self._spans[op] = evolve(self._spans[op], joules=mean.joules, core_joules=mean.core_joules,
-                                     flops=mean.flops, bytes=mean.bytes)
+                                     busy_joules=mean.busy_joules, flops=mean.flops, bytes=mean.bytes)

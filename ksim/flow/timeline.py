@@ -9,17 +9,21 @@ from attrs import define, evolve, field, frozen
 
 @frozen
 class Pace:
-    """How a GPU did in a step: what is clocked took `time` times as long as at the boost clock, and SMs took `energy`
-    times the joules; `clock` is theirs on average, in Hz, nan where nothing is known of it."""
+    """How a GPU did in a step: what is clocked took `time` times as long as at the boost clock, SMs took `energy` times
+    the joules for what they did, and drew `power` times the watts while they did anything; `clock` is theirs on
+    average, in Hz, nan where nothing is known of it."""
 
     time: float = 1.0
     energy: float = 1.0
+    power: float = 1.0
     clock: float = field(default=nan, eq=False)
 
     def blended(self, other: "Pace", share: float) -> "Pace":
         """This for a *share* of a step, and the *other* for the rest of it."""
         rest = 1.0 - share
-        return Pace(share * self.time + rest * other.time, share * self.energy + rest * other.energy,
+        time = share * self.time + rest * other.time
+        return Pace(time, share * self.energy + rest * other.energy,
+                    (share * self.time * self.power + rest * other.time * other.power) / time,
                     share * self.clock + rest * other.clock)
 
 
@@ -30,10 +34,10 @@ AT_BOOST = Pace()
 class Span:
     """A stretch of one rank's time: a kernel, or a collective that a group of ranks joins.
 
-    Seconds, joules, FLOP and bytes are of one rank, at the boost clock; `core_joules` are those of the SMs.  `bound`
-    says what limits it: compute, memory, launch, communication.  `waves` is how often the
-    kernel's thread blocks fill the GPU, `idle` the share of SMs without work in
-    the last of these waves.  A span with a `group` ends together with its peers.
+    Seconds, joules, FLOP and bytes are of one rank, at the boost clock; of the joules, `core_joules` are what SMs take
+    for what they do, `busy_joules` while they do anything.  `bound` says what limits it: compute, memory, launch,
+    communication.  `waves` is how often the kernel's thread blocks fill the GPU, `idle` the share of SMs without work
+    in the last of these waves.  A span with a `group` ends together with its peers.
     `shape` is the kernel or collective itself, which prints as its shape;
     `launch` names the tile, or the algorithm and protocol; `source` who priced it.
 
@@ -61,6 +65,7 @@ class Span:
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
     core_joules: float = 0.0
+    busy_joules: float = 0.0
 
     @property
     def clocked(self) -> bool:
@@ -87,6 +92,8 @@ class Totals:
     extrapolated: float = 0.0
     clocked: float = 0.0
     core_joules: float = 0.0
+    busy_joules: float = 0.0
+    clocked_joules: float = 0.0
     below: dict[str, float] = field(factory=dict)
     above: dict[str, float] = field(factory=dict)
 
@@ -98,6 +105,8 @@ class Totals:
         self.extrapolated += count * span.seconds * span.extrapolated
         self.clocked += count * span.seconds * span.clocked
         self.core_joules += count * span.core_joules
+        self.busy_joules += count * span.busy_joules
+        self.clocked_joules += count * span.busy_joules * span.clocked
         self.below[span.family] = self.below.get(span.family, 0.0) + count * (span.seconds - span.low)
         self.above[span.family] = self.above.get(span.family, 0.0) + count * (span.high - span.seconds)
 
@@ -111,7 +120,8 @@ class Totals:
     def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
         return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
                         self.seconds - hypot(*self.below.values()), self.seconds + hypot(*self.above.values()),
-                        self.extrapolated, self.clocked, core_joules=self.core_joules)
+                        self.extrapolated, self.clocked, core_joules=self.core_joules,
+                        busy_joules=self.busy_joules, clocked_joules=self.clocked_joules)
 
 
 @frozen
@@ -123,8 +133,9 @@ class Timeline:
     The totals are those of the unfolded spans.  `low` and `high` are the ends
     of the 90 % interval of `seconds`: spans of one family err together, families
     apart from each other.  `extrapolated` counts the seconds outside what was measured, `clocked` those that
-    the SM clock sets the pace of, `core_joules` the energy that goes with its voltage.  Of all that, `launch` says how
-    the host launches it, which takes `launch_seconds` of a CPU's time.
+    the SM clock sets the pace of, `core_joules` and `busy_joules` the energy of the SMs, as in spans, and
+    `clocked_joules` the latter of clocked spans.  Of all that, `launch` says how the host launches it, which takes
+    `launch_seconds` of a CPU's time.
     """
 
     laps: tuple[Lap, ...]
@@ -140,6 +151,8 @@ class Timeline:
     launch: str = ""
     launch_seconds: float = 0.0
     core_joules: float = 0.0
+    busy_joules: float = 0.0
+    clocked_joules: float = 0.0
 
     def paced(self, pace: Pace) -> float:
         """Seconds at *pace*."""
@@ -147,7 +160,8 @@ class Timeline:
 
     def drawn(self, pace: Pace) -> float:
         """Joules at *pace*, beyond idle power."""
-        return self.joules + (pace.energy - 1.0) * self.core_joules
+        busy = (pace.power - 1.0) * self.busy_joules + pace.power * (pace.time - 1.0) * self.clocked_joules
+        return self.joules + (pace.energy - 1.0) * self.core_joules + busy
 
     def followed_by(self, span: Span) -> "Timeline":
         """The same, and *span* at its end; it takes just as long as it says."""

@@ -172,7 +172,7 @@ def _clocks(history: History) -> Summary:
     steps = history.steps
     seconds, clocks = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks
     known = ~np.isnan(clocks)
-    slowed = float(seconds[known & (steps.lane_thrifts < 1.0)].sum())
+    slowed = float(seconds[known & (floats(steps.lane_paces, "energy") < 1.0)].sum())
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * float(seconds[known] @ clocks[known]), float(seconds[known].sum())),
         "throttled_share": ratio(slowed, float(seconds[known].sum())),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.results.arrays import Bools, Floats, Ints, codes, floats, sums
 from ksim.results.steps import Steps
 
@@ -26,8 +26,7 @@ class Occurrences:
     place: Ints
     shared: Bools = field(repr=False)
     shape_of: Ints = field(repr=False)
-    paces: Floats = field(repr=False)
-    thrifts: Floats = field(repr=False)
+    paces: list[Pace] = field(repr=False)
     _columns: dict[str, Floats] = field(factory=dict, init=False, repr=False)
 
     @classmethod
@@ -43,7 +42,6 @@ class Occurrences:
             np.arange(len(spans) + len(fills)) < len(spans),
             shape_of,
             steps.lane_paces,
-            steps.lane_thrifts,
         )
 
     def counts(self, weights: Floats | Ints) -> Floats:
@@ -68,19 +66,22 @@ class Occurrences:
 
         *name* may be `low` or `high`, for the ends of its interval.
         """
-        slowed = self.counts(weights * (self.paces - 1.0)) * self.column("clocked")
+        slowed = self.counts(weights * (floats(self.paces, "time") - 1.0)) * self.column("clocked")
         return (self.counts(weights) + slowed) * self.column(name)
 
     def drawn(self, weights: Floats | Ints) -> Floats:
         """The joules of each span at the pace of its lanes, every lane counted as often as its weight says."""
-        saved = self.counts(weights * (self.thrifts - 1.0)) * self.column("core_joules")
-        return self.counts(weights) * self.column("joules") + saved
+        time, energy, power = (floats(self.paces, name) for name in ("time", "energy", "power"))
+        saved = self.counts(weights * (energy - 1.0)) * self.column("core_joules")
+        longer = self.counts(weights * power * (time - 1.0)) * self.column("clocked")
+        busy = (self.counts(weights * (power - 1.0)) + longer) * self.column("busy_joules")
+        return self.counts(weights) * self.column("joules") + saved + busy
 
     def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
         seconds = self.column("seconds")
         slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
-        return self.by_lane(groups, seconds, width) + (self.paces - 1.0)[:, None] * slowed
+        return self.by_lane(groups, seconds, width) + (floats(self.paces, "time") - 1.0)[:, None] * slowed
 
     def column(self, name: str) -> Floats:
         """Attribute *name* of each span."""

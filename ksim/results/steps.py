@@ -59,27 +59,18 @@ class Steps:
         return ints(self.engines, "ranks")[self.engine][self.lane_step]
 
     @cached_property
-    def lane_paces(self) -> Floats:
-        """How many times as long clocked kernels took in each lane."""
-        return floats(self._lane_paces, "time")
-
-    @cached_property
-    def lane_thrifts(self) -> Floats:
-        """How many times the joules of the boost clock SMs took in each lane."""
-        return floats(self._lane_paces, "energy")
-
-    @cached_property
     def lane_clocks(self) -> Floats:
         """The SM clock of each lane in Hz, nan where nothing is known of it."""
-        return floats(self._lane_paces, "clock")
+        return floats(self.lane_paces, "clock")
 
     @cached_property
-    def _lane_paces(self) -> list[Pace]:
+    def lane_paces(self) -> list[Pace]:
+        """How the GPUs of each lane did."""
         return [pace for step in self.events for pace in step.paces or [AT_BOOST] * len(step.timelines)]
 
     @cached_property
     def lane_seconds(self) -> Floats:
-        return floats(self.lanes, "seconds") + (self.lane_paces - 1.0) * floats(self.lanes, "clocked")
+        return floats(self.lanes, "seconds") + (floats(self.lane_paces, "time") - 1.0) * floats(self.lanes, "clocked")
 
     @cached_property
     def scheduled(self) -> Floats:
@@ -138,7 +129,7 @@ class Steps:
 
     @cached_property
     def joules(self) -> Floats:
-        drawn = floats(self.lanes, "joules") + (self.lane_thrifts - 1.0) * floats(self.lanes, "core_joules")
+        drawn = np.fromiter(map(Timeline.drawn, self.lanes, self.lane_paces), float, len(self.lanes))
         return sums(self.lane_step, drawn * self.lane_ranks, len(self))
 
     @cached_property

@@ -48,6 +48,10 @@ class Clocks:
         """How many times as long as at the boost clock kernels bound by arithmetic take at *clock* (Hz)."""
         return 1.0 + self.share * (self.boost / clock - 1.0)
 
+    def drawn(self, clock: float) -> float:
+        """How many times the watts of the boost clock SMs draw at *clock* (Hz) while they do anything."""
+        return self.saved(clock) * clock / self.boost
+
     def saved(self, clock: float) -> float:
         """How many times the joules of the boost clock SMs take at *clock* (Hz): the square of the voltage."""
         points = list(self.voltage.items())

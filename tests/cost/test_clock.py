@@ -15,10 +15,11 @@ CLOCKS = Clocks(voltage={"2 GHz": 1.0, "1 GHz": 0.5**0.5}, share=1.0, credit=10.
 POWER = Power(idle=100.0, limit=700.0, flop={DType.BF16: 1e-12}, hbm=0.0, link=0.0, source="a test", clocks=CLOCKS)
 
 
-def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0) -> Timeline:
-    """A step that draws so much more than idle power, a share of it in its SMs."""
+def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0, busy: float = 0.0) -> Timeline:
+    """A step that draws so much more than idle power: shares of it for what its SMs do, and while they do anything."""
     drawn = watts * seconds
-    return Timeline.of([Lap((Span("work", "gemm", seconds, joules=drawn, bound=bound, core_joules=core * drawn),))])
+    return Timeline.of([Lap((Span("work", "gemm", seconds, joules=drawn, bound=bound, core_joules=core * drawn,
+                                  busy_joules=busy * drawn),))])
 
 
 def clock(**changes) -> Clock:
@@ -48,6 +49,12 @@ def test_what_waits_for_memory_gives_up_its_clock_and_no_time():
     pace = tired.pace(ours, 0.0)
     assert ours.paced(pace) == ours.seconds
     assert tired.watts(ours, pace) == pytest.approx(700.0, rel=2e-3)
+
+
+def test_sms_that_only_wait_draw_less_by_the_clock_and_by_its_voltage():
+    """Half the clock at half of the joules: a quarter of the watts."""
+    ours = step(1.0, 100.0, bound="memory", core=0.0, busy=1.0)
+    assert ours.drawn(clock().pace(ours, 0.0, Setting(clock=1e9))) == pytest.approx(25.0)
 
 
 def test_what_lower_clocks_do_not_save_stays_above_the_limit_at_the_lowest():
@@ -85,7 +92,8 @@ def test_a_locked_clock_holds_whatever_the_power():
     assert pace.energy == pytest.approx(((1 + 0.5**0.5) / 2) ** 2)
 
 
-steps = st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(0, 2000), st.floats(0, 0.5), st.floats(0, 1)),
+shares = st.floats(0, 1)
+steps = st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(0, 2000), st.floats(0, 0.5), shares, shares),
                  min_size=1, max_size=20)
 
 
@@ -93,14 +101,14 @@ steps = st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(0, 2000), st.floats(0
 def test_mean_power_keeps_to_the_limit_wherever_clocks_can(steps, cap):
     """Beyond the credit, no step draws more than its cap that could do with less."""
     ours, now = clock(), 0.0
-    for seconds, watts, pause, core in steps:
+    for seconds, watts, pause, sms, doing in steps:
         now += pause
-        timeline = step(seconds, watts, core=core)
+        timeline = step(seconds, watts, core=sms * doing, busy=sms * (1 - doing))
         before = ours._credit + (cap - 100.0) * pause
         pace = ours.pace(timeline, now, Setting(cap=cap))
         took = timeline.paced(pace)
         assert 1.0 <= pace.time <= 2.0 and 0.5 - 1e-9 <= pace.energy <= 1.0
-        if ours.watts(timeline, Pace(2.0, 0.5)) <= cap:  # at the lowest clock
+        if ours.watts(timeline, Pace(2.0, 0.5, 0.25)) <= cap:  # at the lowest clock
             drawn = 100.0 * took + timeline.drawn(pace)
             assert drawn <= cap * took + min(10.0, before) + 0.01 * drawn + 1e-6
         now += took

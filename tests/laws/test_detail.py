@@ -79,7 +79,7 @@ def times(log: Log) -> list[float]:
         found = [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
         values = [part for value in found for part in (value if isinstance(value, tuple) else (value,))]
         return [number for value in values
-                for number in ((value.time, value.energy) if isinstance(value, Pace) else (value,))]
+                for number in ((value.time, value.energy, value.power) if isinstance(value, Pace) else (value,))]
 
     return [time for event in log.events for time in of(event)]
 

@@ -78,7 +78,7 @@ def test_a_stage_waits_for_its_inputs_and_for_its_last_launch(detail):
 def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
     """Of 10 s, 4 are clocked: at a pace of 1.5, 12 s."""
     class Slow:
-        def pace(self, timeline, start):
+        def pace(self, timeline, start, setting):
             return Pace(1.5)
 
     env = simpy.Environment()

@@ -21,7 +21,7 @@ from ksim.specs.power import Power
 
 #: What is fitted: joules of a FLOP in BF16, and fields of `Power`; and which of that goes with the SMs' voltage.
 TERMS = ("bf16", "hbm", "write", "l2", "busy")
-CORE = np.array([True, False, False, True, True])
+CORE, BUSY = np.array([True, False, False, True, False]), np.array([False, False, False, False, True])
 
 
 @frozen
@@ -52,10 +52,12 @@ def fit(rows: Sequence[Sustained], gpu: Gpu) -> Power:
     """*gpu*'s power with the joules that *rows* teach; all else is as it is there."""
     power, clocks = gpu.power, gpu.power.clocks
     counts = np.array([terms(row.actions(gpu), gpu) for row in rows])
-    saved = np.array([clocks.saved(min(row.clock, clocks.boost)) if clocks else 1.0 for row in rows])
     known = np.array([row.joules - power.idle * row.seconds - _fp32(row, gpu) for row in rows])
     weights = 1.0 / np.array([row.joules for row in rows])
-    counts[:, CORE] *= saved[:, None]
+    if clocks is not None:
+        seen = [min(row.clock, clocks.boost) for row in rows]
+        counts[:, CORE] *= np.array([[clocks.saved(clock)] for clock in seen])
+        counts[:, BUSY] *= np.array([[clocks.drawn(clock)] for clock in seen])
     found, _ = nnls(counts * weights[:, None], known * weights)
     return with_terms(gpu, found)
 
@@ -95,7 +97,7 @@ def foretell(row: Sustained, gpu: Gpu) -> Foretold:
 
 def _drawn(row: Sustained, seconds: float, gpu: Gpu) -> Joules:
     each = [joules(done, gpu.power) for done in row.actions(gpu, seconds)]
-    return Joules(sum(part.core for part in each), sum(part.rest for part in each))
+    return Joules(*(sum(getattr(part, name) for part in each) for name in ("core", "busy", "rest")))
 
 
 def _sustained(row: Sustained, gpu: Gpu) -> tuple[float, float]:
@@ -103,7 +105,8 @@ def _sustained(row: Sustained, gpu: Gpu) -> tuple[float, float]:
     if gpu.power.clocks is None:
         return row.cool, _drawn(row, row.cool, gpu).total + gpu.power.idle * row.cool
     drawn = _drawn(row, row.cool, gpu)
-    span = Span("kernel", row.family, row.cool, drawn.total, bound=_bound(row, gpu), core_joules=drawn.core)
+    span = Span("kernel", row.family, row.cool, drawn.total, bound=_bound(row, gpu), core_joules=drawn.core,
+                busy_joules=drawn.busy)
     timeline = Timeline.of([Lap((span,))])
     clock = Clock(gpu.power, evolve(gpu.power.clocks, credit=0.0))
     pace: Pace = clock.pace(timeline, 0.0)

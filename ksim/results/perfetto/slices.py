@@ -65,7 +65,7 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
     for row in rows.tolist():
         place = int(steps.engine[steps.lane_step[row]])
         ranks, lane = lanes.history.engines[place].ranks, steps.lanes[row]
-        slices = _unfolded(lane, float(steps.lane_paces[row]), int(lanes.begin[row]), int(lanes.end[row]), known)
+        slices = _unfolded(lane, steps.lane_paces[row].time, int(lanes.begin[row]), int(lanes.end[row]), known)
         for rank in range(lanes.stage[row] * ranks, (lanes.stage[row] + 1) * ranks):
             head = f'{{"ph":"X","pid":{engine_process(place)},"tid":{_FIRST_RANK + rank},'
             if slices:
