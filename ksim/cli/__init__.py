@@ -32,13 +32,26 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import calibrate, catalogue, diff, explain, roofline, run, step, sweep_kernels, trace, validate
+    from ksim.cli import (
+        calibrate,
+        catalogue,
+        collectives,
+        diff,
+        explain,
+        roofline,
+        run,
+        step,
+        sweep_kernels,
+        trace,
+        validate,
+    )
 
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
     app.command("step")(step.step)
+    app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)
     app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
     app.command("calibrate")(calibrate.calibrate)
