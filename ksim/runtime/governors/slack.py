@@ -12,7 +12,11 @@ __all__ = ["Slack"]
 
 @frozen
 class Slack:
-    """A step may take `share` longer than at the boost clock: of a step that waits for memory, clocks fall far."""
+    """A step may take `share` longer than at the boost clock.
+
+    Of a step that waits for memory, clocks fall far, but not below those that were measured: at the lowest, SMs and caches
+    are too slow to keep memory busy.
+    """
 
     share: float = field(default=0.02, validator=(validators.ge(0), validators.lt(1)))
 
@@ -22,4 +26,4 @@ class Slack:
             return Setting()
         allowed = self.share * timeline.seconds / timeline.clocked if timeline.clocked else float("inf")
         clock = clocks.boost / (1.0 + allowed / clocks.share)
-        return Setting(clock=max(clocks.least, clock))
+        return Setting(clock=max(clocks.least, clocks.known or 0.0, clock))
