@@ -14,8 +14,8 @@ __all__ = ["Slack"]
 class Slack:
     """A step may take `share` longer than at the boost clock.
 
-    Of a step that waits for memory, clocks fall far, but not below those that were measured: at the lowest, SMs and caches
-    are too slow to keep memory busy.
+    Of a step that waits for memory, clocks fall far, but not below those that were measured: at the lowest, SMs and
+    caches are too slow to keep memory busy.
     """
 
     share: float = field(default=0.02, validator=(validators.ge(0), validators.lt(1)))
