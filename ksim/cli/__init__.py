@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `explain`, `diff`, `replay`, `step`, `roofline`, `calibrate`, `validate` and more."""
+"""The command line: `ksim run`, `replay`, `explain`, `diff`, `pareto`, `step`, `roofline`, `validate` and more."""
 
 import os
 import sys
@@ -32,12 +32,25 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import calibrate, catalogue, diff, explain, roofline, run, step, sweep_kernels, trace, validate
+    from ksim.cli import (
+        calibrate,
+        catalogue,
+        diff,
+        explain,
+        pareto,
+        roofline,
+        run,
+        step,
+        sweep_kernels,
+        trace,
+        validate,
+    )
 
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
+    app.command("pareto")(pareto.pareto)
     app.command("step")(step.step)
     app.command("roofline")(roofline.roofline)
     app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
