@@ -1,9 +1,10 @@
-"""What `ksim pareto` writes: all points as a table, the front as scenarios and as a figure; all of it, or nothing."""
+"""What `ksim pareto` writes: all points as a table, the front as scenarios and as a figure."""
 
 import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ def content(scenario: str, points: Sequence[Point], wanted: Sequence[Objective])
     """All of *points*, as JSON has it."""
     return {"scenario": scenario, "objectives": [str(objective) for objective in wanted],
             "points": [{"point": point.number, "on_front": point.on_front, "beaten_by": point.beaten_by,
-                        "settings": dict(point.outcome.settings), "problem": point.problem,
-                        "summary": point.outcome.summary} for point in points]}
+                        "settings": {key: _plain(value) for key, value in point.outcome.settings.items()},
+                        "problem": point.problem, "summary": point.outcome.summary} for point in points]}
 
 
 def save(folder: Path, title: str, points: Sequence[Point], wanted: Sequence[Objective]) -> None:
-    """Write *folder*, in the place of an earlier one; raises ConfigError."""
+    """Write *folder* in the place of an earlier one, whole or not at all; raises ConfigError."""
     with run_directory.replacing(folder.resolve(), MARKS) as new:
         with (new / "points.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(_table(points, wanted))
@@ -44,6 +45,12 @@ def save(folder: Path, title: str, points: Sequence[Point], wanted: Sequence[Obj
         for point in leading:
             (new / "front" / _file_name(point, len(leading))).write_text(point.outcome.scenario, encoding="utf-8")
         _draw(new / "pareto.png", title, points, wanted)
+
+
+def _plain(value: Any) -> Any:
+    """A setting's value as JSON can have it, which has no infinity and no dates."""
+    known = isinstance(value, int | str) or (isinstance(value, float) and isfinite(value))
+    return value if known else value_text(value)
 
 
 def _table(points: Sequence[Point], wanted: Sequence[Objective]) -> Iterator[list[Any]]:

@@ -86,7 +86,7 @@ def outcome(scenario: Scenario, settings: Settings) -> Outcome:
 
 def value_text(value: Any) -> str:
     """A setting's value as a person would write it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return json.dumps(value, default=str) if isinstance(value, bool | list | dict) else str(value)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ksim.results.plots.labels import Named, name_marks
-from ksim.results.plots.style import BLUE, GREY, PLAIN, canvas, grid_of
+from ksim.results.plots.style import BLUE, GREY, canvas, grid_of
 
 #: Radii in points; more names than these would hide what they name.
 _LARGE, _SMALL, _NAMED = 4.0, 2.8, 24
@@ -65,7 +65,7 @@ def _scale(axes: Axes, which: str, values: Sequence[float]) -> None:
         axes.set(**{f"{which}scale": "log"})
         axis.set_major_locator(LogLocator(subs=_TICKS, numticks=99))
         axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(PLAIN)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _draw(axes: Axes, marks: Sequence[ParetoMark], place: int) -> None:
