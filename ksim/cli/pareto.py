@@ -1,5 +1,7 @@
 """`ksim pareto`: which settings of a scenario are worth having, between energy and latency or any other objectives."""
 
+import os
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -46,17 +48,14 @@ def pareto(
     check(output, json_file)
     points = judge(_outcomes(chosen, combined, jobs), wanted)
     show(points, wanted)
-    write_json(json_file, content(str(scenario), points, wanted))
     if output is not None:
         save(output, f"Pareto front of {scenario.stem}", points, wanted)
         print(f"written to {output}")
+    write_json(json_file, content(str(scenario), points, wanted))
 
 
 def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int | None) -> "list[Outcome]":
     """Run them, counting on the terminal those that are done."""
-    import os
-    import sys
-
     from rich.console import Console
     from rich.progress import track
 
