@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `explain`, `diff`, `replay`, `step`, `roofline`, `calibrate`, `validate` and more."""
+"""The command line: `ksim run`, `replay`, `explain`, `diff`, `pareto`, `step`, `roofline`, `validate` and more."""
 
 import os
 import sys
@@ -38,6 +38,7 @@ def _register() -> None:
         collectives,
         diff,
         explain,
+        pareto,
         roofline,
         run,
         step,
@@ -50,6 +51,7 @@ def _register() -> None:
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
+    app.command("pareto")(pareto.pareto)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

@@ -27,7 +27,7 @@ def run(
     """Simulate a scenario and report what users would see, and why."""
     from ksim.studies.scenario import Scenario
 
-    chosen = _changed(Scenario.read(scenario), settings, seed)
+    chosen = changed(Scenario.read(scenario), settings, seed)
     if explain_defaults:
         from ksim.cli.defaults_table import show
         from ksim.cli.screen import console
@@ -72,7 +72,7 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(_changed(scenario, settings, seed), output, quiet, plots, trace)
+    _simulate(changed(scenario, settings, seed), output, quiet, plots, trace)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -88,7 +88,7 @@ def _targets(pairs: list[str]) -> dict[str, str]:
     return targets
 
 
-def _changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
+def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
     """*scenario* with the values that flags have set."""
     from ksim.studies.scenario import setting
 

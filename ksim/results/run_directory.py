@@ -1,8 +1,8 @@
-"""A run's directory on disk: there in full, or not at all."""
+"""A directory of results on disk, a run's or of many: there in full, or not at all."""
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,9 +12,12 @@ from ksim.foundation.errors import ConfigError
 MARKS = ("summary.json", "scenario.toml")
 
 
-def check(target: Path) -> None:
-    """Raise ConfigError unless a run can be saved at *target*: worth knowing before the run."""
-    if target.exists() and not _replaceable(target):
+def check(target: Path, marks: Sequence[str] = MARKS) -> None:
+    """Raise ConfigError unless a run can be saved at *target*: worth knowing before the run.
+
+    *marks* are the files that an earlier one has.
+    """
+    if target.exists() and not _replaceable(target, marks):
         raise ConfigError(str(target), "exists and is not the directory of an earlier run; choose another name")
     parent = _nearest(target.parent)
     if not parent.is_dir():
@@ -24,13 +27,13 @@ def check(target: Path) -> None:
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
+def replacing(target: Path, marks: Sequence[str] = MARKS) -> Iterator[Path]:
     """Yield a new directory to write in that becomes *target* once all is written.
 
     Whatever goes wrong inside, KeyboardInterrupt included, *target* is as it was.
     Raises ConfigError where *target* is not an earlier run's, or cannot be written.
     """
-    check(target)
+    check(target, marks)
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +63,9 @@ def _swap(new: Path, target: Path, old: Path) -> None:
         raise
 
 
-def _replaceable(target: Path) -> bool:
+def _replaceable(target: Path, marks: Sequence[str]) -> bool:
     """An earlier run, or a directory with nothing in it."""
-    return target.is_dir() and (all((target / mark).is_file() for mark in MARKS) or not any(target.iterdir()))
+    return target.is_dir() and (all((target / mark).is_file() for mark in marks) or not any(target.iterdir()))
 
 
 def _nearest(path: Path) -> Path:

@@ -1,0 +1,105 @@
+"""The front: its laws, and what is said of points that are not on it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from ksim.foundation.errors import ConfigError, KsimError, UnknownName
+from ksim.studies.grid import Outcome
+from ksim.studies.pareto import Objective, front, judge, objectives
+
+#: Few different values, so that ties are common.
+COSTS = arrays.arrays(float, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))
+BOTH = [Objective("energy_joules"), Objective("output_throughput", maximise=True)]
+
+
+def dominates(one, other):
+    """By the definition, number by number."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
+
+
+@given(COSTS)
+def test_the_front_is_what_nothing_dominates(costs):
+    assert front(costs).tolist() == [not any(dominates(other, row) for other in costs) for row in costs]
+
+
+@given(COSTS)
+def test_whatever_is_beaten_is_beaten_by_the_front(costs):
+    best = front(costs)
+    assert best.any()
+    assert all(any(dominates(leader, row) for leader in costs[best]) for row in costs[~best])
+
+
+@given(COSTS, st.randoms(use_true_random=False))
+def test_the_order_of_points_does_not_matter(costs, random):
+    order = random.sample(range(len(costs)), len(costs))
+    assert front(costs[order]).tolist() == front(costs)[order].tolist()
+
+
+def outcomes(*rows):
+    return [Outcome({"seed": seed}, {"energy_joules": joules, "output_throughput": rate})
+            for seed, (joules, rate) in enumerate(rows)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(rows):
+    points = judge(outcomes(*rows), BOTH)
+    costs = np.array([(joules, -rate) for joules, rate in (point.values for point in points)])
+    assert [point.on_front for point in points] == front(costs).tolist()
+    assert [point.number for point in points] == [*range(1, len(rows) + 1)]
+    assert sorted(point.outcome.settings["seed"] for point in points) == [*range(len(rows))]
+    for point, row in zip(points, costs, strict=True):
+        beating = [other.number for other, cost in zip(points, costs, strict=True)
+                   if other.on_front and dominates(cost, row)]
+        assert point.beaten_by == min(beating, default=None)
+
+
+def test_the_front_comes_first_and_what_cannot_be_judged_last():
+    found = [Outcome({"seed": 9}, problem="does not fit"), *outcomes((3.0, 9.0), (2.0, 7.0), (4.0, 8.0), (5.0, None))]
+    points = judge(found, BOTH)
+    assert [(point.outcome.settings["seed"], point.beaten_by, point.problem) for point in points] == [
+        (1, None, ""), (0, None, ""), (2, 2, ""), (9, None, "does not fit"),
+        (3, None, "nothing in the run tells output_throughput")]
+    assert [point.on_front for point in points] == [True, True, False, False, False]
+
+
+def test_a_point_that_did_not_serve_all_requests_is_not_on_the_front_however_good():
+    left = Outcome({"seed": 9}, {"energy_joules": 0.1, "output_throughput": 99.0}, problem="1 rejected of 2 requests")
+    assert [point.on_front for point in judge([left, *outcomes((3.0, 9.0))], BOTH)] == [True, False]
+
+
+def test_where_nothing_can_be_judged_the_first_reason_is_told():
+    with pytest.raises(KsimError, match=r"none of 3 points can be judged: too large \(and 1 other reason\)"):
+        judge([Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")], BOTH)
+
+
+@pytest.mark.parametrize(("text", "maximise"), [
+    ("output_throughput", False), ("min:output_throughput", False), ("max:output_throughput", True),
+    ("-output_throughput", True),
+])
+def test_an_objective_is_something_to_have_little_of_or_much(text, maximise):
+    assert Objective.parse(text) == Objective("output_throughput", maximise)
+
+
+@pytest.mark.parametrize("text", ["output_throuhgput", "saturated", "model_id", "max:-output_throughput", ""])
+def test_an_objective_is_a_number_of_the_summary(text):
+    with pytest.raises(UnknownName, match="no objective named"):
+        Objective.parse(text)
+
+
+def test_a_misspelt_objective_meets_its_neighbour():
+    with pytest.raises(UnknownName, match="did you mean 'median_tpot_ms'"):
+        Objective.parse("median_topt_ms")
+
+
+@pytest.mark.parametrize("texts", [["duration"], ["duration", "max:duration"],
+                                   ["duration", "completed", "duration"]])
+def test_a_front_is_between_objectives(texts):
+    with pytest.raises(ConfigError, match="two objectives or more, each named once"):
+        objectives(texts)
+
+
+def test_energy_and_the_whole_latency_are_looked_at_by_default():
+    assert [objective.key for objective in objectives([])] == ["joules_per_output_token", "median_e2el_ms"]
