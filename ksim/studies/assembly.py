@@ -12,6 +12,7 @@ from ksim.cost.clock import Clock
 from ksim.cost.library import Library
 from ksim.cost.network import Network, fabric
 from ksim.cost.oracles import peak
+from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt, Log
 from ksim.foundation.config import Choice
@@ -75,7 +76,7 @@ class Site:
                       for choice in (*fused(serve), *map(Choice, scenario.collectives))}
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
-        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system)),
+        return cls(resolved, model, gpu, system, Network(fabric(system), algorithms, protocols_of(system), gpu.channel),
                    _priced(plugin("cost.oracles", oracle), version), host_of(scenario.host), version,
                    routing_of(scenario.routing, model))
 
@@ -99,9 +100,11 @@ class Site:
 
     def timers(self, first: int = 0) -> list[StepTimer]:
         """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
-        captured = graphs(self.scenario.serve)
+        serve = self.scenario.serve
+        captured = graphs(serve)
+        overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                          self.host)
+                          self.host, overlap)
                 for stage, shard in enumerate(self.shards)]
 
 
