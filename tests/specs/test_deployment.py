@@ -47,6 +47,10 @@ def test_gpus_of_an_engine():
     ({"unquantized": ["heads"]}, "'unquantized' must be some of attention, mlp, shared_experts, experts, not 'heads'"),
     ({"all2all_backend": "naive"}, "'all2all_backend' must be in"),
     ({"all2all_backend": "deepep_low_latency", "data_parallel_size": 2}, "sends tokens to whole experts; set enable"),
+    ({"overlap_stages": 4, "tensor_parallel_size": 2}, "overlap_stages = 4 and overlap_sms = 0: set 2 or more"),
+    ({"overlap_sms": 4, "tensor_parallel_size": 2}, "overlap_stages = 1 and overlap_sms = 4: set 2 or more"),
+    ({"overlap_stages": 4, "overlap_sms": 4}, "overlap_stages = 4 needs a tensor_parallel_size of 2 or more"),
+    ({"overlap_stages": 0}, "'overlap_stages' must be > 0: 0"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
 def test_settings_that_cannot_be(table, problem):
