@@ -40,6 +40,7 @@ def test_what_is_hidden_beside_another_kernel_takes_no_time_and_all_of_its_energ
         [4, 0.2, 0.2, 8.0])
     assert [rows["qkv"][name] for name in ("launches", "seconds", "hidden_seconds", "joules")] == pytest.approx(
         [4, 0.8, 0.0, 40.0])
+    assert rows["sum"]["gpu_seconds"] == pytest.approx(2 * (0.2 + 0.2))
     assert rows["qkv"]["busy_share"] + rows["sum"]["busy_share"] == pytest.approx(1)
     assert rows["qkv"]["flops_share"] == pytest.approx(50 / 0.2 / 1000)
 
