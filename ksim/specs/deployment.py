@@ -153,9 +153,9 @@ class EngineSettings:
     "vllm" or "lru".  `expert_parallel_size`, which vLLM lacks and TensorRT-LLM and SGLang have, is into how many groups
     GPUs are divided that each hold whole experts, and slice these among them; by default all GPUs.
     With `fuse_allreduce_rms`, all-reduces of up to
-    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `overlap_stages`, which vLLM lacks and Megatron-LM has, is
-    into how many pieces a product is cut whose result is all-reduced: each is on `overlap_sms` SMs while the others
-    compute the next.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `overlap_stages`, which vLLM lacks and Megatron-LM has, is into how many pieces a product is cut whose result is
+    all-reduced: each of them on `overlap_sms` SMs, while the others compute the next.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
