@@ -123,7 +123,7 @@ def points(site: Site, batch: Batch) -> list[Point]:
     merged: dict[Span, int] = {}
     for timer in site.timers():
         for span, runs in timer.timeline(batch).counted():
-            if span.shape:  # what the host adds is no kernel
+            if span.shape and not span.hidden:  # what the host adds is no kernel, and what is hidden takes no time
                 merged[span] = merged.get(span, 0) + runs
     return [_point(span, runs, site.gpu) for span, runs in merged.items()]
 
