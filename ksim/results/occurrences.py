@@ -82,6 +82,11 @@ class Occurrences:
         slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
         return self.by_lane(groups, seconds, width) + (self.paces - 1.0)[:, None] * slowed
 
+    def joules_by_lane(self, groups: Ints, width: int) -> Floats:
+        """What the spans of each lane drew on one rank, apart for each of *width* groups: (lanes, width)."""
+        saved = (self.thrifts - 1.0)[:, None] * self.by_lane(groups, self.column("core_joules"), width)
+        return self.by_lane(groups, self.column("joules"), width) + saved
+
     def column(self, name: str) -> Floats:
         """Attribute *name* of each span."""
         if name not in self._columns:
