@@ -27,7 +27,8 @@ def footprint(summary: dict[str, Any], rates: Rates) -> dict[str, Any]:
     gpu_seconds = summary["gpus"] * summary["duration"]
     host = rates.beside * gpu_seconds
     drawn = rates.pue * (summary["energy_joules"] + host)
-    grams, energy, rent = _times(rates.grams, drawn), _times(rates.dollars, drawn), _times(rates.gpu_dollars, gpu_seconds)
+    grams, energy = _times(rates.grams, drawn), _times(rates.dollars, drawn)
+    rent = _times(rates.gpu_dollars, gpu_seconds)
     stated = [cost for cost in (energy, rent) if cost is not None]
     thousands = summary["generated_tokens"] / 1e3
     return {

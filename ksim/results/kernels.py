@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import define
+from attrs import define, frozen
 
 from ksim.flow.timeline import Span
-from ksim.results.arrays import Bools, Floats, Ints, floats, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, shares, sums
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
@@ -38,6 +38,30 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
     for row in rows:  # what nobody knows is null in a file
         row.update((name, None) for name, value in list(row.items()) if isinstance(value, float) and isnan(value))
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+@frozen
+class FamilyShare:
+    """A kernel family, or waiting, with its seconds' share of the run, its joules, and their share of all energy."""
+
+    family: str
+    time: float
+    joules: float
+    static: float
+    energy: float | None
+
+
+def families(kernels: pa.Table) -> list[FamilyShare]:
+    """The rows of `kernel_table` by family, most time first: dynamic and static joules add up to the run's energy."""
+    sums_of = [(name, "sum") for name in ("run_share", "joules", "static_joules")]
+    found = kernels.group_by("family").aggregate(sums_of)
+    found = found.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
+    columns = zip(found["family"].to_pylist(), *(
+        [value or 0.0 for value in found[f"{name}_{how}"].to_pylist()] for name, how in sums_of), strict=True)
+    rows = list(columns)
+    total = sum(joules + static for _, _, joules, static in rows)
+    return [FamilyShare(family, time, joules, static, ratio(joules + static, total))
+            for family, time, joules, static in rows]
 
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
@@ -183,7 +207,8 @@ def _by_step(steps: Steps, lanes: Floats) -> Floats:
 
 
 def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]]:
-    """The rows for the time in which the GPUs did not work: beside *busy* seconds, and *drawn* static joules in them."""
+    """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
+    static joules."""
     stages = floats(history.engines, "stages")
     host = float(history.host_waits @ stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)

@@ -127,7 +127,7 @@ class Result:
         """Draw all figures into *directory*; return the files."""
         from ksim.results.plots import save_plots  # matplotlib takes longer to load than most runs to judge
 
-        return save_plots(self.history, self.occurrences, Path(directory), self.limits)
+        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits)
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True) -> Path:
         """Write the run to *directory*, whole or not at all, and the same bytes for the same run.

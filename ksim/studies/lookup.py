@@ -107,7 +107,7 @@ def grid_of(name: str) -> Grid:
 
 
 def rates_of(stated: Footprint, system: System) -> Rates:
-    """What energy and GPUs of *system* emit and cost; raises UnknownName or DataError for a grid that cannot be read."""
+    """What energy and GPUs of *system* emit and cost; raises UnknownName or DataError for a grid."""
     grams = stated.carbon_intensity if stated.grid is None else grid_of(stated.grid).intensity
     return Rates(
         grams=_each(grams, KWH), dollars=_each(stated.price_per_kwh, KWH),

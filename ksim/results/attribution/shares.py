@@ -1,6 +1,7 @@
 """Whose a step's GPU seconds are: those of decodes, or those of prompts, kernel family by kernel family."""
 
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from attrs import define, frozen
@@ -22,8 +23,12 @@ _OF_PAIRS = "index_topk"
 TOKENS, PAIRS, KEYS = range(3)
 
 
-def sizes(new: int, context: int) -> tuple[int, int, int]:
-    """The tokens, pairs and keys of a sequence with *new* tokens on top of *context* in the cache."""
+#: One number, or many.
+N = TypeVar("N", int, Ints)
+
+
+def sizes(new: N, context: N) -> tuple[N, N, N]:
+    """The tokens, pairs and keys of a sequence with *new* tokens on top of *context* in the cache; of many at once."""
     return new, new * context + new * (new + 1) // 2, context + new
 
 
