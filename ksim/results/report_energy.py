@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
+from ksim.results.arrays import ratio
 from ksim.results.metrics import Summary
 from ksim.results.report_tables import beside, pairs
 from ksim.results.wording import number, percent
@@ -22,8 +23,9 @@ def energy_block(summary: Summary) -> Iterable[RenderableType]:
 def _whole(summary: Summary) -> Iterable[tuple[str, str]]:
     total = summary["energy_joules"]
     yield "kJ of GPUs", number(total / 1e3)
-    for title, key in (("  prefill", "prefill"), ("  decode", "decode"), ("  no step", "idle"), ("static", "static")):
-        yield title, percent(summary[f"{key}_energy_joules"] / total if total else None)
+    parts = {"  prefill": "prefill", "  decode": "decode", "  between steps": "idle", "static": "static"}
+    for title, part in parts.items():
+        yield title, percent(ratio(summary[f"{part}_energy_joules"], total))
     yield "average watts", number(summary["average_watts"])
     yield "tokens/J", number(summary["tokens_per_joule"])
 

@@ -1,5 +1,7 @@
 """A log of three steps and three requests, small enough to know every number of."""
 
+from attrs import evolve
+
 from ksim.flow.batch import Batch
 from ksim.flow.events import (
     Admitted,
@@ -30,6 +32,12 @@ LAPS = (Lap((GEMM, 0), repeat=2),)
 def _timeline(laps: tuple[Lap, ...]) -> Timeline:
     """Half a second: two GEMMs and two attentions; 30 J, 108 FLOP and 16 bytes on each rank."""
     return Timeline.of(laps, [ATTENTION])
+
+
+def sleepy() -> Log:
+    """The same, where GPUs draw 40 W once they have had no work for a quarter of a second: before the first step from
+    0.25 on, before the others for the second half of their gap, and at the end from 4.25 on."""
+    return Log([evolve(ENGINE, sleep_watts=40.0, sleep_after=0.25, reach=0.1)], small().events)
 
 
 def small() -> Log:
