@@ -53,15 +53,12 @@ class FamilyShare:
 
 def families(kernels: pa.Table) -> list[FamilyShare]:
     """The rows of `kernel_table` by family, most time first: dynamic and static joules add up to the run's energy."""
-    sums_of = [(name, "sum") for name in ("run_share", "joules", "static_joules")]
-    found = kernels.group_by("family").aggregate(sums_of)
+    names = ("run_share", "joules", "static_joules")
+    found = kernels.group_by("family").aggregate([(name, "sum") for name in names])
     found = found.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
-    columns = zip(found["family"].to_pylist(), *(
-        [value or 0.0 for value in found[f"{name}_{how}"].to_pylist()] for name, how in sums_of), strict=True)
-    rows = list(columns)
-    total = sum(joules + static for _, _, joules, static in rows)
-    return [FamilyShare(family, time, joules, static, ratio(joules + static, total))
-            for family, time, joules, static in rows]
+    rows = [[row["family"], *(row[f"{name}_sum"] or 0.0 for name in names)] for row in found.to_pylist()]
+    total = sum(joules + static for *_, joules, static in rows)
+    return [FamilyShare(*row, ratio(row[-2] + row[-1], total)) for row in rows]
 
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:

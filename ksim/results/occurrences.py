@@ -73,8 +73,7 @@ class Occurrences:
 
     def drawn(self, weights: Floats | Ints) -> Floats:
         """The joules of each span at the pace of its lanes, every lane counted as often as its weight says."""
-        saved = self.counts(weights * (self.thrifts - 1.0)) * self.column("core_joules")
-        return self.counts(weights) * self.column("joules") + saved
+        return np.asarray(sum(self.counts(weights * lanes) * spans for lanes, spans in self._draws()))
 
     def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
@@ -84,8 +83,12 @@ class Occurrences:
 
     def joules_by_lane(self, groups: Ints, width: int) -> Floats:
         """What the spans of each lane drew on one rank, apart for each of *width* groups: (lanes, width)."""
-        saved = (self.thrifts - 1.0)[:, None] * self.by_lane(groups, self.column("core_joules"), width)
-        return self.by_lane(groups, self.column("joules"), width) + saved
+        return np.asarray(sum(lanes[:, None] * self.by_lane(groups, spans, width) for lanes, spans in self._draws()))
+
+    def _draws(self) -> list[tuple[Floats, Floats]]:
+        """What joules are made of, as in `Timeline.drawn`: factors of lanes and amounts of spans, to be multiplied and
+        added up."""
+        return [(np.ones_like(self.thrifts), self.column("joules")), (self.thrifts - 1.0, self.column("core_joules"))]
 
     def column(self, name: str) -> Floats:
         """Attribute *name* of each span."""

@@ -43,7 +43,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         *_mark_explained(summary),
         _intervals(summary),
         beside(pairs("Throughput", _throughput(summary)), pairs("GPUs", _gpus(summary)),
-                pairs("Cache", _cache(summary))),
+               pairs("Cache", _cache(summary))),
         *energy_block(summary),
         _time_table(kernels),
         _notes(notes),

@@ -1,9 +1,11 @@
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 
 from ksim.flow.events import Log, Stepped
+from ksim.flow.timeline import Lap, Pace, Timeline
 from ksim.results.history import History
 from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
 from ksim.results.metrics import summarise
@@ -100,6 +102,20 @@ def test_joules_split_by_family_add_up_to_those_of_the_steps():
     names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
+
+
+def test_joules_follow_the_clock_of_their_step():
+    """GEMMs take half of the 4 J that are the SMs' in the second of three steps."""
+    timeline = Timeline.of([Lap((evolve(by_hand.GEMM, core_joules=4.0), by_hand.ATTENTION), 2)])
+    log = by_hand.small()
+    log.events = [evolve(event, timelines=(timeline,), paces=(Pace(1.0, 0.5 if event.index == 1 else 1.0),))
+                  if isinstance(event, Stepped) else event for event in log.events]
+    history = History(log)
+    names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
+    assert joules[:, names.index("gemm")] == pytest.approx([20.0, 12.0, 20.0])
+    assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
+    rows = {row["label"]: row for row in table_of(history).to_pylist()}
+    assert rows["qkv"]["joules"] == pytest.approx(52.0)
 
 
 def test_a_run_without_steps_was_idle():
