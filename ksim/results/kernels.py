@@ -53,12 +53,12 @@ class FamilyShare:
 
 def families(kernels: pa.Table) -> list[FamilyShare]:
     """The rows of `kernel_table` by family, most time first: dynamic and static joules add up to the run's energy."""
-    names = ("run_share", "joules", "static_joules")
-    found = kernels.group_by("family").aggregate([(name, "sum") for name in names])
+    found = kernels.group_by("family").aggregate([(name, "sum") for name in ("run_share", "joules", "static_joules")])
     found = found.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
-    rows = [[row["family"], *(row[f"{name}_sum"] or 0.0 for name in names)] for row in found.to_pylist()]
+    rows = [(row["family"], row["run_share_sum"] or 0.0, row["joules_sum"] or 0.0, row["static_joules_sum"] or 0.0)
+            for row in found.to_pylist()]
     total = sum(joules + static for *_, joules, static in rows)
-    return [FamilyShare(*row, ratio(row[-2] + row[-1], total)) for row in rows]
+    return [FamilyShare(*row, ratio(row[2] + row[3], total)) for row in rows]
 
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
