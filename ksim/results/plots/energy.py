@@ -12,13 +12,13 @@ from ksim.results.wording import number, percent
 
 _BINS = 240
 #: So many families are shown, those that draw most; the others together.
-_FAMILIES = 9
+MOST = 9
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 
 
 def energy_figure(history: History, found: list[FamilyShare]) -> Figure:
     """Above, static and dynamic watts per GPU over the run, under the limit; below, the joules of kernel families."""
-    bars = _largest(found)
+    bars = largest(found)
     total = sum(row.joules + row.static for row in found)
     figure = canvas(10, 5.2 + 0.28 * len(bars), "What the energy goes into",
                     f"{number(total / 1e3)} kJ of {history.gpus} GPU{'s' if history.gpus > 1 else ''}, static power"
@@ -29,10 +29,10 @@ def energy_figure(history: History, found: list[FamilyShare]) -> Figure:
     return figure
 
 
-def _largest(found: list[FamilyShare]) -> list[FamilyShare]:
+def largest(found: list[FamilyShare]) -> list[FamilyShare]:
     """The families that draw most, the others as one."""
     ordered = sorted(found, key=lambda row: (-row.joules - row.static, row.family))
-    kept, rest = ordered[:_FAMILIES], ordered[_FAMILIES:]
+    kept, rest = ordered[:MOST], ordered[MOST:]
     if len(rest) < 2:
         return ordered
     together = FamilyShare(f"{len(rest)} others", *(sum(getattr(row, name) or 0.0 for row in rest)
