@@ -15,6 +15,7 @@ class Kind(StrEnum):
     GPUS = "gpus"
     SYSTEMS = "systems"
     MODELS = "models"
+    GRIDS = "grids"
     POLICIES = "policies"
     ADMISSIONS = "admissions"
     EVICTIONS = "evictions"
@@ -31,11 +32,11 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
 
 
 def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:
-    """List the GPUs, systems, models, or plug-ins of a kind."""
+    """List the GPUs, systems, models, grids, or plug-ins of a kind."""
     from ksim.cli.screen import console, table
 
-    header, rows = _gpus() if kind is Kind.GPUS else _systems() if kind is Kind.SYSTEMS else (
-        _models() if kind is Kind.MODELS else _plugins(_PLUGINS[kind]))
+    catalogues = {Kind.GPUS: _gpus, Kind.SYSTEMS: _systems, Kind.MODELS: _models, Kind.GRIDS: _grids}
+    header, rows = catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind])
     listed = table(*header)
     for row in rows:
         listed.add_row(*row)
@@ -74,6 +75,16 @@ def _models() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     return ("name", ">parameters", ">active", ">layers", ">KV cache a token", ">context"), (
         (name, f"{model.parameters() / 1e9:.2f} B", f"{model.active_parameters() / 1e9:.2f} B", str(model.layers),
          f"{model.cache_per_token(Shard()) / 1024:.0f} KiB", str(model.max_length)) for name, model in models.items())
+
+
+def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+    from ksim.studies.lookup import grid_of
+
+    grids = {name: grid_of(name) for name in catalog.entries("grids")}
+    return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (
+        (name, grid.name, f"{grid.intensity:.0f}", str(grid.year), grid.source.partition(",")[0])
+        for name, grid in sorted(grids.items(), key=lambda item: item[1].intensity))
 
 
 def _plugins(folder: str) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

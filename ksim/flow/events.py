@@ -1,7 +1,7 @@
 """What happened: frozen records, the only thing results may read."""
 
 from collections.abc import Iterator
-from math import nan
+from math import inf, nan
 from typing import TypeVar
 
 from attrs import define, field, frozen
@@ -123,7 +123,11 @@ class Stepped(Event):
 
 @frozen
 class EngineBuilt:
-    """What results must know of an engine to judge it: its GPUs, its cache and its peaks (SI units)."""
+    """What results must know of an engine to judge it: its GPUs, its cache and its peaks (SI units).
+
+    A GPU that has had no work for `sleep_after` draws `sleep_watts` until its next step; by default, none ever sleeps.
+    `reach` is how far, relatively, kernels' joules may be off in 9 of 10 cases, 0 where nobody knows.
+    """
 
     engine: int
     name: str
@@ -137,6 +141,10 @@ class EngineBuilt:
     static_watts: float
     memory: float
     weights: float
+    sleep_watts: float = 0.0
+    sleep_after: float = inf
+    limit_watts: float = inf
+    reach: float = 0.0
     #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
     known_clock: float = nan
 

@@ -43,6 +43,10 @@ def optional_quantity(value: float | str | None) -> float | None:
 
 #: Bytes.
 GIB = 2.0**30
+#: Seconds.
+HOUR = 3600.0
+#: Joules.
+KWH = 3.6e6
 
 
 class DType(Enum):

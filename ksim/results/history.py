@@ -9,7 +9,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import EngineBuilt, Event, Log, Stepped
-from ksim.results.arrays import Floats
+from ksim.results.arrays import Floats, each, floats, sums
 from ksim.results.requests import Requests
 from ksim.results.steps import Steps
 
@@ -51,8 +51,33 @@ class History:
 
     @cached_property
     def static_watts(self) -> float:
-        """What all GPUs draw together while they do nothing."""
+        """What all GPUs draw together while they are awake and do nothing."""
         return float(sum(built.static_watts * built.ranks * built.stages for built in self.engines))
+
+    @cached_property
+    def naps(self) -> Floats:
+        """For how many seconds before each step the GPUs of its engine slept."""
+        steps = self.steps
+        return np.maximum(0.0, steps.start - steps.ahead - steps.per_engine("sleep_after"))
+
+    @cached_property
+    def last_naps(self) -> Floats:
+        """For how many seconds the GPUs of each engine slept at the end of the run."""
+        ended = [float(self.steps.ended[self.steps.rows(place)].max(initial=0.0)) for place in range(len(self.engines))]
+        return np.maximum(0.0, self.duration - np.array(ended) - floats(self.engines, "sleep_after"))
+
+    @cached_property
+    def slept_joules(self) -> Floats:
+        """What the GPUs of each engine saved by sleeping."""
+        built = self.engines
+        asleep = sums(self.steps.engine, self.naps, len(built)) + self.last_naps
+        saved = floats(built, "static_watts") - floats(built, "sleep_watts")
+        return np.where(asleep > 0, asleep * saved, 0.0) * each(built, lambda engine: engine.ranks * engine.stages)
+
+    @cached_property
+    def static_joules(self) -> float:
+        """What all GPUs drew in any case, asleep or awake."""
+        return self.static_watts * self.duration - float(self.slept_joules.sum())
 
     @cached_property
     def host_gaps(self) -> Floats:
@@ -64,9 +89,8 @@ class History:
         gaps, steps, waiting_since = np.zeros(len(self.steps)), self.steps, self._oldest_work()
         for place in range(len(self.engines)):
             rows = steps.rows(place)
-            ends = np.concatenate([np.zeros(1), np.maximum.accumulate(steps.end[rows])])[:-1]
             oldest = np.minimum.accumulate(waiting_since[rows][::-1])[::-1]
-            gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(ends, oldest))
+            gaps[rows] = np.maximum(0.0, steps.start[rows] - np.maximum(steps.ahead[rows], oldest))
         return gaps
 
     @cached_property
@@ -90,9 +114,8 @@ class History:
         idle, steps = np.zeros(len(self.steps)), self.steps
         for place in range(len(self.engines)):
             rows = steps.rows(place)
-            ends = np.maximum.accumulate(steps.end[rows])
             following = np.concatenate([(steps.start - self.host_gaps)[rows][1:], [self.duration]])
-            idle[rows] = np.maximum(0.0, following - ends)
+            idle[rows] = np.maximum(0.0, following - steps.ended[rows])
         return idle
 
     @cached_property

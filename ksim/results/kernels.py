@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import define
+from attrs import define, frozen
 
 from ksim.flow.timeline import Span
-from ksim.results.arrays import Bools, Floats, Ints, floats, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, shares, sums
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
@@ -24,13 +24,13 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
 
     Seconds and launches are those of one rank of each pipeline stage, so that all
     rows together last as long as the run, times the stages; FLOP, bytes and
-    joules are those of all GPUs.  docs/glossary.md describes every column.
+    joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes every column.
     """
     columns = kernel_columns(history, occurrences, np.ones(len(history.steps), dtype=bool))
     busy = float(np.sum(columns["seconds"]))
     columns["busy_share"] = shares(columns["seconds"], busy)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*(list(c) for c in columns.values()), strict=True)]
-    rows += _waiting(history, busy)
+    rows += _waiting(history, busy, float(np.sum(columns["static_joules"])))
     total = sum(row["seconds"] for row in rows)
     for row in rows:
         row["run_share"] = row["seconds"] / total if total else None
@@ -38,6 +38,27 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
     for row in rows:  # what nobody knows is null in a file
         row.update((name, None) for name, value in list(row.items()) if isinstance(value, float) and isnan(value))
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+@frozen
+class FamilyShare:
+    """A kernel family, or waiting, with its seconds' share of the run, its joules, and their share of all energy."""
+
+    family: str
+    time: float
+    joules: float
+    static: float
+    energy: float | None
+
+
+def families(kernels: pa.Table) -> list[FamilyShare]:
+    """The rows of `kernel_table` by family, most time first: dynamic and static joules add up to the run's energy."""
+    found = kernels.group_by("family").aggregate([(name, "sum") for name in ("run_share", "joules", "static_joules")])
+    found = found.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
+    rows = [(row["family"], row["run_share_sum"] or 0.0, row["joules_sum"] or 0.0, row["static_joules_sum"] or 0.0)
+            for row in found.to_pylist()]
+    total = sum(joules + static for *_, joules, static in rows)
+    return [FamilyShare(*row, ratio(row[2] + row[3], total)) for row in rows]
 
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
@@ -108,10 +129,12 @@ class _Tally:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
         everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
         columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes")}
-        columns["joules"] = self.total(self.occurrences.drawn(self.which[self.steps.lane_step] * self.steps.lane_ranks))
         ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
-        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks) + self.lanes(self.steps.lane_ranks)
-                                            * column("hidden"))
+        columns["joules"] = self.total(self.occurrences.drawn(ranks))
+        hidden = self.lanes(self.steps.lane_ranks) * column("hidden")
+        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks) + hidden)
+        watts = self.steps.per_engine("static_watts")[self.steps.lane_step]
+        columns["static_joules"] = self.total(self.occurrences.spent(ranks * watts))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
@@ -164,18 +187,37 @@ def seconds_of(history: History, occurrences: Occurrences,
                key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
     """The same by what *key* makes of the kernels."""
     groups, names = occurrences.groups(key)
-    lanes = occurrences.seconds_by_lane(groups, len(names))
-    steps, width = history.steps, len(names)
+    return names, _by_step(history.steps, occurrences.seconds_by_lane(groups, len(names)))
+
+
+def joules_of(history: History, occurrences: Occurrences,
+              key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
+    """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
+    groups, names = occurrences.groups(key)
+    return names, _by_step(history.steps, occurrences.joules_by_lane(groups, len(names))
+                           * history.steps.lane_ranks[:, None])
+
+
+def _by_step(steps: Steps, lanes: Floats) -> Floats:
+    """Add up the lanes of each step: (steps, width) of (lanes, width)."""
+    width = lanes.shape[1]
     cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
-    return names, sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
+    return sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
 
 
-def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
-    """The rows for the time in which the GPUs did not work."""
+def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]]:
+    """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
+    static joules."""
     stages = floats(history.engines, "stages")
     host = float(history.host_waits @ stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)
-    return [{"label": name, "family": name, "seconds": seconds} for name, seconds in ((HOST, host), (IDLE, idle))]
+    steps = history.steps
+    asleep = np.minimum(history.naps, history.host_gaps) * (steps.per_engine("static_watts")
+                                                            - steps.per_engine("sleep_watts"))
+    waited = float((history.host_waits * steps.per_engine("static_watts") - asleep) @ steps.gpus)
+    rest = max(0.0, history.static_joules - drawn - waited)
+    return [{"label": name, "family": name, "seconds": seconds, "static_joules": joules}
+            for name, seconds, joules in ((HOST, host, waited), (IDLE, idle, rest))]
 
 
 _SCHEMA = pa.schema([
@@ -184,7 +226,7 @@ _SCHEMA = pa.schema([
     ("run_share", pa.float64()), ("busy_share", pa.float64()),
     *((f"{bound}_share", pa.float64()) for bound in BOUNDS),
     ("mean_waves", pa.float64()), ("mean_idle_sms", pa.float64()),
-    ("flops", pa.float64()), ("bytes", pa.float64()), ("joules", pa.float64()),
+    ("flops", pa.float64()), ("bytes", pa.float64()), ("joules", pa.float64()), ("static_joules", pa.float64()),
     ("flops_share", pa.float64()), ("bandwidth_share", pa.float64()),
     ("eta", pa.float64()), ("low_seconds", pa.float64()), ("high_seconds", pa.float64()),
     ("extrapolated_share", pa.float64()),

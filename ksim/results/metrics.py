@@ -180,7 +180,7 @@ def _clocks(history: History) -> Summary:
 
 
 def _energy(history: History) -> Summary:
-    static, dynamic = history.static_watts * history.duration, float(history.steps.joules.sum())
+    static, dynamic = history.static_joules, float(history.steps.joules.sum())
     tokens, total = int(history.requests.output.sum()), static + dynamic
     return {
         "generated_tokens": tokens,

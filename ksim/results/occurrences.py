@@ -71,17 +71,25 @@ class Occurrences:
 
     def drawn(self, weights: Floats | Ints) -> Floats:
         """The joules of each span at the pace of its lanes, every lane counted as often as its weight says."""
-        time, energy, power = (floats(self.paces, name) for name in ("time", "energy", "power"))
-        saved = self.counts(weights * (energy - 1.0)) * self.column("core_joules")
-        longer = self.counts(weights * power * (time - 1.0)) * self.column("clocked")
-        busy = (self.counts(weights * (power - 1.0)) + longer) * self.column("busy_joules")
-        return self.counts(weights) * self.column("joules") + saved + busy
+        return np.asarray(sum(self.counts(weights * lanes) * spans for lanes, spans in self._draws()))
 
     def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
         seconds = self.column("seconds")
         slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
         return self.by_lane(groups, seconds, width) + (floats(self.paces, "time") - 1.0)[:, None] * slowed
+
+    def joules_by_lane(self, groups: Ints, width: int) -> Floats:
+        """What the spans of each lane drew on one rank, apart for each of *width* groups: (lanes, width)."""
+        return np.asarray(sum(lanes[:, None] * self.by_lane(groups, spans, width) for lanes, spans in self._draws()))
+
+    def _draws(self) -> list[tuple[Floats, Floats]]:
+        """What joules are made of, as in `Timeline.drawn`: factors of lanes and amounts of spans, to be multiplied and
+        added up."""
+        time, energy, power = (floats(self.paces, name) for name in ("time", "energy", "power"))
+        busy = self.column("busy_joules")
+        return [(np.ones_like(time), self.column("joules")), (energy - 1.0, self.column("core_joules")),
+                (power - 1.0, busy), (power * (time - 1.0), busy * self.column("clocked"))]
 
     def column(self, name: str) -> Floats:
         """Attribute *name* of each span."""

@@ -6,15 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ksim.results.insights import Insight
-from ksim.results.kernels import BOUNDS, HOST, IDLE
+from ksim.results.kernels import BOUNDS, HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+from ksim.results.report_energy import energy_block
+from ksim.results.report_tables import beside, pairs, plain_table
 from ksim.results.wording import number, percent
 
 WIDTH = 80
@@ -41,8 +42,9 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _latency_table(summary),
         *_mark_explained(summary),
         _intervals(summary),
-        _beside(_pairs("Throughput", _throughput(summary)), _pairs("GPUs", _gpus(summary)),
-                _pairs("Energy and cache", _energy(summary))),
+        beside(pairs("Throughput", _throughput(summary)), pairs("GPUs", _gpus(summary)),
+               pairs("Cache", _cache(summary))),
+        *energy_block(summary),
         _time_table(kernels),
         _notes(notes),
     )
@@ -66,12 +68,8 @@ def _headline(summary: Summary, labels: Mapping[str, Any]) -> RenderableType:
     return Padding(text, (1, 0))
 
 
-def _table(**options: Any) -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", **options)
-
-
 def _latency_table(summary: Summary) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("Latency (ms)", min_width=21, no_wrap=True)
     table.add_column("", style="dim", min_width=4)
     statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
@@ -102,21 +100,6 @@ def _intervals(summary: Summary) -> Text:
     return Text(text, style="dim")
 
 
-def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
-    table = _table()
-    table.add_column(title, min_width=15, no_wrap=True)
-    table.add_column("", justify="right", min_width=7, no_wrap=True)
-    for label, value in pairs:
-        table.add_row(label, value)
-    return table
-
-
-def _beside(*tables: Table) -> Table:
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_row(*tables)
-    return row
-
-
 def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "requests/s", number(summary["request_throughput"])
     if summary["request_goodput"] is not None:
@@ -137,9 +120,7 @@ def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "tokens per step", number(summary["mean_batch_tokens"])
 
 
-def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
-    yield "average watts", number(summary["average_watts"])
-    yield "J/output token", number(summary["joules_per_output_token"])
+def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
     yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
     yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
@@ -147,25 +128,27 @@ def _energy(summary: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _time_table(kernels: pa.Table) -> Table:
-    """Kernel families by time, beside waiting and idling."""
-    table = _table()
+    """Kernel families by time, beside waiting and idling, and their shares of the energy."""
+    table = plain_table()
     table.add_column("GPU time", min_width=19, no_wrap=True)
     table.add_column("share", justify="right", min_width=7, no_wrap=True)
     table.add_column("", min_width=_BAR, no_wrap=True)
-    table.add_column("bound by", min_width=19, no_wrap=True)
+    table.add_column("energy", justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
     table.add_column("mostly")
-    families = kernels.group_by("family").aggregate([("run_share", "sum")])
-    families = families.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
-    shares = [(row["family"], row["run_share_sum"] or 0.0) for row in families.to_pylist()]
-    small = [share for family, share in shares if share < _SMALL and family not in _WAITING]
-    for family, share in shares:
-        if family in _WAITING:
-            table.add_row(Text(_WAITING[family], style="dim"), percent(share), bar(share, "grey37"), "", "")
-        elif share >= _SMALL or len(small) == 1:
-            members = kernels.filter(pc.equal(kernels["family"], family)).to_pylist()
-            table.add_row(family, percent(share), *_limits(share, members))
+    rows = families(kernels)
+    small = [row for row in rows if row.time < _SMALL and row.family not in _WAITING]
+    for row in rows:
+        if row.family in _WAITING:
+            table.add_row(Text(_WAITING[row.family], style="dim"), percent(row.time), bar(row.time, "grey37"),
+                          percent(row.energy))
+        elif row.time >= _SMALL or len(small) == 1:
+            members = kernels.filter(pc.equal(kernels["family"], row.family)).to_pylist()
+            drawn, *limits = _limits(row.time, members)
+            table.add_row(row.family, percent(row.time), drawn, percent(row.energy), *limits)
     if len(small) > 1:
-        table.add_row(f"{len(small)} others", percent(sum(small)), bar(sum(small), "grey58"), "", "")
+        time, energy = sum(row.time for row in small), sum(row.energy or 0.0 for row in small)
+        table.add_row(f"{len(small)} others", percent(time), bar(time, "grey58"), percent(energy))
     return table
 
 

@@ -15,7 +15,10 @@ from ksim.flow.events import Log
 from ksim.foundation import collector
 from ksim.results import run_directory
 from ksim.results.attribution import attribution_table
+from ksim.results.attribution.energy import Energy
 from ksim.results.console import vllm_block
+from ksim.results.energy import energy
+from ksim.results.footprint import Rates, footprint
 from ksim.results.history import History
 from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
@@ -37,7 +40,7 @@ class Result:
     summary; where they have a `max_concurrency`, the loop was closed, which no
     queue can grow in; *limits* are the latency targets that goodput asks for; *scenario*
     is the text that `save` keeps beside the results, *remarks* what the user
-    should hear of how the workload was read.
+    should hear of how the workload was read; *rates* say what energy emits and costs.
     """
 
     log: Log
@@ -45,12 +48,14 @@ class Result:
     limits: Limits = field(factory=Limits)
     scenario: str = ""
     remarks: Sequence[str] = ()
+    rates: Rates = Rates()
 
     @cached_property
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md says what each means."""
         targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit for name, limit in self._targets()}
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
+        measured |= {**energy(self.energy), **footprint(measured, self.rates)}
         assert not self.labels.keys() & (targets.keys() | measured.keys()), "a label must not hide a measurement"
         # JSON has no infinity; vLLM writes an unlimited request rate as this word.
         labels = {name: "inf" if label == math.inf else label for name, label in self.labels.items()}
@@ -59,7 +64,7 @@ class Result:
     @cached_property
     def requests(self) -> pa.Table:
         """One row per request."""
-        return request_table(self.history)
+        return request_table(self.history, self.energy)
 
     @cached_property
     def steps(self) -> pa.Table:
@@ -75,6 +80,11 @@ class Result:
     def attribution(self) -> pa.Table:
         """Where the time of each completed request went: one row per request."""
         return attribution_table(self.history, self.occurrences)
+
+    @cached_property
+    def energy(self) -> Energy:
+        """Whose the run's joules are."""
+        return Energy(self.history, self.occurrences)
 
     @cached_property
     def insights(self) -> list[Insight]:
@@ -117,7 +127,7 @@ class Result:
         """Draw all figures into *directory*; return the files."""
         from ksim.results.plots import save_plots  # matplotlib takes longer to load than most runs to judge
 
-        return save_plots(self.history, self.occurrences, Path(directory), self.limits)
+        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits)
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True) -> Path:
         """Write the run to *directory*, whole or not at all, and the same bytes for the same run.

@@ -1,5 +1,7 @@
 """Quantities over time: how many wait and run, how full the caches are, how much power is drawn."""
 
+from collections.abc import Callable
+
 import numpy as np
 from attrs import frozen
 
@@ -94,16 +96,36 @@ def kv_usage(history: History) -> Series:
 
 
 def engine_power(history: History, place: int) -> Series:
-    """Watts drawn by the GPUs of one engine: static power all along, and on top what its steps add."""
+    """Watts drawn by the GPUs of one engine: static power, less while they sleep, and on top what its steps add."""
+    steps, rows = history.steps, history.steps.rows(place)
+    static, dynamic = static_power(history, place), steps.dynamic_watts[rows]
+    times = np.concatenate([static.times, steps.start[rows], steps.end[rows]])
+    return Series.of_changes(times, np.concatenate([np.diff(static.values, prepend=0.0), dynamic, -dynamic]))
+
+
+def static_power(history: History, place: int) -> Series:
+    """Watts drawn by the GPUs of one engine in any case."""
     steps, built, rows = history.steps, history.engines[place], history.steps.rows(place)
-    static, dynamic = built.static_watts * built.ranks * built.stages, steps.dynamic_watts[rows]
-    times = np.concatenate([[0.0], steps.start[rows], steps.end[rows]])
-    return Series.of_changes(times, np.concatenate([[static], dynamic, -dynamic]))
+    gpus = built.ranks * built.stages
+    naps = np.append(history.naps[rows], history.last_naps[place])
+    ends = np.append(steps.start[rows], history.duration)[naps > 0]
+    saved = np.full(len(ends), (built.static_watts - built.sleep_watts) * gpus)
+    times = np.concatenate([[0.0], ends - naps[naps > 0], ends])
+    return Series.of_changes(times, np.concatenate([[built.static_watts * gpus], -saved, saved]))
 
 
 def power(history: History) -> Series:
     """Watts drawn by all GPUs."""
-    engines = [engine_power(history, place) for place in range(len(history.engines))]
+    return _added(history, engine_power)
+
+
+def all_static_power(history: History) -> Series:
+    """Watts drawn by all GPUs in any case."""
+    return _added(history, static_power)
+
+
+def _added(history: History, of_engine: Callable[[History, int], Series]) -> Series:
+    engines = [of_engine(history, place) for place in range(len(history.engines))]
     times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
     changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
     return Series.of_changes(times, changes)

@@ -104,6 +104,28 @@ class Steps:
         return self.blocks / np.maximum(self.per_engine("kv_blocks"), 1)
 
     @cached_property
+    def ended(self) -> Floats:
+        """By when each step and those ahead of it on its engine have ended."""
+        ended = np.zeros(len(self))
+        for place in range(len(self.engines)):
+            ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
+        return ended
+
+    @cached_property
+    def ahead(self) -> Floats:
+        """By when those ahead of each step have."""
+        ahead = np.zeros(len(self))
+        for place in range(len(self.engines)):
+            rows = self.rows(place)
+            ahead[rows] = np.concatenate([np.zeros(1), self.ended[rows]])[:-1]
+        return ahead
+
+    @cached_property
+    def begun(self) -> Floats:
+        """When the time begins that is each step's alone; it lasts until it has `ended`."""
+        return np.minimum(np.maximum(self.start, self.ahead), self.ended)
+
+    @cached_property
     def gpu_seconds(self) -> Floats:
         """How long GPUs work on each step, added up over its GPUs."""
         return sums(self.lane_step, self.lane_seconds * self.lane_ranks, len(self))

@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 
 from ksim.results.arrays import Floats, floats, ints
+from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 
 
-def request_table(history: History) -> pa.Table:
+def request_table(history: History, energy: Energy) -> pa.Table:
     """One row per request in the order of arrival, null where something did not happen; times in seconds."""
-    requests = history.requests
+    requests, (to_first, after) = history.requests, energy.requests.T
     medians, peaks = requests.gap_medians_and_peaks
     asked = requests.requests
     engines = np.append(ints(history.engines, "engine"), -1)
@@ -29,6 +30,8 @@ def request_table(history: History) -> pa.Table:
         "itl_p50_s": _nullable(medians),
         "itl_max_s": _nullable(peaks),
         "e2e_s": _nullable(requests.e2e),
+        "joules": _nullable(to_first + after),
+        "joules_to_first_token": _nullable(to_first),
         "preemptions": requests.preemptions,
         "status": pa.array(requests.status, pa.string()),
         "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),

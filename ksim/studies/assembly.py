@@ -1,7 +1,7 @@
 """From a scenario to engines: everything that it names, built and wired."""
 
 from collections.abc import Callable
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import simpy
@@ -22,6 +22,7 @@ from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.results.footprint import Rates
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.governors import Supervised, checked
@@ -43,6 +44,7 @@ from ksim.studies.lookup import (
     oracle_choice,
     plugin,
     policy_of,
+    rates_of,
     system_of,
 )
 from ksim.studies.routing import routing_of
@@ -63,6 +65,7 @@ class Site:
     host: Host
     version: EngineVersion
     routing: Routing = Routing()
+    rates: Rates = Rates()
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
@@ -79,7 +82,8 @@ class Site:
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
         return cls(resolved, model, gpu, system, network, _priced(plugin("cost.oracles", oracle), version),
-                   host_of(scenario.host), version, routing_of(scenario.routing, model))
+                   host_of(scenario.host), version, routing_of(scenario.routing, model),
+                   rates_of(scenario.energy, system))
 
     @property
     def shards(self) -> list[Shard]:
@@ -175,10 +179,23 @@ def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
 
 def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
     gpu, serve = site.gpu, site.scenario.serve
+    sleep_watts, sleep_after = _sleep(site)
     return EngineBuilt(
         engine=number, name=f"engine{number}", gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
         peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
-        known_clock=_known_clock(gpu),
+        sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=site.scenario.power.cap or gpu.power.limit,
+        reach=gpu.power.reach, known_clock=_known_clock(gpu),
     )
+
+
+def _sleep(site: Site) -> tuple[float, float]:
+    """What a GPU that sleeps draws, and after how long without work it does; awake for ever where nothing is asked."""
+    after, watts = site.scenario.energy.sleep_after, site.gpu.power.sleep
+    if after is None:
+        return site.gpu.power.idle, inf
+    if watts is None:
+        raise ConfigError("energy.sleep_after", f"{site.gpu.name} has no [power] sleep, the watts that it draws asleep;"
+                                                " state them in a data file of your own, or leave this out")
+    return watts, after

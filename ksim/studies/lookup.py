@@ -10,8 +10,11 @@ from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.foundation.units import HOUR, KWH
+from ksim.results.footprint import Rates
 from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.specs.engine import EngineVersion
+from ksim.specs.footprint import Footprint, Grid
 from ksim.specs.hardware import Gpu, System, Transport
 from ksim.specs.host import Host
 
@@ -102,6 +105,24 @@ def host_of(name: str) -> Host:
     if "like" in table:
         table = _over(catalog.load("hosts", table.pop("like")), table)
     return structure(Host, table, f"host {name}")
+
+
+def grid_of(name: str) -> Grid:
+    return structure(Grid, catalog.load("grids", name), f"grid {name}")
+
+
+def rates_of(stated: Footprint, system: System) -> Rates:
+    """What energy and GPUs of *system* emit and cost; raises UnknownName or DataError for a grid."""
+    grams = stated.carbon_intensity if stated.grid is None else grid_of(stated.grid).intensity
+    return Rates(
+        grams=_each(grams, KWH), dollars=_each(stated.price_per_kwh, KWH),
+        gpu_dollars=_each(stated.price_per_gpu_hour, HOUR), pue=stated.pue,
+        beside=stated.host_watts / system.gpus_per_node + stated.nic_watts,
+    )
+
+
+def _each(rate: float | None, unit: float) -> float | None:
+    return None if rate is None else rate / unit
 
 
 def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,15 @@ from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import EngineSettings, Slo
+from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings
 from ksim.workload.workload import Workload
 
 #: Keys that name files, which a scenario gives relative to its own place; of the catalogue's, if they end like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
-_PATHS = (*((key,) for key in _CATALOGUE), ("oracle", "path"), ("routing", "path"), ("workload", "replay", "path"),
-          ("workload", "synthetic", "prompt", "path"), ("workload", "synthetic", "output", "path"))
+_PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
+          ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
+          ("workload", "synthetic", "output", "path"))
 
 #: The algorithms of NCCL, vLLM, PyTorch and DeepEP.
 COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "deepep")
@@ -34,7 +36,8 @@ class Scenario:
     release whose behaviour and defaults are simulated.  Without an `oracle`,
     kernels are priced by what was `measured` on the GPU, or, where it has no
     profile, by what was `learned` on others.  `routing` says how popular a
-    mixture's experts are (studies/routing.py), `power` what GPUs keep to.  Plug-ins are
+    mixture's experts are (studies/routing.py), `power` what GPUs keep to, `energy`
+    what the run's energy is counted with, emits and costs (specs/footprint.py).  Plug-ins are
     names, tables with a name and options, or ``package.module:Class``.
     """
 
@@ -52,6 +55,7 @@ class Scenario:
     host: str = "default"
     slo: Slo = Slo()
     power: PowerSettings = PowerSettings()
+    energy: Footprint = Footprint()
     detail: str = field(default="step", validator=in_(("step", "kernel")))
     seed: int = field(default=0, validator=ge(0))
 
@@ -117,6 +121,6 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             holder = holder[key]
         else:
             value = holder.get(keys[-1])
-            if isinstance(value, str) and (keys[0] not in _CATALOGUE or catalog.is_file(value)):
+            if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value)):
                 holder[keys[-1]] = str((folder / value).resolve())
     return rooted

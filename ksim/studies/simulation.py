@@ -33,7 +33,8 @@ def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = l
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
-    return Result(log, _labels(scenario), _limits(scenario), scenario.to_toml(), ledger.remarks() if ledger else ())
+    return Result(log, _labels(scenario), _limits(scenario), scenario.to_toml(), ledger.remarks() if ledger else (),
+                  site.rates)
 
 
 def _labels(scenario: Scenario) -> dict[str, str | int | float | bool | None]:

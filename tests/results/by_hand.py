@@ -44,6 +44,12 @@ def overlapped() -> Log:
     return Log([ENGINE], [Stepped(2.5, 4, 0, 1.0, 1.0, 1.0, 2.0, 2.5, Batch.of((6, 4)), 0, 1, 1, (timeline,))])
 
 
+def sleepy() -> Log:
+    """The same, where GPUs draw 40 W once they have had no work for a quarter of a second: before the first step from
+    0.25 on, before the others for the second half of their gap, and at the end from 4.25 on."""
+    return Log([evolve(ENGINE, sleep_watts=40.0, sleep_after=0.25, reach=0.1)], small().events)
+
+
 def small() -> Log:
     """Request 7 gets three tokens, 8 gets one, 9 is rejected.
 

@@ -1,5 +1,8 @@
 """Any log: fabricated runs of many shapes, whole or cut short."""
 
+from math import inf
+
+from attrs import evolve
 from hypothesis import strategies as st
 
 from ksim.flow.events import Log
@@ -19,5 +22,7 @@ def logs(draw: st.DrawFn) -> Log:
         preempt_every=draw(st.sampled_from([0, 5])),
         seats=draw(st.sampled_from([2, 64])),
     )
+    after, reach = draw(st.sampled_from([inf, inf, 0.0, 0.01, 0.5])), draw(st.sampled_from([0.0, 0.25]))
+    whole.engines = [evolve(built, sleep_watts=60.0, sleep_after=after, reach=reach) for built in whole.engines]
     share = draw(st.sampled_from([1.0, 1.0, 0.5]))
     return fabricate.cut(whole, share * whole.events[-1].time)

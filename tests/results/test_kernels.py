@@ -1,11 +1,14 @@
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 
 from ksim.flow.events import Log, Stepped
+from ksim.flow.timeline import Lap, Pace, Timeline
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, kernel_table, seconds_by
+from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
+from ksim.results.metrics import summarise
 from ksim.results.occurrences import Occurrences
 
 from . import by_hand, fabricate
@@ -22,8 +25,8 @@ def test_kernels_of_the_small_log():
         "label": "qkv", "family": "gemm", "launches": 6, "seconds": 0.6, "hidden_seconds": 0.0, "gpu_seconds": 1.2,
         "run_share": 0.6 / 4.5, "busy_share": 0.4, "compute_share": 1.0, "memory_share": 0.0, "launch_share": 0.0,
         "communication_share": 0.0, "mean_waves": 1.5, "mean_idle_sms": 0.5, "flops": 600.0, "bytes": 24.0,
-        "joules": 60.0, "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5, "low_seconds": 0.48,
-        "high_seconds": 0.72, "extrapolated_share": 0.0, "shapes": 1, "heaviest_shape": "8x8",
+        "joules": 60.0, "static_joules": 120.0, "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5,
+        "low_seconds": 0.48, "high_seconds": 0.72, "extrapolated_share": 0.0, "shapes": 1, "heaviest_shape": "8x8",
         "heaviest_launch": "128x128", "source": "sweep",
     })
     assert rows["attention"]["launches"] == 6
@@ -32,6 +35,15 @@ def test_kernels_of_the_small_log():
     assert rows["host"]["seconds"] == pytest.approx(1.5)
     assert rows["idle"]["seconds"] == pytest.approx(1.5)
     assert rows["host"]["busy_share"] is None
+    assert (rows["host"]["static_joules"], rows["idle"]["static_joules"]) == pytest.approx((300.0, 300.0))
+
+
+def test_joules_of_the_small_log_asleep():
+    """GPUs wait for the CPU for half a second before each step, and sleep for all of the first, and half of the others;
+    there is nothing to do up to 1.0 and from 4.0."""
+    rows = {row["label"]: row for row in table_of(History(by_hand.sleepy())).to_pylist()}
+    assert rows["host"]["static_joules"] == pytest.approx(0.5 * 200 + 1.0 * 80)
+    assert rows["idle"]["static_joules"] == pytest.approx(0.5 * 200 + 1.0 * 80)
 
 
 def test_what_is_hidden_beside_another_kernel_takes_no_time_and_all_of_its_energy():
@@ -75,6 +87,9 @@ def test_all_time_is_accounted_for(log):
     table = table_of(history)
     stages = sum(built.stages for built in history.engines)
     assert pc.sum(table["seconds"]).as_py() == pytest.approx(stages * history.duration)
+    energy = summarise(history)["energy_joules"]
+    assert sum(row.joules + row.static for row in families(table)) == pytest.approx(energy)
+    assert all(row.static >= 0 for row in families(table))
     if history.duration:
         assert pc.sum(table["run_share"]).as_py() == pytest.approx(1.0)
     if len(history.steps):
@@ -91,6 +106,27 @@ def test_steps_split_by_family_add_up_to_the_steps():
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     expected = [sum(lane.seconds for lane in step.timelines) for step in history.steps.events]
     assert seconds.sum(axis=1) == pytest.approx(expected)
+
+
+def test_joules_split_by_family_add_up_to_those_of_the_steps():
+    history = History(fabricate.log(count=30, ranks=2, stages=2))
+    names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
+    assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
+    assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
+
+
+def test_joules_follow_the_clock_of_their_step():
+    """GEMMs take half of the 4 J that are the SMs' in the second of three steps."""
+    timeline = Timeline.of([Lap((evolve(by_hand.GEMM, core_joules=4.0), by_hand.ATTENTION), 2)])
+    log = by_hand.small()
+    log.events = [evolve(event, timelines=(timeline,), paces=(Pace(1.0, 0.5 if event.index == 1 else 1.0),))
+                  if isinstance(event, Stepped) else event for event in log.events]
+    history = History(log)
+    names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
+    assert joules[:, names.index("gemm")] == pytest.approx([20.0, 12.0, 20.0])
+    assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
+    rows = {row["label"]: row for row in table_of(history).to_pylist()}
+    assert rows["qkv"]["joules"] == pytest.approx(52.0)
 
 
 def test_a_run_without_steps_was_idle():

@@ -65,6 +65,12 @@ def test_counters_go_forward(log):
     assert all(times == sorted(times) for times in tracks.values())
 
 
+def test_watts_of_the_small_log_fall_while_its_gpus_sleep():
+    watts = [(event["ts"] / 1e6, event["args"]["value"]) for event in load(by_hand.sleepy())["traceEvents"]
+             if event["name"] == "watts"]
+    assert watts[:5] == [(0.0, 200), (0.25, 80), (1.5, 320), (2.0, 200), (2.25, 80)]
+
+
 def test_kernels_of_the_small_log():
     events = load(by_hand.small())["traceEvents"]
     tracks, names = slices(events), {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}

@@ -4,9 +4,11 @@ import pytest
 from PIL import Image
 
 from ksim.results.history import History
+from ksim.results.kernels import FamilyShare
 from ksim.results.occurrences import Occurrences
 from ksim.results.plots import plot_trace
 from ksim.results.plots.composition import composition
+from ksim.results.plots.energy import MOST, largest
 from ksim.results.plots.style import PALETTE, looks
 
 from . import fabricate
@@ -20,6 +22,15 @@ def test_composition_adds_up_to_the_steps():
     assert data.steps.sum() == len(history.steps)
     total = (data.seconds.sum(axis=1) * data.steps).sum()
     assert total == pytest.approx((history.steps.end - history.steps.start + history.host_gaps).sum())
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, 3), (MOST, MOST), (MOST + 1, MOST + 1), (MOST + 5, MOST + 1)])
+def test_families_that_draw_little_are_shown_together(count, shown):
+    found = [FamilyShare(f"kernel{i}", 0.0, 1.0 + i, 0.5, 0.01 * i) for i in range(count)]
+    bars = largest(found)
+    assert len(bars) == shown and bars[0] == found[-1]
+    for name in ("joules", "static", "energy"):
+        assert sum(getattr(bar, name) for bar in bars) == pytest.approx(sum(getattr(row, name) for row in found))
 
 
 @pytest.mark.parametrize("arrivals", [np.cumsum(np.random.default_rng(0).exponential(1, 200)), np.zeros(200)])

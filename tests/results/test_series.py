@@ -4,7 +4,7 @@ import pytest
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Log, Preempted, Stepped
 from ksim.flow.request import Request
 from ksim.results.history import History
-from ksim.results.series import Series, kv_usage, power, running, waiting
+from ksim.results.series import Series, all_static_power, kv_usage, power, running, waiting
 
 from . import by_hand, fabricate
 
@@ -30,6 +30,14 @@ def test_an_empty_series_is_zero():
 def test_power_of_the_small_log_is_static_outside_of_steps():
     watts = power(History(by_hand.small()))
     assert watts.at(np.array([0.5, 1.75, 2.25, 2.75, 4.25])) == pytest.approx([200, 320, 200, 320, 200])
+
+
+def test_gpus_of_the_small_log_sleep_between_steps():
+    history = History(by_hand.sleepy())
+    times = np.array([0.2, 0.5, 1.75, 2.2, 2.3, 2.75, 4.2, 4.4])
+    assert power(history).at(times) == pytest.approx([200, 80, 320, 200, 80, 320, 200, 80])
+    assert all_static_power(history).at(times) == pytest.approx([200, 80, 200, 200, 80, 200, 200, 80])
+    assert power(history).integral(np.array([4.5]))[0] == pytest.approx(1080 - 2.0 * 120)
 
 
 def test_cache_of_the_small_log_is_empty_when_idle():

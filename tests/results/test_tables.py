@@ -6,22 +6,26 @@ import pytest
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.timeline import Pace
 from ksim.results.history import History
-from ksim.results.metrics import summarise
-from ksim.results.tables import request_table, step_table
+from ksim.results.result import Result
+from ksim.results.tables import step_table
 
 from . import by_hand, fabricate
 
 
 def test_requests_of_the_small_log():
-    first, second, refused = request_table(History(by_hand.small())).to_pylist()
+    first, second, refused = Result(by_hand.small()).requests.to_pylist()
     assert first == pytest.approx({
         "id": 7, "engine": 4, "arrival_s": 1.0, "prompt_tokens": 10, "output_tokens": 3, "cached_tokens": 4,
         "queue_s": 0.0, "ttft_s": 1.25, "tpot_s": 1.125, "itl_p50_s": 1.125, "itl_max_s": 1.25, "e2e_s": 3.5,
+        # GEMMs draw 60 J a step, shared by tokens, attention 100 J, shared by keys; the second request prefills in the
+        # second of three steps.
+        "joules": 320 + 60 / 21 + 100 * 11 / 31, "joules_to_first_token": 160.0,
         "preemptions": 0, "status": "completed", "reason": None, "session": "chat", "tenant": "", "priority": 0,
     })
     assert (second["queue_s"], second["tpot_s"], second["itl_max_s"], second["priority"]) == (0.125, None, None, 2)
     assert (refused["status"], refused["reason"], refused["engine"]) == ("rejected", "too long", None)
-    assert refused["ttft_s"] is refused["queue_s"] is refused["cached_tokens"] is None
+    assert second["joules"] == second["joules_to_first_token"] == pytest.approx(60 * 20 / 21 + 100 * 20 / 31)
+    assert refused["ttft_s"] is refused["queue_s"] is refused["cached_tokens"] is refused["joules"] is None
 
 
 def test_steps_of_the_small_log():
@@ -52,7 +56,7 @@ def test_host_gaps_begin_with_the_work_not_with_the_last_step():
 
 
 def test_a_cut_run_has_unfinished_requests():
-    table = request_table(History(fabricate.cut(by_hand.small(), 3.25)))
+    table = Result(fabricate.cut(by_hand.small(), 3.25)).requests
     assert table["status"].to_pylist() == ["unfinished", "completed", "rejected"]
     assert table["e2e_s"].to_pylist() == pytest.approx([None, 1.125, None])
 
@@ -61,15 +65,15 @@ def test_a_run_of_tokens_may_leave_steps_out():
     """With several batches in flight, a request's tokens come from every other step."""
     log = by_hand.small()
     log.events = [attrs.evolve(event, every=2) if isinstance(event, Emitted) else event for event in log.events]
-    first, second, _ = request_table(History(log)).to_pylist()
+    first, second, _ = Result(log).requests.to_pylist()
     assert (first["output_tokens"], first["ttft_s"], first["tpot_s"]) == (2, 1.25, 2.25)
     assert (second["output_tokens"], second["ttft_s"]) == (1, 1.125)
 
 
 def test_median_and_largest_gap_are_each_requests_own():
-    history = History(fabricate.log())
-    requests = history.requests
-    for row, values in enumerate(request_table(history).to_pylist()):
+    result = Result(fabricate.log())
+    requests = result.history.requests
+    for row, values in enumerate(result.requests.to_pylist()):
         gaps = sorted(np.diff(requests.tokens[requests.first[row]: requests.first[row + 1]]).tolist())
         if gaps:
             middle = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
@@ -77,11 +81,12 @@ def test_median_and_largest_gap_are_each_requests_own():
 
 
 def test_tables_and_summary_agree():
-    history = History(fabricate.log(count=80, engines=2, ranks=2, rate=100, preempt_every=7))
-    requests, steps, summary = request_table(history), step_table(history), summarise(history)
+    result = Result(fabricate.log(count=80, engines=2, ranks=2, rate=100, preempt_every=7))
+    history, requests, steps, summary = result.history, result.requests, result.steps, result.summary
     assert requests.num_rows == len(history.events[Arrived])
     assert steps.num_rows == len(history.events[Stepped]) == summary["steps"]
     assert pc.sum(requests["output_tokens"]).as_py() == summary["generated_tokens"] == pc.sum(steps["samples"]).as_py()
     assert pc.sum(requests["preemptions"]).as_py() == summary["preemptions"] > 0
     assert pc.sum(steps["joules"]).as_py() == pytest.approx(summary["dynamic_energy_joules"])
+    assert pc.mean(requests["joules"]).as_py() == pytest.approx(summary["mean_energy_per_request_joules"])
     assert pc.mean(requests["ttft_s"]).as_py() * 1e3 == pytest.approx(summary["mean_ttft_ms"])

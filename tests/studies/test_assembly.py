@@ -25,6 +25,7 @@ def site(**changes):
     ({"system": "hgx-h2000"}, "no system named 'hgx-h2000'"),
     ({"oracle": "wave"}, "no oracle named 'wave'; did you mean 'waves'?"),
     ({"collectives": ["rings"]}, "no collective named 'rings'; did you mean 'ring'?"),
+    ({"energy": {"grid": "us-calso"}}, "no grid named 'us-calso'; did you mean 'us-caiso'?"),
     ({"host": "defalt"}, "no host named 'defalt'; did you mean 'default'?"),
 ])
 def test_an_unknown_name_is_answered_with_the_nearest(changes, message):
@@ -64,6 +65,26 @@ def test_a_gpu_of_ones_own_is_one_file(tmp_path):
     built = site(gpu=str(tmp_path / "mine.toml"))
     assert (built.gpu.name, built.system.name) == ("H200 of mine", site().system.name)
     assert Site.of(built.scenario).gpu == built.gpu
+
+
+def built(**changes):
+    env, log = simpy.Environment(), Log()
+    build(site(**changes), env, log, lambda: None)
+    return log.engines[0]
+
+
+def test_engines_say_what_their_gpus_draw():
+    power = site().gpu.power
+    awake, asleep = built(), built(energy={"sleep_after": "2 s"})
+    assert (awake.static_watts, awake.limit_watts, awake.reach) == (power.idle, power.limit, power.reach)
+    assert awake.sleep_after == float("inf")
+    assert (asleep.sleep_watts, asleep.sleep_after) == (power.sleep, 2.0)
+
+
+def test_a_gpu_of_which_nobody_knows_what_it_draws_asleep_stays_awake():
+    assert built(gpu="h100").sleep_after == float("inf")
+    with pytest.raises(ConfigError, match=r"energy.sleep_after: H100 SXM.* has no \[power\] sleep"):
+        built(gpu="h100", energy={"sleep_after": 1})
 
 
 def test_tensor_parallelism_must_divide_the_heads():

@@ -34,24 +34,14 @@ class Activity:
     def _steps(self) -> Steps:
         return self.history.steps
 
-    @cached_property
-    def _ended(self) -> tuple[Floats, Floats]:
-        """By when each step and those ahead of it have ended, and by when those ahead have."""
-        ends, ahead = np.zeros(len(self._steps)), np.zeros(len(self._steps))
-        for place in range(len(self.history.engines)):
-            rows = self._steps.rows(place)
-            ends[rows] = np.maximum.accumulate(self._steps.end[rows])
-            ahead[rows] = np.concatenate([np.zeros(1), ends[rows]])[:-1]
-        return ends, ahead
-
     @property
     def ends(self) -> Floats:
-        return self._ended[0]
+        return self._steps.ended
 
-    @cached_property
+    @property
     def begins(self) -> Floats:
         """When the GPUs' time of each step begins."""
-        return np.minimum(np.maximum(self._steps.start, self._ended[1]), self.ends)
+        return self._steps.begun
 
     @cached_property
     def launches(self) -> Floats:
@@ -73,9 +63,9 @@ class Activity:
     @cached_property
     def _of_steps(self) -> Floats:
         """How long the engine does what in each step, the host's time before it included: (steps, activities)."""
-        scheduled = np.clip(self._steps.scheduled, self._ended[1], self.begins)
+        scheduled = np.clip(self._steps.scheduled, self._steps.ahead, self.begins)
         found = np.zeros((len(self._steps), DECODES + len(self.shares.families)))
-        found[:, UPDATE] = scheduled - self._ended[1]
+        found[:, UPDATE] = scheduled - self._steps.ahead
         found[:, SCHEDULE] = self.begins - scheduled
         found[:, LAUNCH] = self.launches
         found[:, PROMPTS] = self.prompts.sum(axis=1)
@@ -90,7 +80,7 @@ class Activity:
         pieces[:, 0, UPDATE] = amounts[:, UPDATE]
         pieces[:, 1, SCHEDULE] = amounts[:, SCHEDULE]
         pieces[:, 2, LAUNCH:] = amounts[:, LAUNCH:]
-        knots = np.stack([self._ended[1][rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
+        knots = np.stack([self._steps.ahead[rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
         heights = np.cumsum(pieces.reshape(-1, amounts.shape[1]), axis=0)
         return np.append(0.0, knots.ravel()), np.concatenate([np.zeros_like(heights[:1]), heights]) if len(
             heights) else np.zeros((1, amounts.shape[1]))

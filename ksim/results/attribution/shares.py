@@ -1,13 +1,14 @@
 """Whose a step's GPU seconds are: those of decodes, or those of prompts, kernel family by kernel family."""
 
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from attrs import define, frozen
 
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span
-from ksim.results.arrays import Floats, Ints, each, shares
+from ksim.results.arrays import Floats, Ints, each, ints, shares
 from ksim.results.history import History
 from ksim.results.kernels import seconds_of
 from ksim.results.occurrences import Occurrences
@@ -22,8 +23,12 @@ _OF_PAIRS = "index_topk"
 TOKENS, PAIRS, KEYS = range(3)
 
 
-def sizes(new: int, context: int) -> tuple[int, int, int]:
-    """The tokens, pairs and keys of a sequence with *new* tokens on top of *context* in the cache."""
+#: One number, or many.
+N = TypeVar("N", int, Ints)
+
+
+def sizes(new: N, context: N) -> tuple[N, N, N]:
+    """The tokens, pairs and keys of a sequence with *new* tokens on top of *context* in the cache; of many at once."""
     return new, new * context + new * (new + 1) // 2, context + new
 
 
@@ -73,11 +78,10 @@ class Shares:
     @cached_property
     def prompts(self) -> Floats:
         """Which share of each part the chunks of each step have: (steps, parts)."""
-        chunks = self._chunks.astype(np.float64)
-        return shares(chunks, self._totals)[:, self.by]
+        return shares(self.chunks.astype(np.float64), self.totals)[:, self.by]
 
     @cached_property
-    def _chunks(self) -> Ints:
+    def chunks(self) -> Ints:
         """Tokens, pairs and keys of the chunks of each step: (steps, 3)."""
         found = np.zeros((len(self.history.steps), 3), dtype=np.int64)
         for row, step in enumerate(self.history.steps.events):
@@ -86,25 +90,18 @@ class Shares:
         return found
 
     @cached_property
-    def _totals(self) -> Ints:
-        """The same of all sequences, in steps that have chunks; the others are not looked at."""
-        totals = self._chunks.copy()
-        for row in np.flatnonzero(totals[:, TOKENS]).tolist():
-            totals[row] += _of_contexts(self.history.steps.events[row].batch)
-        return totals
+    def totals(self) -> Ints:
+        """The same of all sequences of each step."""
+        steps = self.history.steps
+        keys = ints(steps.events, "batch.contexts.total") + steps.decodes
+        return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
 
     def of(self, row: int, new: int, context: int) -> Floats:
         """Which share of each part of step *row* is that of *new* tokens on top of *context* tokens."""
-        batch = self.history.steps.events[row].batch
-        totals = self._totals[row] if batch.chunks else np.array(_of_contexts(batch))
-        return np.asarray(np.minimum(1.0, np.array(sizes(new, context))[self.by] / np.maximum(totals, 1)[self.by]))
+        own = np.array(sizes(new, context))[self.by]
+        return np.asarray(np.minimum(1.0, own / np.maximum(self.totals[row], 1)[self.by]))
 
 
 def _of_chunks(batch: Batch) -> tuple[int, ...]:
     return tuple(map(sum, zip(*(sizes(new, context) for new, context in batch.chunks), strict=True)))
 
-
-def _of_contexts(batch: Batch) -> tuple[int, int, int]:
-    """One new token each."""
-    keys = batch.contexts.total + len(batch.contexts)
-    return len(batch.contexts), keys, keys

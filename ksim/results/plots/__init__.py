@@ -5,23 +5,28 @@ Identical input gives identical PNG files.
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from ksim.results.history import History
+from ksim.results.kernels import families
 from ksim.results.metrics import Limits
 from ksim.results.occurrences import Occurrences
 from ksim.results.plots.attribution import plot_breakdown, plot_changes
 from ksim.results.plots.composition import composition_figure
+from ksim.results.plots.energy import energy_figure
 from ksim.results.plots.latency import latency_figure
 from ksim.results.plots.roofline import roofline_figure
 from ksim.results.plots.style import looks, write
 from ksim.results.plots.timeline import timeline_figure
 from ksim.results.plots.trace import plot_trace, trace_figure
 
-__all__ = ["composition_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace", "roofline_figure",
-           "save_plots", "timeline_figure", "trace_figure"]
+__all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace",
+           "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
 
 
-def save_plots(history: History, occurrences: Occurrences, directory: Path, limits: Limits) -> list[Path]:
-    """Write every figure that the run has data for into *directory*; return the files."""
+def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, directory: Path,
+               limits: Limits) -> list[Path]:
+    """Write every figure that the run has data for into *directory*; return the files.  *kernels* is its table."""
     directory.mkdir(parents=True, exist_ok=True)
     files = []
     with looks():
@@ -32,4 +37,5 @@ def save_plots(history: History, occurrences: Occurrences, directory: Path, limi
         if history.busy_gpu_seconds > 0:
             files.append(write(composition_figure(history, occurrences), directory / "composition.png"))
             files.append(write(roofline_figure(history, occurrences), directory / "roofline.png"))
+            files.append(write(energy_figure(history, families(kernels)), directory / "energy.png"))
     return files

@@ -1,0 +1,62 @@
+"""The energy of a run in the numbers of summary.json: of requests and sessions, by phase, and how far off it may be.
+
+docs/energy.md says how joules are shared.
+"""
+
+import numpy as np
+
+from ksim.results.arrays import Bools, Floats, codes, ratio, shares, sums
+from ksim.results.attribution.energy import Energy
+from ksim.results.history import History
+from ksim.results.metrics import Summary
+
+PERCENTILES = (90, 99)
+
+
+def energy(spent: Energy) -> Summary:
+    """Judge the energy of a run; what nothing in it can tell is None.  Only completed requests are asked."""
+    requests = spent.history.requests
+    done, (first, after) = requests.completed, spent.requests.T
+    several = done & (requests.output > 1)
+    return {
+        **_interval(spent.history),
+        "prefill_energy_joules": spent.prefill,
+        "decode_energy_joules": spent.decode,
+        "idle_energy_joules": spent.idle,
+        "unattributed_energy_joules": spent.unattributed,
+        **_spread("energy_to_first_token", first[done]),
+        **_spread("energy_per_output_token", shares(after, requests.output - 1)[several]),
+        **_spread("energy_per_request", (first + after)[done]),
+        **_sessions(spent.history, first + after, done),
+    }
+
+
+def _interval(history: History) -> Summary:
+    """The 90 % interval, as if all kernels erred together; static power is taken to be known."""
+    reach = history.steps.per_engine("reach")
+    known = len(reach) > 0 and bool((reach > 0).all())
+    dynamic, off = float(history.steps.joules.sum()), float(history.steps.joules @ reach)
+    low, high = (history.static_joules + dynamic + side * off for side in (-1, 1))
+    return {"energy_joules_low": low if known else None, "energy_joules_high": high if known else None}
+
+
+def _spread(name: str, joules: Floats) -> Summary:
+    """Mean, median and percentiles of *joules*."""
+    keys = [f"{statistic}_{name}_joules" for statistic in ("mean", "median", *(f"p{q}" for q in PERCENTILES))]
+    if not len(joules):
+        return dict.fromkeys(keys)
+    values = [joules.mean(), np.median(joules), *np.percentile(joules, PERCENTILES)]
+    return dict(zip(keys, map(float, values), strict=True))
+
+
+def _sessions(history: History, joules: Floats, done: Bools) -> Summary:
+    """What completed requests of one session took together."""
+    asked = history.requests.requests
+    named = [row for row in np.flatnonzero(done).tolist() if asked[row].session]
+    numbers, sessions = codes(asked[row].session for row in named)
+    found = sums(numbers, joules[named], len(sessions))
+    return {
+        "sessions": len(sessions),
+        "mean_energy_per_session_joules": ratio(float(found.sum()), len(found)),
+        "p90_energy_per_session_joules": float(np.percentile(found, 90)) if len(found) else None,
+    }

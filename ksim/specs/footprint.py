@@ -1,0 +1,45 @@
+"""The footprint of a run: what beside the GPUs draws power, what a kWh emits, and what it all costs."""
+
+from attrs import field, frozen
+from attrs.validators import ge, optional
+
+from ksim.foundation.units import optional_quantity, quantity
+
+
+def _stated() -> float | None:
+    rate: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
+    return rate
+
+
+@frozen
+class Grid:
+    """The electricity of a region: gCO2e for each kWh of it, on the average of a year."""
+
+    name: str
+    intensity: float = field(converter=quantity, validator=ge(0))
+    year: int
+    source: str
+
+
+@frozen
+class Footprint:
+    """What a scenario says of energy: nothing is counted that it does not ask for.
+
+    `grid` names one of the catalogue; in its place, `carbon_intensity` is gCO2e per kWh.  `pue` is what the whole
+    data centre draws over what its machines draw.  `host_watts` is what a node draws beside its GPUs and their NICs,
+    `nic_watts` what each GPU's NIC does.  Prices are in dollars.  GPUs without work sleep once they have had none for
+    `sleep_after` (s); without one, they stay awake.
+    """
+
+    grid: str | None = None
+    carbon_intensity: float | None = _stated()
+    pue: float = field(default=1.0, converter=quantity, validator=ge(1))
+    host_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    nic_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    price_per_kwh: float | None = _stated()
+    price_per_gpu_hour: float | None = _stated()
+    sleep_after: float | None = _stated()
+
+    def __attrs_post_init__(self) -> None:
+        if self.grid is not None and self.carbon_intensity is not None:
+            raise ValueError("name a grid or state a carbon_intensity, not both")
