@@ -40,9 +40,10 @@ def _table(timeline: Timeline) -> Table:
 def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
-    return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.seconds:.2f}",
-            f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves, span.launch,
-            "" if isnan(span.eta) else f"{span.eta:.2f}", _interval(span.low, span.high, 1e6), span.source)
+    return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
+            "hidden" if span.hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
+            span.launch, "" if isnan(span.eta) else f"{span.eta:.2f}",
+            "" if span.hidden else _interval(span.low, span.high, 1e6), span.source)
 
 
 def _interval(low: float, high: float, scale: float) -> str:

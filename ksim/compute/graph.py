@@ -23,15 +23,17 @@ class Collective:
     `bytes` is the size of the whole result for all_reduce and all_gather, of
     the whole input for reduce_scatter, of what one rank holds for all_to_all,
     send and shift (all send to the next): as NCCL's tests count.  `dispatch` and `combine` are DeepEP's: of
-    the copies of one rank's tokens, those that stay with it among them.
+    the copies of one rank's tokens, those that stay with it among them.  It takes
+    as many SMs as it likes, or has no more than `sms`.
     """
 
     kind: CollectiveKind
     bytes: float
     group: str
+    sms: int = 0
 
     def __str__(self) -> str:
-        return f"{self.bytes / 1e6:.3g} MB"
+        return f"{self.bytes / 1e6:.3g} MB" + (f" on {self.sms} SMs" if self.sms else "")
 
     @property
     def family(self) -> str:

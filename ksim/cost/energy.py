@@ -63,12 +63,12 @@ def actions(kernel: Kernel, seconds: float, gpu: Gpu) -> Actions:
     )
 
 
-def sending(size: float, routed: float, seconds: float) -> Actions:
+def sending(size: float, routed: float, seconds: float, share: float = COMMUNICATING) -> Actions:
     """What one rank does in a collective of *seconds*: it sends *size* bytes, *routed* of them through its NIC.
 
-    What it sends it reads, and as much that others send it writes.
+    What it sends it reads, and as much that others send it writes.  Its kernel has a *share* of the SMs.
     """
-    return Actions(hbm=2 * size, written=size, l2=2 * size, busy=COMMUNICATING * seconds, sent=size, routed=routed)
+    return Actions(hbm=2 * size, written=size, l2=2 * size, busy=share * seconds, sent=size, routed=routed)
 
 
 def joules(done: Actions, power: Power) -> Joules:

@@ -15,6 +15,8 @@ from ksim.specs.host import Inputs, Worker
 class Launches:
     """How a step is launched, and how many launches of all its kernels, of grouped products and of attention it has.
 
+    Those that are `hidden` run beside others, and so do the gaps before them.
+
     What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
     of it follow on each other, as in vLLM.
     """
@@ -23,6 +25,7 @@ class Launches:
     kernels: int
     grouped: int
     attention: int
+    hidden: int = 0
 
     @classmethod
     def of(cls, how: Launching, laps: Sequence[Lap]) -> "Launches":
@@ -34,6 +37,7 @@ class Launches:
                         for lap in laps for span in lap.spans if isinstance(span, Span)),
             attention=sum(lap.repeat * sum(waits for waits, _ in groupby(each))
                           for lap, each in zip(laps, waiting, strict=True)),
+            hidden=sum(lap.repeat * bool(span.hidden) for lap in laps for span in lap.spans if isinstance(span, Span)),
         )
 
     def seconds(self, costs: Worker) -> float:
@@ -55,4 +59,4 @@ class Launches:
             case Launching.PIECEWISE:
                 return 2 * costs.gap * self.attention  # before attention, and after it
             case _:
-                return costs.gap * self.kernels
+                return costs.gap * (self.kernels - self.hidden)

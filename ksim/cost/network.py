@@ -3,23 +3,21 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import inf
 
 import networkx as nx
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.compute.graph import Collective
 from ksim.cost.collectives import CollectiveAlgorithm, Round
 from ksim.cost.intervals import reach
-from ksim.cost.protocols import Protocol
+from ksim.cost.protocols import BY_CHANNEL, Protocol
+from ksim.cost.routes import ANY, Hop, Route
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Link, System
 
 Edge = tuple[object, object]
 #: Pieces that pass each link.
 Load = dict[Edge, float]
-#: Messages of any size.
-ANY = (0.0, inf)
 
 
 def fabric(system: System) -> nx.DiGraph:
@@ -54,86 +52,21 @@ def _connect(graph: nx.DiGraph, a: object, b: object, link: Link, kind: str, poo
                        pool=pool and f"{pool} {way} {node}", node=node)
 
 
-@frozen
-class Hop:
-    """A transfer once its protocol is known: seconds to start, and per byte of the message.
-
-    `least` is what a byte takes where links reach their peak.
-    """
-
-    source: int
-    target: int
-    latency: float
-    per_byte: float
-    least: float = 0.0
-
-    def seconds(self, size: float) -> float:
-        return self.latency + size * self.per_byte
-
-
-@frozen
-class Route:
-    """One way to carry out a collective: an algorithm's rounds over one protocol.
-
-    `sent` is how often a rank sends the message's size in all, on average, and `routed` how often of that it leaves its
-    node; `window` the least message that is sent
-    so, and the first that is not; `reach` the ends of the 90 % interval of its seconds, as factors.
-    """
-
-    algorithm: str
-    protocol: str
-    start: float
-    rounds: tuple[tuple[Hop, ...], ...]
-    sent: float = 0.0
-    routed: float = 0.0
-    window: tuple[float, float] = ANY
-    reach: tuple[float, float] = (1.0, 1.0)
-    #: Where all ranks go through the rounds in step: seconds to start, and per byte.
-    even: tuple[float, float] | None = field(init=False)
-
-    @even.default
-    def _terms(self) -> tuple[float, float] | None:
-        alike = all(len({(hop.latency, hop.per_byte) for hop in hops}) == 1 for hops in self.rounds)
-        # Whoever sends had part in the round before, so nobody is ahead.
-        in_step = all({hop.source for hop in hops} <= {rank for hop in before for rank in (hop.source, hop.target)}
-                      for before, hops in pairwise(self.rounds))
-        if not (alike and in_step):
-            return None
-        return sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds)
-
-    def seconds(self, size: float) -> float:
-        """From the moment all ranks are there until the last has what it was promised."""
-        if self.even is not None:
-            return self.start + self.even[0] + size * self.even[1]
-        ready: dict[int, float] = {}
-        for hops in self.rounds:
-            through = dict(ready)
-            for hop in hops:
-                end = ready.get(hop.source, 0.0) + hop.seconds(size)
-                for rank in (hop.source, hop.target):
-                    through[rank] = max(through.get(rank, 0.0), end)
-            ready = through
-        return self.start + max(ready.values(), default=0.0)
-
-
-    def least(self, size: float) -> float:
-        """What its rounds take where nothing has to start and links reach their peak."""
-        return size * sum(max((hop.least for hop in hops), default=0.0) for hops in self.rounds)
-
-
 @define
 class Network:
     """Prices collectives; `algorithms` to choose among, for each kind the fastest that takes it.
 
     Protocols that are for messages of certain sizes come before: their library chooses by these alone.  Of two of
-    them, the first algorithm's is taken.
+    them, the first algorithm's is taken.  Where a collective has so many SMs, each sends what a `channel` carries, in
+    bytes a second, until links are full.
     """
 
     graph: nx.DiGraph
     algorithms: Mapping[str, CollectiveAlgorithm]
     #: Protocols as measured on this system, by the names of those that they stand in for.
     measured: Mapping[str, Protocol] = field(factory=dict)
-    _routes: dict[tuple[str, str, tuple[int, ...]], list[Route]] = field(factory=dict)
+    channel: float | None = None
+    _routes: dict[tuple[str, str, tuple[int, ...], int], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
 
@@ -156,21 +89,28 @@ class Network:
 
     def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
         """The way to carry out *collective*; raises ConfigError if no algorithm takes it."""
-        kind, size = collective.kind, collective.bytes
+        kind, size, sms = collective.kind, collective.bytes, collective.sms
         routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
-                  for route in self._ways(name, kind, tuple(ranks)) if route.window[0] <= size < route.window[1]]
+                  for route in self._ways(name, kind, tuple(ranks), sms) if route.window[0] <= size < route.window[1]]
         if not routes:
             raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
-                                             f" of {size:.0f} bytes among {len(ranks)} GPUs over these links")
+                                             f" of {size:.0f} bytes among {len(ranks)} GPUs over these links"
+                                             + (f" on {sms} SMs; 'ring' does" if sms else ""))
         ruled = [route for route in routes if route.window != ANY]
         return ruled[0] if ruled else min(routes, key=lambda route: route.seconds(size))
 
-    def _ways(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
+    def _ways(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0) -> list[Route]:
         """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""
-        key = (name, kind, ranks)
+        key = (name, kind, ranks, sms)
         if key not in self._routes:
-            self._routes[key] = self._found(*key)
+            found = self._found(name, kind, ranks)
+            self._routes[key] = self._on(sms, found) if sms else found
         return self._routes[key]
+
+    def _on(self, sms: int, routes: list[Route]) -> list[Route]:
+        if self.channel is None:
+            raise ConfigError("overlap_sms", "nobody says what one SM of this GPU sends; give its file a `channel`")
+        return [route.within(sms * self.channel) for route in routes if route.protocol in BY_CHANNEL]
 
     def _found(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         algorithm = self.algorithms[name]
@@ -212,7 +152,7 @@ class Network:
                 transfer.source, transfer.target,
                 max(timing.hop + timing.peer * (peers[transfer.source] - 1) for timing in timings),
                 max(pieces / (link["bandwidth"] * shares[link["kind"]]) for pieces, link in path),
-                max(pieces / link["peak"] for pieces, link in path)))
+                max(pieces / link["peak"] for pieces, link in path), path[0][0]))
         return tuple(hops)
 
     def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:

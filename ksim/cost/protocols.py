@@ -42,6 +42,9 @@ NCCL = (_nccl("LL", *_LL), _nccl("LL128", 14.0e-6, (1.9e-6, 2.5e-6, 4.0e-6), 0.9
 #: Of grouped sends and receives, which LL128 is not for.
 POINT_TO_POINT = (_nccl("p2p-LL", *_LL), _nccl("p2p-Simple", *_SIMPLE))
 NVLS = (Protocol("NVLS", {}, merging=True),)
+#: Those that can be told how many SMs to take: NCCL's rings have a channel on each.  So has NVLS, but nobody says what
+#: one of its channels carries; vLLM's kernels have as many thread blocks as they have.
+BY_CHANNEL = frozenset(protocol.name for protocol in (*NCCL, *POINT_TO_POINT))
 
 _LIMIT, _KIB = 8 * 2**20, 2**10
 #: vLLM's rule: one round for two GPUs, for four below 512 KiB and for more below 256 KiB; nothing from 8 MiB.

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
-from ksim.cost.energy import actions, joules, sending
+from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimate, estimates
 from ksim.flow.timeline import Span
@@ -50,13 +50,20 @@ class Pricer:
         """Bytes that a rank sends, on average."""
         return self.network.route(collective, self.groups[collective.group]).sent * collective.bytes
 
+    def sending(self, collective: Collective) -> Actions:
+        """What one rank does in *collective*."""
+        ranks = self.groups[collective.group]
+        route, seconds = self.network.route(collective, ranks), self.network.seconds(collective, ranks)
+        share = collective.sms / self.gpu.sms if collective.sms else COMMUNICATING
+        return sending(route.sent * collective.bytes, route.routed * collective.bytes, seconds, share)
+
     def collective(self, label: str, collective: Collective) -> Span:
         ranks = self.groups[collective.group]
         route = self.network.route(collective, ranks)
         seconds, least = self.network.seconds(collective, ranks), route.least(collective.bytes)
         low, high = self.network.interval(collective, ranks)
-        energy = joules(sending(route.sent * collective.bytes, route.routed * collective.bytes, seconds),
-                        self.gpu.power)
+        energy = joules(self.sending(collective), self.gpu.power)
         return Span(label, collective.family, seconds, energy.total, bound="communication", group=collective.group,
                     shape=collective, launch=f"{route.algorithm} {route.protocol}", source="network",
-                    eta=seconds / least if least else nan, low=low, high=high, core_joules=energy.core)
+                    eta=seconds / least if least else nan, low=low, high=high, core_joules=energy.core,
+                    sms=collective.sms)

@@ -14,6 +14,7 @@ from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.launches import Launches
 from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
+from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
@@ -74,7 +75,7 @@ class StepTimer:
     """Prices the kernels and collectives of steps, once for each distinct shape.
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
-    how its kernels are launched, and `host` what that takes.
+    how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.
     """
 
     model: Model
@@ -85,10 +86,11 @@ class StepTimer:
     groups: Mapping[str, Sequence[int]]
     graphs: Graphs
     host: Host = field(repr=False)
+    overlap: Overlap | None = None
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _partial: dict[tuple[Shape, frozenset[Op]], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
-    _spans: dict[Op, Span] = field(factory=dict, init=False)
+    _spans: dict[Op | Summed, tuple[Span, ...]] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
@@ -96,6 +98,8 @@ class StepTimer:
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._outlook = Outlook(self.oracle, self.gpu)
+        if self.overlap:
+            left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
     def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
         """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
@@ -151,13 +155,14 @@ class StepTimer:
         runs: list[int] = []
         laps = []
         blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
-        self._price([op for block in blocks for op in block.ops])
-        for block in blocks:
+        launched = [list(paired(block.ops)) if self.overlap else block.ops for block in blocks]
+        self._price([op for ops in launched for op in ops])
+        for block, ops in zip(blocks, launched, strict=True):
             spans: list[Span | int] = []
-            for op in block.ops:
-                if (span := self._spans.get(op)) is not None:
-                    spans.append(span)
-                elif isinstance(op.kernel, Layer) and op not in missing:
+            for op in ops:
+                if (priced := self._spans.get(op)) is not None:
+                    spans += priced
+                elif isinstance(op, Op) and isinstance(op.kernel, Layer) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += block.repeat
@@ -170,15 +175,18 @@ class StepTimer:
                     sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()),
                     launching, launches.seconds(self.host.worker))
 
-    def _price(self, ops: Sequence[Op]) -> None:
-        """Price all of *ops* that are new, in one question to the oracle; layers wait for their batch.
+    def _price(self, ops: Sequence[Op | Summed]) -> None:
+        """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.
 
         Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
         """
-        new = {op: (op.label, op.kernel) for op in ops if not isinstance(op.kernel, Layer) and op not in self._spans}
-        unequal = {op: (op.label, op.mean) for op in new if op.mean is not None}
-        spans = self._pricer.spans([*new.values(), *unequal.values()])
-        self._spans.update(zip(new, spans, strict=False))
-        for op, mean in zip(unequal, spans[len(new):], strict=True):
-            self._spans[op] = evolve(self._spans[op], joules=mean.joules, core_joules=mean.core_joules,
-                                     flops=mean.flops, bytes=mean.bytes)
+        new = dict.fromkeys(op for op in ops if op not in self._spans)
+        whole = {op: (op.label, op.kernel) for op in new if isinstance(op, Op) and not isinstance(op.kernel, Layer)}
+        unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
+        spans = self._pricer.spans([*whole.values(), *unequal.values()])
+        self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
+        for (op, span), mean in zip(((op, self._spans[op][0]) for op in unequal), spans[len(whole):], strict=True):
+            self._spans[op] = (evolve(span, joules=mean.joules, core_joules=mean.core_joules, flops=mean.flops,
+                                      bytes=mean.bytes),)
+        if self.overlap:
+            self._spans.update((op, overlapped(self._pricer, op, self.overlap)) for op in new if isinstance(op, Summed))

@@ -40,6 +40,9 @@ class Span:
     `eta` is its time over what the roofline allows.  `low` and `high` are the
     ends of the 90 % interval of `seconds`, nan where nobody knows;
     `extrapolated` says that the shape lies outside what was measured.
+
+    Where kernels run side by side, `sms` are those that it has; 0 says that it has the GPU to itself.  One that ends
+    before the span that follows, and began with it, takes the rank no `seconds`: those that it runs are `hidden`.
     """
 
     label: str
@@ -61,6 +64,13 @@ class Span:
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
     core_joules: float = 0.0
+    hidden: float = 0.0
+    sms: int = 0
+
+    @property
+    def lasts(self) -> float:
+        """Seconds from its start to its end."""
+        return self.seconds + self.hidden
 
     @property
     def clocked(self) -> bool:

@@ -89,7 +89,8 @@ class _Tally:
     def time(self) -> dict[str, Floats]:
         """How often and how long one rank ran each kernel, and what limited it for which share of that."""
         seconds, bounds = self.seconds, [s.bound for s in self.occurrences.spans]
-        columns = {"launches": self.total(self.runs), "seconds": self.total(seconds)}
+        columns = {"launches": self.total(self.runs), "seconds": self.total(seconds),
+                   "hidden_seconds": self.total(self.runs * self.occurrences.column("hidden"))}
         for bound in BOUNDS:
             limited = np.array([name == bound for name in bounds], dtype=bool)
             columns[f"{bound}_share"] = shares(self.total(seconds * limited), columns["seconds"])
@@ -140,7 +141,7 @@ class _Tally:
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
         rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
-        return self.total(self.lanes(rates) * self.occurrences.column("seconds"))
+        return self.total(self.lanes(rates) * self.occurrences.column("lasts"))
 
     def sources(self) -> list[str]:
         """Where the times of each kernel come from."""
@@ -178,7 +179,7 @@ def _waiting(history: History, busy: float) -> list[dict[str, Any]]:
 
 _SCHEMA = pa.schema([
     ("label", pa.string()), ("family", pa.string()), ("launches", pa.int64()), ("seconds", pa.float64()),
-    ("gpu_seconds", pa.float64()),
+    ("hidden_seconds", pa.float64()), ("gpu_seconds", pa.float64()),
     ("run_share", pa.float64()), ("busy_share", pa.float64()),
     *((f"{bound}_share", pa.float64()) for bound in BOUNDS),
     ("mean_waves", pa.float64()), ("mean_idle_sms", pa.float64()),

@@ -7,7 +7,8 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cost.network import Hop, Network, Route
+from ksim.cost.network import Network
+from ksim.cost.routes import Hop, Route
 from ksim.flow.timeline import AT_BOOST, Pace, Span, Timeline
 
 Process = Generator[simpy.Event, Any, None]
@@ -73,7 +74,8 @@ class Exchange:
 class Gang:
     """The GPUs of one pipeline stage; `groups` names those that meet in each kind of collective.
 
-    A collective begins when the last rank has come and ends for all together.
+    A collective begins when the last rank has come and ends for all together.  What is hidden runs beside the span that
+    follows, at the boost clock.
     """
 
     env: simpy.Environment
@@ -90,16 +92,27 @@ class Gang:
 
     def _rank(self, rank: int, timeline: Timeline, pace: Pace, meeting: Meeting,
               exchanges: dict[int, Exchange]) -> Process:
+        hidden: list[simpy.Event] = []
         for position, span in enumerate(timeline):
-            if not span.group:
-                yield self.env.timeout(span.seconds * (pace.time if span.clocked else 1.0))
+            played = (self._meet(rank, position, span, meeting, exchanges) if span.group else
+                      self._compute(span, pace.time if span.clocked and not span.hidden else 1.0))
+            if span.hidden:
+                hidden.append(self.env.process(played))
                 continue
-            yield meeting.join()
-            exchange = exchanges.get(position)
-            if exchange is None:
-                exchange = exchanges[position] = self._exchange(span)
-            yield from exchange.take_part(rank)
-            yield meeting.join()
+            yield from played
+            while hidden:
+                yield hidden.pop()
+
+    def _compute(self, span: Span, pace: float) -> Process:
+        yield self.env.timeout(span.lasts * pace)
+
+    def _meet(self, rank: int, position: int, span: Span, meeting: Meeting, exchanges: dict[int, Exchange]) -> Process:
+        yield meeting.join()
+        exchange = exchanges.get(position)
+        if exchange is None:
+            exchange = exchanges[position] = self._exchange(span)
+        yield from exchange.take_part(rank)
+        yield meeting.join()
 
     def _exchange(self, span: Span) -> Exchange:
         return Exchange(self.env, self.network.route(span.shape, self.groups[span.group]), span.shape.bytes)

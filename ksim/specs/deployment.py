@@ -130,7 +130,9 @@ class EngineSettings:
     With `enable_eplb`, experts lie where their loads are even, `num_redundant_experts` of them (a key of vLLM's
     `eplb_config`) in copies; else as `expert_placement_strategy` says.
     With `fuse_allreduce_rms`, all-reduces of up to
-    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `overlap_stages`, which vLLM lacks and Megatron-LM has, is
+    into how many pieces a product is cut whose result is all-reduced: each is on `overlap_sms` SMs while the others
+    compute the next.  `enforce_eager` does without CUDA graphs and torch.compile.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
@@ -171,6 +173,8 @@ class EngineSettings:
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     fuse_allreduce_rms: bool = False
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
+    overlap_stages: int = field(default=1, validator=gt(0))
+    overlap_sms: int = field(default=0, validator=ge(0))
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -181,6 +185,7 @@ class EngineSettings:
             raise ValueError(f"all2all_backend = {self.all2all_backend!r} sends tokens to whole experts; set"
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
         self._check_placement(groups or ranks)
+        self._check_overlap()
 
     def _check_placement(self, groups: int) -> None:
         if self.num_redundant_experts and not self.enable_eplb:
@@ -194,6 +199,14 @@ class EngineSettings:
         if self.enable_eplb and groups == 1:
             raise ValueError("enable_eplb evens out ranks, and one holds all experts; leave it out, or set"
                              " data_parallel_size or tensor_parallel_size")
+
+    def _check_overlap(self) -> None:
+        if (self.overlap_stages > 1) != (self.overlap_sms > 0):
+            raise ValueError(f"overlap_stages = {self.overlap_stages} and overlap_sms = {self.overlap_sms}: set 2 or"
+                             f" more stages and 1 SM or more, or neither")
+        if self.overlap_stages > 1 and self.tensor_parallel_size == 1:
+            raise ValueError(f"overlap_stages = {self.overlap_stages} needs a tensor_parallel_size of 2 or more; one"
+                             f" GPU has nothing to all-reduce")
 
     @property
     def precision(self) -> Precision:

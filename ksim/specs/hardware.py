@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from attrs import field, frozen
-from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len
+from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
-from ksim.foundation.units import DType, by_dtype, quantity
+from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
 from ksim.specs.power import Power
 
 
@@ -16,7 +16,8 @@ class Gpu:
 
     `memory` is what CUDA offers a process, which is less than what is sold.
     `nvlink` (0 where there is none) and `pcie` count one direction.  `system`
-    names the system to take where a scenario names none.
+    names the system to take where a scenario names none.  `channel` is what one SM sends in a second, at most, where a
+    collective has few of them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Gpu:
     power: Power
     system: str
     source: str
+    channel: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
 
 
 @frozen

@@ -67,7 +67,7 @@ def system_of(gpu: str | None, system: str | None = None, nodes: int | None = No
 def network_of(system: System, collectives: Iterable[Choice]) -> Network:
     """The network of *system*, on which these algorithms carry out collectives."""
     algorithms = {choice.name: plugin("cost.collectives", choice) for choice in collectives}
-    return Network(fabric(system), algorithms, protocols_of(system))
+    return Network(fabric(system), algorithms, protocols_of(system), gpu_of(system.gpu).channel)
 
 
 def protocols_of(system: System) -> dict[str, Protocol]:

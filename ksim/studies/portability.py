@@ -64,7 +64,7 @@ class Point:
     @property
     def reached(self) -> float:
         """The share of the roof that it reaches; 0 for a collective."""
-        return max(self.compute, self.memory) / self.span.seconds
+        return max(self.compute, self.memory) / self.span.lasts
 
     @property
     def eta(self) -> float:

@@ -10,7 +10,7 @@ from attrs import fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksim.cost.network import Hop, Route
+from ksim.cost.routes import Hop, Route
 from ksim.flow.events import Event, Finished, Log, Stepped
 from ksim.flow.timeline import Pace
 from ksim.runtime.ranks import Exchange

@@ -19,10 +19,10 @@ def table_of(history: History):
 def test_kernels_of_the_small_log():
     rows = {row["label"]: row for row in table_of(History(by_hand.small())).to_pylist()}
     assert rows["qkv"] == pytest.approx({
-        "label": "qkv", "family": "gemm", "launches": 6, "seconds": 0.6, "gpu_seconds": 1.2, "run_share": 0.6 / 4.5,
-        "busy_share": 0.4, "compute_share": 1.0, "memory_share": 0.0, "launch_share": 0.0, "communication_share": 0.0,
-        "mean_waves": 1.5, "mean_idle_sms": 0.5, "flops": 600.0, "bytes": 24.0, "joules": 60.0,
-        "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5, "low_seconds": 0.48, "high_seconds": 0.72,
+        "label": "qkv", "family": "gemm", "launches": 6, "seconds": 0.6, "hidden_seconds": 0.0, "gpu_seconds": 1.2,
+        "run_share": 0.6 / 4.5, "busy_share": 0.4, "compute_share": 1.0, "memory_share": 0.0, "launch_share": 0.0,
+        "communication_share": 0.0, "mean_waves": 1.5, "mean_idle_sms": 0.5, "flops": 600.0, "bytes": 24.0,
+        "joules": 60.0, "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5, "low_seconds": 0.48, "high_seconds": 0.72,
         "extrapolated_share": 0.0, "shapes": 1, "heaviest_shape": "8x8", "heaviest_launch": "128x128",
         "source": "sweep",
     })

@@ -6,7 +6,7 @@ import pytest
 import simpy
 
 from ksim.compute.graph import Collective
-from ksim.cost.network import Hop, Route
+from ksim.cost.routes import Hop, Route
 from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.runtime.ranks import Exchange, Gang, Meeting
 from tests.cost.toys import network

@@ -13,6 +13,8 @@ from ksim.results.perfetto.lanes import Lanes
 REQUESTS_PROCESS = 1
 _FIRST_ENGINE = 2
 _FIRST_RANK = 100
+#: Where ranks compute and communicate at once, the latter has a thread of its own.
+_FIRST_LINK = 10_100
 
 
 def engine_process(place: int) -> int:
@@ -61,29 +63,38 @@ def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
     """The kernels of the lanes at *rows*, on every rank of their stage."""
-    steps, known = lanes.history.steps, dict[int, str]()
+    steps, known, named = lanes.history.steps, dict[int, str](), set[tuple[int, int]]()
     for row in rows.tolist():
         place = int(steps.engine[steps.lane_step[row]])
         ranks, lane = lanes.history.engines[place].ranks, steps.lanes[row]
         slices = _unfolded(lane, float(steps.lane_paces[row]), int(lanes.begin[row]), int(lanes.end[row]), known)
+        process = engine_process(place)
         for rank in range(lanes.stage[row] * ranks, (lanes.stage[row] + 1) * ranks):
-            head = f'{{"ph":"X","pid":{engine_process(place)},"tid":{_FIRST_RANK + rank},'
-            if slices:
-                yield head + (",\n" + head).join(slices)
+            for first, own in zip((_FIRST_RANK, _FIRST_LINK), slices, strict=True):
+                head = f'{{"ph":"X","pid":{process},"tid":{first + rank},'
+                if own:
+                    yield head + (",\n" + head).join(own)
+            if slices[1] and (process, rank) not in named:
+                named.add((process, rank))
+                yield _name("thread", process, _FIRST_LINK + rank, f"rank {rank}, communication beside compute")
 
 
-def _unfolded(lane: Timeline, pace: float, begin: int, end: int, known: dict[int, str]) -> list[str]:
-    """The kernels of one rank in one step, clocked ones at *pace*, each without what the ranks differ in."""
-    seconds: list[float] = []
-    texts: list[str] = []
-    for lap in lane.laps:
-        spans = [lane.fills[span] if isinstance(span, int) else span for span in lap.spans]
-        seconds += [span.seconds * (pace if span.clocked else 1.0) for span in spans] * lap.repeat
-        texts += [_described(span, known) for span in spans] * lap.repeat
-    edges = np.minimum(begin + np.rint(1e9 * np.cumsum(seconds)).astype(np.int64), end)
-    starts = np.concatenate([[begin], edges[:-1]])
-    times = zip(texts, (starts / 1e3).tolist(), ((edges - starts) / 1e3).tolist(), strict=True)
-    return [f'"ts":{start:.3f},"dur":{duration:.3f},{text}' for text, start, duration in times]
+def _unfolded(lane: Timeline, pace: float, begin: int, end: int, known: dict[int, str]) -> tuple[list[str], list[str]]:
+    """The kernels of one rank in one step, clocked ones at *pace*, each without what the ranks differ in.
+
+    Collectives that share the GPU with products are apart, in the second list.
+    """
+    spans = [lane.fills[span] if isinstance(span, int) else span
+             for lap in lane.laps for _ in range(lap.repeat) for span in lap.spans]
+    seconds = np.cumsum([span.seconds * (pace if span.clocked else 1.0) for span in spans])
+    edges = np.concatenate([[begin], np.minimum(begin + np.rint(1e9 * seconds).astype(np.int64), end)])
+    slices: tuple[list[str], list[str]] = [], []
+    for place, (span, start, edge) in enumerate(zip(spans, edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+        # What is hidden ends before the next, which begins with it.
+        last = min(start + round(1e9 * span.hidden), int(edges[place + 2])) if span.hidden else edge
+        slices[bool(span.group and span.sms)].append(
+            f'"ts":{start / 1e3:.3f},"dur":{(last - start) / 1e3:.3f},{_described(span, known)}')
+    return slices
 
 
 def _described(span: Span, known: dict[int, str]) -> str:
@@ -91,8 +102,9 @@ def _described(span: Span, known: dict[int, str]) -> str:
     if id(span) not in known:
         name, family, shape, launch = (json.dumps(str(text)) for text in
                                        (span.label, span.family, span.shape, span.launch))
+        sms = f'"sms":{span.sms},' if span.sms else ""
         known[id(span)] = (
             f'"name":{name},"cat":{family},"args":{{"shape":{shape},"launch":{launch},"bound":"{span.bound}",'
-            f'"waves":{span.waves:.4g},"idle_sms":{span.idle:.4g},"flops":{span.flops:.6g},"bytes":{span.bytes:.6g}}}}}'
+            f'{sms}"waves":{span.waves:.4g},"idle_sms":{span.idle:.4g},"flops":{span.flops:.6g},"bytes":{span.bytes:.6g}}}}}'
         )
     return known[id(span)]
