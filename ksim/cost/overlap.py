@@ -8,7 +8,7 @@ communication on average (arXiv 2507.03114), which is SMs and bandwidth together
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from attrs import evolve, field, frozen
 from attrs.validators import ge
@@ -50,14 +50,16 @@ class Summed:
     message: Collective
 
 
-def paired(ops: Sequence[Op]) -> Iterator[Op | Summed]:
-    """*ops* in order, products and the collectives that directly follow to add up their results as one."""
-    rest = zip(ops, [*ops[1:], None], strict=True)
+def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
+    """*ops* in order, products that *overlap* cuts and the collectives that directly follow to add them up as one."""
+    rest = zip_longest(ops, ops[1:])
     for op, following in rest:
         summed = following and _summed(op, following)
-        if summed:
+        if summed and len(overlap.pieces(summed.product.m)) > 1:
             next(rest)
-        yield summed or op
+            yield summed
+        else:
+            yield op
 
 
 def _summed(op: Op, following: Op) -> Summed | None:

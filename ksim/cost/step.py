@@ -155,7 +155,7 @@ class StepTimer:
         runs: list[int] = []
         laps = []
         blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
-        launched = [list(paired(block.ops)) if self.overlap else block.ops for block in blocks]
+        launched = [list(paired(block.ops, self.overlap)) if self.overlap else block.ops for block in blocks]
         self._price([op for ops in launched for op in ops])
         for block, ops in zip(blocks, launched, strict=True):
             spans: list[Span | int] = []

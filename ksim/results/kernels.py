@@ -110,7 +110,8 @@ class _Tally:
         columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes")}
         columns["joules"] = self.total(self.occurrences.drawn(self.which[self.steps.lane_step] * self.steps.lane_ranks))
         ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
-        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks))
+        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks) + self.lanes(self.steps.lane_ranks)
+                                            * column("hidden"))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns

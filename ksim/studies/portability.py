@@ -64,7 +64,7 @@ class Point:
     @property
     def reached(self) -> float:
         """The share of the roof that it reaches; 0 for a collective."""
-        return max(self.compute, self.memory) / self.span.lasts
+        return max(self.compute, self.memory) / self.span.seconds
 
     @property
     def eta(self) -> float:
@@ -123,7 +123,7 @@ def points(site: Site, batch: Batch) -> list[Point]:
     merged: dict[Span, int] = {}
     for timer in site.timers():
         for span, runs in timer.timeline(batch).counted():
-            if span.shape:  # what the host adds is no kernel
+            if span.shape and not span.hidden:  # what the host adds is no kernel, and what is hidden takes no time
                 merged[span] = merged.get(span, 0) + runs
     return [_point(span, runs, site.gpu) for span, runs in merged.items()]
 

@@ -76,6 +76,14 @@ def test_step_prices_one_step_kernel_by_kernel(tmp_path):
         assert word in out
 
 
+def test_step_shows_what_runs_side_by_side(tmp_path):
+    out = ksim("step", "--model", "llama-3.1-8b", "--gpu", "h200", "--tp", 2, "--prefill", "4096+0",
+               "--overlap-stages", 4, "--overlap-sms", 8, folder=tmp_path, COLUMNS="250")
+    lines = [line.split() for line in out.splitlines() if line.strip().startswith("down")]
+    assert [(line[0], "hidden" in line) for line in lines] == [
+        ("down", False), ("down_all_reduce", True), ("down", False), ("down_all_reduce", False)]
+
+
 def test_defaults_are_explained_without_a_run(scenario):
     out = ksim("run", "s.toml", "--explain-defaults", "-o", "run", folder=scenario)
     for words in ("max_num_batched_tokens", "139.8 GiB of GPU memory", "num_gpu_blocks", "GiB usable", "as set"):
@@ -129,6 +137,8 @@ def test_a_users_own_oracle_is_ten_lines(scenario):
     (("replay", "s.toml", "--model", "llama-3.2-1b", "--gpu", "h200"), "s.toml"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "64*10"), "expected something like 64x1024"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "a100-80g", "--decode", "1x1", "-q", "fp8"), "computes no fp8"),
+    (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--tp", "2", "--overlap-stages", "2",
+      "--overlap-sms", "132"), "overlap_sms: 132 leaves nothing to compute with: H200 SXM has 132 SMs"),
     (("trace", "s.toml"), "s.toml"),
 ])
 def test_bad_input_is_one_clear_line(words, message, scenario):

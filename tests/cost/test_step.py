@@ -12,9 +12,11 @@ from ksim.compute.graph import Collective
 from ksim.cost.energy import actions, joules, sending
 from ksim.cost.graphs import Graphs, Launching
 from ksim.cost.oracles import estimate
+from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span
+from ksim.foundation.errors import ConfigError
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from tests.studies.test_scenario import TABLE
@@ -146,6 +148,44 @@ def test_tensor_parallelism_inserts_collectives():
     assert not [span for span in timer().timeline(BATCH) if span.group]
     messages = Counter(span.family for span in timer(tensor=2).timeline(BATCH) if span.group == "tensor")
     assert messages == {"all_reduce": 1 + 2 * 26, "all_gather": 1}
+
+
+def overlapping(sms: int = 16) -> StepTimer:
+    """Two GPUs, with four pieces of what is long enough."""
+    return evolve(timer(tensor=2), overlap=Overlap(4, sms))
+
+
+def test_products_run_beside_the_sums_of_their_pieces():
+    """Those of o_proj and down, which all-reduces follow; the same FLOP in four times as many launches."""
+    batch = Batch.of((4000, 0))
+    plain, cut = timer(tensor=2).timeline(batch), overlapping().timeline(batch)
+    pieces = Counter(span.label for span in cut if span.sms)
+    names = {"o_proj", "o_proj_all_reduce", "down", "down_all_reduce"}
+    assert pieces == dict.fromkeys(names, 4 * 26)
+    assert cut.flops == pytest.approx(plain.flops) and cut.bytes > plain.bytes
+    assert cut.seconds == pytest.approx(sum(span.seconds for span in cut))
+    assert cut.clocked == pytest.approx(sum(span.seconds for span in cut if span.bound == "compute"))
+    untouched = [[span.seconds for span in step if span.label not in {*names, "gaps"}] for step in (plain, cut)]
+    assert untouched[0] == pytest.approx(untouched[1], rel=1e-9)
+
+
+def test_what_is_hidden_is_launched_and_waits_for_nothing():
+    """A product and its sum become eight launches, of which three have their gaps beside others."""
+    batch, costs = Batch.of((4000, 0)), timer().host
+    plain, cut = (list(pricer.timeline(batch)) for pricer in (timer(tensor=2), overlapping()))
+    assert cut[-1].seconds - plain[-1].seconds == pytest.approx(2 * 26 * 3 * costs.inputs.gap)
+    more = overlapping().timeline(batch).launch_seconds - timer(tensor=2).timeline(batch).launch_seconds
+    assert more == pytest.approx(2 * 26 * 6 * costs.worker.compiled)
+
+
+def test_a_step_of_few_tokens_is_not_cut():
+    few = Batch.of(*[(1, 700)] * 24)
+    assert overlapping().timeline(few) == timer(tensor=2).timeline(few)
+
+
+def test_sms_that_a_gpu_has_not_are_an_error_before_anything_is_priced():
+    with pytest.raises(ConfigError, match="overlap_sms: 132 leaves nothing to compute with: H200 SXM has 132 SMs"):
+        overlapping(132)
 
 
 def test_a_collective_says_how_it_is_carried_out():

@@ -1,5 +1,7 @@
 """A log of three steps and three requests, small enough to know every number of."""
 
+from attrs import evolve
+
 from ksim.flow.batch import Batch
 from ksim.flow.events import (
     Admitted,
@@ -30,6 +32,16 @@ LAPS = (Lap((GEMM, 0), repeat=2),)
 def _timeline(laps: tuple[Lap, ...]) -> Timeline:
     """Half a second: two GEMMs and two attentions; 30 J, 108 FLOP and 16 bytes on each rank."""
     return Timeline.of(laps, [ATTENTION])
+
+
+def overlapped() -> Log:
+    """One step of two layers: half a product, the other with the sum of the first hidden beside it, and its own."""
+    half = evolve(GEMM, seconds=0.2, sms=3)
+    message = Span("sum", "all_reduce", 0.1, joules=1.0, bound="communication", group="tensor", shape="8 B", sms=1,
+                   launch="ring Simple", low=0.05, high=0.15)
+    hidden = evolve(message, seconds=0.0, low=0.0, high=0.0, hidden=0.1)
+    timeline = Timeline.of([Lap((half, hidden, half, message), repeat=2)])
+    return Log([ENGINE], [Stepped(2.5, 4, 0, 1.0, 1.0, 1.0, 2.0, 2.5, Batch.of((6, 4)), 0, 1, 1, (timeline,))])
 
 
 def small() -> Log:

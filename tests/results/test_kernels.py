@@ -22,9 +22,9 @@ def test_kernels_of_the_small_log():
         "label": "qkv", "family": "gemm", "launches": 6, "seconds": 0.6, "hidden_seconds": 0.0, "gpu_seconds": 1.2,
         "run_share": 0.6 / 4.5, "busy_share": 0.4, "compute_share": 1.0, "memory_share": 0.0, "launch_share": 0.0,
         "communication_share": 0.0, "mean_waves": 1.5, "mean_idle_sms": 0.5, "flops": 600.0, "bytes": 24.0,
-        "joules": 60.0, "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5, "low_seconds": 0.48, "high_seconds": 0.72,
-        "extrapolated_share": 0.0, "shapes": 1, "heaviest_shape": "8x8", "heaviest_launch": "128x128",
-        "source": "sweep",
+        "joules": 60.0, "flops_share": 0.5, "bandwidth_share": 0.2, "eta": 2.5, "low_seconds": 0.48,
+        "high_seconds": 0.72, "extrapolated_share": 0.0, "shapes": 1, "heaviest_shape": "8x8",
+        "heaviest_launch": "128x128", "source": "sweep",
     })
     assert rows["attention"]["launches"] == 6
     assert rows["attention"]["seconds"] == pytest.approx(0.9)
@@ -32,6 +32,17 @@ def test_kernels_of_the_small_log():
     assert rows["host"]["seconds"] == pytest.approx(1.5)
     assert rows["idle"]["seconds"] == pytest.approx(1.5)
     assert rows["host"]["busy_share"] is None
+
+
+def test_what_is_hidden_beside_another_kernel_takes_no_time_and_all_of_its_energy():
+    rows = {row["label"]: row for row in table_of(History(by_hand.overlapped())).to_pylist()}
+    assert [rows["sum"][name] for name in ("launches", "seconds", "hidden_seconds", "joules")] == pytest.approx(
+        [4, 0.2, 0.2, 8.0])
+    assert [rows["qkv"][name] for name in ("launches", "seconds", "hidden_seconds", "joules")] == pytest.approx(
+        [4, 0.8, 0.0, 40.0])
+    assert rows["sum"]["gpu_seconds"] == pytest.approx(2 * (0.2 + 0.2))
+    assert rows["qkv"]["busy_share"] + rows["sum"]["busy_share"] == pytest.approx(1)
+    assert rows["qkv"]["flops_share"] == pytest.approx(50 / 0.2 / 1000)
 
 
 def test_most_time_comes_first():

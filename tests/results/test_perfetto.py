@@ -27,7 +27,7 @@ def slices(events: list[dict]) -> dict[tuple[int, int], list[dict]]:
 
 
 LOGS = [by_hand.small(), fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2), fabricate.pipelined(),
-        fabricate.cut(fabricate.log(count=20), 1.0), Log(), Log([by_hand.ENGINE])]
+        fabricate.cut(fabricate.log(count=20), 1.0), by_hand.overlapped(), Log(), Log([by_hand.ENGINE])]
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -76,6 +76,20 @@ def test_kernels_of_the_small_log():
                        ("attention", 1.85e6, 0.15e6)]
     assert ranks[0][0]["args"] == {"shape": "8x8", "launch": "128x128", "bound": "compute", "waves": 1.5,
                                    "idle_sms": 0.5, "flops": 50, "bytes": 2}
+
+
+def test_what_runs_side_by_side_is_on_two_tracks_of_each_rank():
+    events = load(by_hand.overlapped())["traceEvents"]
+    tracks, names = slices(events), {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
+    found = {names[tid]: [(event["name"], event["ts"] / 1e6, event["dur"] / 1e6) for event in track[:2]]
+             for (_, tid), track in tracks.items()}
+    for rank in ("rank 0", "rank 1"):
+        assert found[rank] == [("qkv", 1.0, 0.2), ("qkv", 1.2, 0.2)]
+        assert found[f"{rank}, communication"] == [("sum", 1.2, 0.1), ("sum", 1.4, 0.1)]
+    assert [names[tid] for tid in sorted(order, key=lambda tid: (order[tid], tid)) if "rank" in names.get(tid, "")] == [
+        "rank 0", "rank 0, communication", "rank 1", "rank 1, communication"]
+    assert {event["args"]["sms"] for track in tracks.values() for event in track if "waves" in event["args"]} == {1, 3}
 
 
 def test_steps_carry_their_batch():

@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import pytest
 import simpy
+from attrs import evolve
 
 from ksim.compute.graph import Collective
 from ksim.cost.routes import Hop, Route
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.runtime.ranks import Exchange, Gang, Meeting
 from tests.cost.toys import network
 from tests.runtime.by_hand import timeline
@@ -99,6 +100,25 @@ def test_a_gang_executes_every_kernel_and_collective(gang):
                Span("c", "gemm", 3.0)), repeat=2)
     gang.env.run(gang.play(Timeline.of([lap])))
     assert gang.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
+
+
+@pytest.mark.parametrize("message, hidden", [("all_reduce", "compute"), ("compute", "all_reduce")])
+def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(gang, message, hidden):
+    """Whichever lane it is in, the longer one decides, and computes half as fast."""
+    sent = Collective("all_reduce", 1e6, "tensor")
+    seconds = gang.network.seconds(sent, range(4))
+
+    def span(name, times, **more):
+        if name == "all_reduce":
+            return Span("sum", name, seconds, group="tensor", shape=sent, **more)
+        return Span("product", name, times * seconds, bound="compute", **more)
+
+    short = evolve(span(hidden, 0.9), seconds=0.0, hidden=span(hidden, 0.9).seconds)
+    timeline = Timeline.of([Lap((short, span(message, 1.5)), repeat=3)])
+    pace = Pace(2.0, 1.0, 1e9)
+    gang.env.run(gang.play(timeline, pace))
+    assert gang.env.now == pytest.approx(timeline.paced(pace), rel=1e-12)
+    assert gang.env.now == pytest.approx(3 * seconds * (1 if message == "all_reduce" else 3), rel=1e-12)
 
 
 def test_a_gang_can_play_one_timeline_after_another(gang):

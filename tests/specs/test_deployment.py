@@ -57,6 +57,10 @@ def test_gpus_of_an_engine():
     ({"enable_expert_parallel": True, "enable_eplb": True}, "evens out ranks, and one holds all experts; leave it out"),
     ({**DEALT, "num_redundant_experts": 8}, "num_redundant_experts = 8 are copies that EPLB makes; set enable_eplb"),
     ({**DEALT, "enable_eplb": True, "expert_placement_strategy": "round_robin"}, "leave out expert_placement_strategy"),
+    ({"overlap_stages": 4, "tensor_parallel_size": 2}, "overlap_stages = 4 and overlap_sms = 0: set 2 or more"),
+    ({"overlap_sms": 4, "tensor_parallel_size": 2}, "overlap_stages = 1 and overlap_sms = 4: set 2 or more"),
+    ({"overlap_stages": 4, "overlap_sms": 4}, "overlap_stages = 4 needs a tensor_parallel_size of 2 or more"),
+    ({"overlap_stages": 0}, "'overlap_stages' must be > 0: 0"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
 def test_settings_that_cannot_be(table, problem):

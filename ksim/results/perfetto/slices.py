@@ -36,9 +36,10 @@ def process_names(history: History) -> Iterator[str]:
                 yield _name("thread", process, _FIRST_RANK + rank, f"rank {rank}{suffix}")
 
 
-def _name(kind: str, process: int, thread: int, name: str) -> str:
+def _name(kind: str, process: int, thread: int, name: str, below: int | None = None) -> str:
+    """Name a process or a thread, and put it in order of its number or right *below* another thread."""
     place = f'"ph":"M","pid":{process},"tid":{thread}'
-    index = process if kind == "process" else thread
+    index = process if kind == "process" else below or thread
     return (f'{{"name":"{kind}_name",{place},"args":{{"name":{json.dumps(name)}}}}},\n'
             f'{{"name":"{kind}_sort_index",{place},"args":{{"sort_index":{index}}}}}')
 
@@ -76,7 +77,7 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
                     yield head + (",\n" + head).join(own)
             if slices[1] and (process, rank) not in named:
                 named.add((process, rank))
-                yield _name("thread", process, _FIRST_LINK + rank, f"rank {rank}, communication beside compute")
+                yield _name("thread", process, _FIRST_LINK + rank, f"rank {rank}, communication", _FIRST_RANK + rank)
 
 
 def _unfolded(lane: Timeline, pace: float, begin: int, end: int, known: dict[int, str]) -> tuple[list[str], list[str]]:
