@@ -15,10 +15,8 @@ from ksim.specs.host import Inputs, Worker
 class Launches:
     """How a step is launched, and how many launches of all its kernels, of grouped products and of attention it has.
 
-    Those that are `hidden` run beside others, and so do the gaps before them.
-
     What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
-    of it follow on each other, as in vLLM.
+    of it follow on each other, as in vLLM.  Those that are `hidden` run beside others, and so do the gaps before them.
     """
 
     how: Launching

@@ -130,9 +130,9 @@ class EngineSettings:
     With `enable_eplb`, experts lie where their loads are even, `num_redundant_experts` of them (a key of vLLM's
     `eplb_config`) in copies; else as `expert_placement_strategy` says.
     With `fuse_allreduce_rms`, all-reduces of up to
-    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `overlap_stages`, which vLLM lacks and Megatron-LM has, is
-    into how many pieces a product is cut whose result is all-reduced: each is on `overlap_sms` SMs while the others
-    compute the next.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
+    `overlap_stages`, which vLLM lacks and Megatron-LM has, is into how many pieces a product is cut whose result is
+    all-reduced: each of them on `overlap_sms` SMs, while the others compute the next.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
