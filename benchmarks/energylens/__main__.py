@@ -1,4 +1,4 @@
-"""`python -m benchmarks.energylens`: write the tables and figures of docs/energylens.md anew; takes two minutes."""
+"""`python -m benchmarks.energylens`: write the tables and figures of docs/energylens.md anew; takes a minute."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from ksim.studies.energylens import fusion
+from ksim.studies.energylens.overlap import MOST, NONE, Overlaps
 from ksim.studies.energylens.survey import Survey
 
 BATCHES, LENGTHS = (1, 8, 64), (256, 4096, 8192)
@@ -64,3 +65,14 @@ def test_fusion_saves_per_cents_and_more_in_decodes():
     """4.37 and 8.18 % in the paper."""
     saved = fusion.average(batches=(1, 64), lengths=(512, 4096))
     assert 0.02 < saved.prefill < saved.decode < 0.10
+
+
+def test_most_overlap_is_not_always_best():
+    """It is among four and eight GPUs, where all-reduces take long; among two, none is better."""
+    overlaps = Overlaps.of("llama-3.1-70b", batches=(1, 4))
+    assert overlaps.recovered(MOST) < 0.8
+    assert (2, NONE) in {(point.gpus, point.variant) for point in overlaps.front}
+    for batch in (1, 4):
+        assert min(overlaps.change(MOST, 2, batch)) > 1.0
+        assert max(overlaps.change(MOST, 8, batch)) < 1.0
+        assert min(overlaps.change("1 SM", 8, batch)) > 1.3

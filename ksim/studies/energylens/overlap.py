@@ -33,9 +33,6 @@ class Overlaps:
         """Those that nothing beats in both energy per token and latency."""
         return front(self.points)
 
-    def front_of(self, batch: int) -> list[Point]:
-        return front(point for point in self.points if point.batch == batch)
-
     def recovered(self, way: str) -> float:
         """The share of the front that one finds who always overlaps that *way*."""
         found = front(point for point in self.points if point.variant == way)
