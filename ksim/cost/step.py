@@ -185,8 +185,9 @@ class StepTimer:
         unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
         spans = self._pricer.spans([*whole.values(), *unequal.values()])
         self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
-        for (op, span), mean in zip(((op, self._spans[op][0]) for op in unequal), spans[len(whole):], strict=True):
-            self._spans[op] = (evolve(span, joules=mean.joules, core_joules=mean.core_joules, flops=mean.flops,
+        for op, mean in zip(unequal, spans[len(whole):], strict=True):
+            (fullest,) = self._spans[op]
+            self._spans[op] = (evolve(fullest, joules=mean.joules, core_joules=mean.core_joules, flops=mean.flops,
                                       bytes=mean.bytes),)
         if self.overlap:
             self._spans.update((op, overlapped(self._pricer, op, self.overlap)) for op in new if isinstance(op, Summed))
