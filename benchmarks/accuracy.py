@@ -1,6 +1,5 @@
 """`python -m benchmarks.accuracy RUNS SILICON [LIMIT]`: write the tables of whole runs in docs/accuracy.md anew."""
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from math import isnan
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from benchmarks.pages import put
 from ksim.foundation.config import Choice
 from ksim.studies.validation import silicon
 from ksim.studies.validation.serving import judging
@@ -28,23 +28,12 @@ def main(arguments: Sequence[str]) -> None:
     runs, public = (Path(argument) for argument in arguments[:2])
     limit = int(arguments[2]) if len(arguments) > 2 else 0
     console = Console()
-    text = PAGE.read_text(encoding="utf-8")
     console.print("serving runs")
-    text = _put(text, "serving", _serving(runs))
+    put(PAGE, "serving", _serving(runs))
     console.print("steps")
-    text = _put(text, "steps", _steps(runs))
+    put(PAGE, "steps", _steps(runs))
     console.print("public runs")
-    text = _put(text, "silicon", _silicon(public, limit))
-    PAGE.write_text(text, encoding="utf-8")
-
-
-def _put(text: str, name: str, lines: Iterator[str]) -> str:
-    """*text* with *lines* between the marks of *name*."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
-    if begin not in text or end not in text:
-        raise SystemExit(f"{PAGE} has no marks {begin.strip()} and {end.strip()}")
-    table = "".join(f"{line}\n" for line in lines)
-    return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + table + end, text, flags=re.DOTALL)
+    put(PAGE, "silicon", _silicon(public, limit))
 
 
 def _serving(folder: Path) -> Iterator[str]:

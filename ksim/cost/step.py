@@ -189,7 +189,8 @@ class StepTimer:
         spans = self._pricer.spans([*whole.values(), *unequal.values()])
         self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
         for op, mean in zip(unequal, spans[len(whole):], strict=True):
-            self._spans[op] = (evolve(self._spans[op][0], joules=mean.joules, core_joules=mean.core_joules,
+            (fullest,) = self._spans[op]
+            self._spans[op] = (evolve(fullest, joules=mean.joules, core_joules=mean.core_joules,
                                       busy_joules=mean.busy_joules, flops=mean.flops, bytes=mean.bytes),)
         if self.overlap:
             self._spans.update((op, overlapped(self._pricer, op, self.overlap)) for op in new if isinstance(op, Summed))

@@ -1,0 +1,1 @@
+"""The findings of EnergyLens beside ksim's: the table and the figures of docs/energylens.md."""
