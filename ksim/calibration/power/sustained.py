@@ -1,7 +1,8 @@
 """Kernels that ran back to back, with the energy that the board counted: one row of a sweep's ``kernels_energy`` each.
 
-Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` when the GPU is cool, and the
-`sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
+Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` of a few milliseconds just before,
+and the `sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
+Rows stand in the order in which they were measured, so each began at the clock at which the one before it ended.
 """
 
 from collections.abc import Hashable
@@ -20,22 +21,25 @@ from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
 NEEDED = ("family", "watts", "energy_mj_per_kernel", "latency_us", "graph_us", "sm_mhz")
+_LEFT = "left_mhz"
 
 
 @frozen
 class Sustained:
-    """One kernel, or the few of one launch: seconds of a launch `cool` and under load, and joules at the SM `clock`.
+    """One kernel, or the few of one launch: `seconds` of a launch under load, and joules at the SM `clock` (Hz).
 
-    `shape` tells it from others of its `family`.
+    `shape` tells it from others of its `family`.  It took `graph` seconds just before the load, when the GPU had not yet
+    recovered from the row before, which had left it at the clock `left`.
     """
 
     family: str
     shape: Hashable
     kernels: tuple[Kernel, ...]
     seconds: float
-    cool: float
+    graph: float
     joules: float
     clock: float
+    left: float
 
     @property
     def watts(self) -> float:
@@ -68,14 +72,23 @@ def read(path: Path) -> Recorded:
     idle = frame.where("family", "idle").numbers("watts")
     if len(idle) != 1 or not idle[0] > 0:
         raise DataError(str(path), "needs one row of family 'idle' with the watts of a GPU that has nothing to do")
+    frame = frame.having(_LEFT, _left(frame))
     rows = [row for names, part in frame.groups("family", "dtype") if names["family"] != "idle"
             for row in _rows(names["family"], names["dtype"] or "bf16", part)]
+    if not rows:
+        raise DataError(str(path), "has no row but that of the idle GPU")
     return Recorded(tuple(rows), float(idle[0]))
+
+
+def _left(frame: Frame) -> Floats:
+    """The clock (MHz) of the row before each; the boost clock, or beyond, where a GPU had nothing to do."""
+    clocks = np.concatenate(([np.inf], frame.numbers("sm_mhz")[:-1]))
+    return np.where(clocks > 0, clocks, np.inf)
 
 
 def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
     points = _points(family, dtype, part)
-    figures = {name: part.numbers(name) for name in NEEDED[2:]}
+    figures = {name: part.numbers(name) for name in (*NEEDED[2:], _LEFT)}
     for name, column in figures.items():
         if (bad := np.flatnonzero(~(column > 0))).size:
             raise DataError(str(part.path), f"row {part.places[bad[0]]}: {name} is {column[bad[0]]}, and must be"
@@ -88,7 +101,8 @@ def _row(points: Points, place: int, figures: dict[str, float]) -> Sustained:
     launched = tuple(kernels(points, place))
     return Sustained(
         points.family, (points.dtype, points.describe(place)), launched, 1e-6 * figures["latency_us"],
-        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"])
+        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"],
+        1e6 * figures[_LEFT])
 
 
 def _points(family: str, dtype: str, part: Frame) -> Points:
