@@ -42,6 +42,11 @@ def with_terms(gpu: Gpu, found: Floats) -> Power:
     return evolve(gpu.power, flop=flop, hbm=hbm, write=write, l2=l2, busy=busy)
 
 
+def joules_of(power: Power) -> Floats:
+    """What each of `TERMS` costs by *power*: what `with_terms` takes."""
+    return np.array([power.flop[DType.BF16], power.hbm, power.write, power.l2, power.busy])
+
+
 def _fp32(row: Sustained, gpu: Gpu) -> float:
     cost = gpu.power.flop.get(DType.FP32, 0.0)
     return sum(cost * done.flops for done in row.actions(gpu) if done.dtype is DType.FP32)

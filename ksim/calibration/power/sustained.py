@@ -5,7 +5,6 @@ and the `sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql`
 Rows stand in the order in which they were measured, so each began at the clock at which the one before it ended.
 """
 
-from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from attrs import frozen
 
 from ksim.calibration.kernels import kernels
 from ksim.calibration.measurements import FAMILIES, Batches, Floats, Points
-from ksim.calibration.reading.frames import Frame, load
+from ksim.calibration.reading.frames import Frame, column_names, load
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import Actions, actions
 from ksim.foundation.errors import DataError
@@ -28,12 +27,13 @@ _LEFT = "left_mhz"
 class Sustained:
     """One kernel, or the few of one launch: `seconds` of a launch under load, and joules at the SM `clock` (Hz).
 
-    `shape` tells it from others of its `family`.  It took `graph` seconds just before the load, when the GPU had not yet
-    recovered from the row before, which had left it at the clock `left`.
+    `shape` and number format tell it from others of its `family`.  It took `graph` seconds just before the load, when
+    the GPU had not yet recovered from the row before, which had left it at the clock `left` (Hz).
     """
 
     family: str
-    shape: Hashable
+    dtype: str
+    shape: str
     kernels: tuple[Kernel, ...]
     seconds: float
     graph: float
@@ -60,7 +60,8 @@ class Recorded:
 
 
 def recognises(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".parquet", ".csv") and {"energy_mj_per_kernel"} <= {*load(path).names}
+    """Whether *path* is a table of sustained kernels."""
+    return path.suffix in (".parquet", ".csv") and "energy_mj_per_kernel" in column_names(path)
 
 
 def read(path: Path) -> Recorded:
@@ -100,7 +101,7 @@ def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
 def _row(points: Points, place: int, figures: dict[str, float]) -> Sustained:
     launched = tuple(kernels(points, place))
     return Sustained(
-        points.family, (points.dtype, points.describe(place)), launched, 1e-6 * figures["latency_us"],
+        points.family, points.dtype, points.describe(place), launched, 1e-6 * figures["latency_us"],
         1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"],
         1e6 * figures[_LEFT])
 
