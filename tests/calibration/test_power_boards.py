@@ -1,4 +1,4 @@
-"""Public tables of kernels with the power of boards: what rows do, which are held back, and what a meter makes of them."""
+"""Public tables with the power of boards: what rows do, which are held back, what a meter makes of them."""
 
 import numpy as np
 import pytest
