@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 
-from attrs import evolve, frozen
+from attrs import astuple, evolve, frozen
 
 from ksim.calibration.power.fitting import fit
 from ksim.calibration.power.sustained import Sustained
@@ -78,8 +78,8 @@ def bound(row: Sustained, gpu: Gpu) -> str:
 
 
 def _drawn(row: Sustained, seconds: float, gpu: Gpu) -> Joules:
-    each = [joules(done, gpu.power) for done in row.actions(gpu, seconds)]
-    return Joules(sum(part.core for part in each), sum(part.rest for part in each))
+    each = [astuple(joules(done, gpu.power)) for done in row.actions(gpu, seconds)]
+    return Joules(*map(sum, zip(*each, strict=True)))
 
 
 def _sustained(row: Sustained, cool: float, gpu: Gpu) -> tuple[float, float]:
