@@ -30,19 +30,19 @@ def main(arguments: Sequence[str]) -> None:
     console = Console()
     text = PAGE.read_text(encoding="utf-8")
     console.print("serving runs")
-    text = _put(text, "serving", _serving(runs))
+    text = put(PAGE, text, "serving", _serving(runs))
     console.print("steps")
-    text = _put(text, "steps", _steps(runs))
+    text = put(PAGE, text, "steps", _steps(runs))
     console.print("public runs")
-    text = _put(text, "silicon", _silicon(public, limit))
+    text = put(PAGE, text, "silicon", _silicon(public, limit))
     PAGE.write_text(text, encoding="utf-8")
 
 
-def _put(text: str, name: str, lines: Iterator[str]) -> str:
-    """*text* with *lines* between the marks of *name*."""
+def put(page: Path, text: str, name: str, lines: Iterator[str]) -> str:
+    """The *text* of *page* with *lines* between the marks of *name*; raises SystemExit if it has no such marks."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     if begin not in text or end not in text:
-        raise SystemExit(f"{PAGE} has no marks {begin.strip()} and {end.strip()}")
+        raise SystemExit(f"{page} has no marks {begin.strip()} and {end.strip()}")
     table = "".join(f"{line}\n" for line in lines)
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: begin + table + end, text, flags=re.DOTALL)
 
@@ -60,15 +60,15 @@ def _serving(folder: Path) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
     for run in verdicts["measured"].judged:
         errors = run.errors
-        cells = [f"{run.measured.ttft_p50_ms:.4g}, {_marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
-                 _marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
-                 f"{run.measured.tpot_p50_ms:.4g}, {_marked(errors.tpot_p50_ms, GOALS['tpot_p50_ms'])}",
-                 _marked(errors.itl_p99_ms, np.inf), _marked(errors.throughput, GOALS["throughput"]),
-                 _marked(errors.joules, GOALS["joules"])]
+        cells = [f"{run.measured.ttft_p50_ms:.4g}, {marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
+                 marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
+                 f"{run.measured.tpot_p50_ms:.4g}, {marked(errors.tpot_p50_ms, GOALS['tpot_p50_ms'])}",
+                 marked(errors.itl_p99_ms, np.inf), marked(errors.throughput, GOALS["throughput"]),
+                 marked(errors.joules, GOALS["joules"])]
         yield f"| {run.recording} | {run.run} | {' | '.join(cells)} |"
 
 
-def _marked(error: float, goal: float) -> str:
+def marked(error: float, goal: float) -> str:
     """A signed error in per cent, bold where it is beyond its goal."""
     if isnan(error):
         return "-"
