@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench profiles accuracy clean
+.PHONY: run test lint bench profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
@@ -27,6 +27,10 @@ profiles: $(READY)
 # The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy $(RUNS) $(SILICON) $(LIMIT)
+
+# Those of docs/energy-accuracy.md, from the same folder and the public table of kernels with the power of boards.
+energy: $(READY)
+	$(BIN)/python -m benchmarks.energy $(RUNS) $(BOARDS)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=...")'

@@ -49,15 +49,15 @@ def _serving(folder: Path) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
     for run in verdicts["measured"].judged:
         errors = run.errors
-        cells = [f"{run.measured.ttft_p50_ms:.4g}, {_marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
-                 _marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
-                 f"{run.measured.tpot_p50_ms:.4g}, {_marked(errors.tpot_p50_ms, GOALS['tpot_p50_ms'])}",
-                 _marked(errors.itl_p99_ms, np.inf), _marked(errors.throughput, GOALS["throughput"]),
-                 _marked(errors.joules, GOALS["joules"])]
+        cells = [f"{run.measured.ttft_p50_ms:.4g}, {marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
+                 marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
+                 f"{run.measured.tpot_p50_ms:.4g}, {marked(errors.tpot_p50_ms, GOALS['tpot_p50_ms'])}",
+                 marked(errors.itl_p99_ms, np.inf), marked(errors.throughput, GOALS["throughput"]),
+                 marked(errors.joules, GOALS["joules"])]
         yield f"| {run.recording} | {run.run} | {' | '.join(cells)} |"
 
 
-def _marked(error: float, goal: float) -> str:
+def marked(error: float, goal: float) -> str:
     """A signed error in per cent, bold where it is beyond its goal."""
     if isnan(error):
         return "-"

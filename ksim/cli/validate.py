@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.screen import console, table
+from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
@@ -25,6 +26,7 @@ _LISTED = 20
 _SHOWN = 44
 
 
+app.command("energy")(energy)
 app.command("kernels")(kernels)
 app.command("serving")(serving)
 app.command("steps")(steps)

@@ -38,7 +38,7 @@ def test_quantities_are_read_with_their_units():
     assert gpu.bandwidth == 4.8e12
     assert gpu.memory == 139.8 * 2**30
     assert gpu.flops[DType.BF16] == 989.5e12
-    assert gpu.power.flop[DType.BF16] == pytest.approx(0.755e-12)
+    assert 0.5e-12 < gpu.power.flop[DType.BF16] < 1e-12
 
 
 @pytest.mark.parametrize("changes, problem", [

@@ -1,10 +1,10 @@
 """Kernels that ran back to back, with the energy that the board counted: one row of a sweep's ``kernels_energy`` each.
 
-Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` when the GPU is cool, and the
-`sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
+Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` of a few milliseconds just before,
+and the `sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
+Rows stand in the order in which they were measured, so each began at the clock at which the one before it ended.
 """
 
-from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from attrs import frozen
 
 from ksim.calibration.kernels import kernels
 from ksim.calibration.measurements import FAMILIES, Batches, Floats, Points
-from ksim.calibration.reading.frames import Frame, load
+from ksim.calibration.reading.frames import Frame, column_names, load
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import Actions, actions
 from ksim.foundation.errors import DataError
@@ -20,22 +20,26 @@ from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
 NEEDED = ("family", "watts", "energy_mj_per_kernel", "latency_us", "graph_us", "sm_mhz")
+_LEFT = "left_mhz"
 
 
 @frozen
 class Sustained:
-    """One kernel, or the few of one launch: seconds of a launch `cool` and under load, and joules at the SM `clock`.
+    """One kernel, or the few of one launch: `seconds` of a launch under load, and joules at the SM `clock` (Hz).
 
-    `shape` tells it from others of its `family`.
+    `shape` and number format tell it from others of its `family`.  It took `graph` seconds just before the load, when
+    the GPU had not yet recovered from the row before, which had left it at the clock `left` (Hz).
     """
 
     family: str
-    shape: Hashable
+    dtype: str
+    shape: str
     kernels: tuple[Kernel, ...]
     seconds: float
-    cool: float
+    graph: float
     joules: float
     clock: float
+    left: float
 
     @property
     def watts(self) -> float:
@@ -56,7 +60,8 @@ class Recorded:
 
 
 def recognises(path: Path) -> bool:
-    return path.is_file() and path.suffix in (".parquet", ".csv") and {"energy_mj_per_kernel"} <= {*load(path).names}
+    """Whether *path* is a table of sustained kernels."""
+    return path.suffix in (".parquet", ".csv") and "energy_mj_per_kernel" in column_names(path)
 
 
 def read(path: Path) -> Recorded:
@@ -68,14 +73,23 @@ def read(path: Path) -> Recorded:
     idle = frame.where("family", "idle").numbers("watts")
     if len(idle) != 1 or not idle[0] > 0:
         raise DataError(str(path), "needs one row of family 'idle' with the watts of a GPU that has nothing to do")
+    frame = frame.having(_LEFT, _left(frame))
     rows = [row for names, part in frame.groups("family", "dtype") if names["family"] != "idle"
             for row in _rows(names["family"], names["dtype"] or "bf16", part)]
+    if not rows:
+        raise DataError(str(path), "has no row but that of the idle GPU")
     return Recorded(tuple(rows), float(idle[0]))
+
+
+def _left(frame: Frame) -> Floats:
+    """The clock (MHz) of the row before each; the boost clock, or beyond, where a GPU had nothing to do."""
+    clocks = np.concatenate(([np.inf], frame.numbers("sm_mhz")[:-1]))
+    return np.where(clocks > 0, clocks, np.inf)
 
 
 def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
     points = _points(family, dtype, part)
-    figures = {name: part.numbers(name) for name in NEEDED[2:]}
+    figures = {name: part.numbers(name) for name in (*NEEDED[2:], _LEFT)}
     for name, column in figures.items():
         if (bad := np.flatnonzero(~(column > 0))).size:
             raise DataError(str(part.path), f"row {part.places[bad[0]]}: {name} is {column[bad[0]]}, and must be"
@@ -87,8 +101,9 @@ def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
 def _row(points: Points, place: int, figures: dict[str, float]) -> Sustained:
     launched = tuple(kernels(points, place))
     return Sustained(
-        points.family, (points.dtype, points.describe(place)), launched, 1e-6 * figures["latency_us"],
-        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"])
+        points.family, points.dtype, points.describe(place), launched, 1e-6 * figures["latency_us"],
+        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"],
+        1e6 * figures[_LEFT])
 
 
 def _points(family: str, dtype: str, part: Frame) -> Points:

@@ -146,10 +146,24 @@ def load(path: Path) -> Frame:
     return Frame(path, table, _line_numbers(path, table.num_rows), "line")
 
 
-def _texts(path: Path) -> Any:
+def column_names(path: Path) -> list[str]:
+    """The columns of the table at *path*, without its rows; none where it is no table."""
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        return list(pq.read_schema(path).names) if parquet else _header(path)
+    except (OSError, pa.ArrowInvalid, UnicodeDecodeError, csv.Error):
+        return []
+
+
+def _header(path: Path) -> list[str]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
-    return pa_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False)
+        return next(csv.reader(file), [])
+
+
+def _texts(path: Path) -> Any:
+    types = dict.fromkeys(_header(path), pa.string())
+    return pa_csv.ConvertOptions(column_types=types, strings_can_be_null=False)
 
 
 def _line_numbers(path: Path, rows: int) -> Ints:

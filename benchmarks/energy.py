@@ -1,0 +1,90 @@
+"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/energy-accuracy.md anew."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.accuracy import marked
+from benchmarks.pages import put
+from ksim.studies.validation.energy import Question, of_boards, of_kernels, validate
+from ksim.studies.validation.energy.of_boards import Cell, Errors
+from ksim.studies.validation.serving import judging
+
+PAGE = Path("docs/energy-accuracy.md")
+#: What is bold is worse than this, in per cent.
+POWER, TIME, RUN, BOARD = 6.0, 5.0, 8.0, 10.0
+ERRORS = (("power", POWER), ("time", TIME), ("energy", POWER))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Judge the folder of our own runs and kernels, and the public table; half a minute."""
+    runs, table = (validate(Question(Path(argument))) for argument in arguments)
+    if not (runs.kernels and runs.runs and table.table):
+        raise SystemExit("RUNS needs sustained kernels and serving runs, TABLE a table with the power of boards")
+    put(PAGE, "kernels", _kernels(runs.kernels))
+    put(PAGE, "runs", _runs(runs.runs))
+    put(PAGE, "boards", _boards(table.table))
+
+
+def _kernels(verdict: of_kernels.Verdict) -> Iterator[str]:
+    """Means of all kernels, by what was left out; then each, foretold without its shape."""
+    yield "| mean absolute errors | kernels | power | time | energy, its time foretold too |"
+    yield "|---|--:|--:|--:|--:|"
+    for name, found in (("without the shape", verdict.shapes), ("without the family", verdict.families),
+                        ("without the shape, graphs taken for cool", verdict.recovered_shapes),
+                        ("without the family, graphs taken for cool", verdict.recovered_families)):
+        cells = [_bold(of_kernels.mape(found, error), goal) for error, goal in ERRORS]
+        yield f"| {name} | {len(found)} | {' | '.join(cells)} |"
+    yield ""
+    yield "| kernel | format | W | us | power | time | energy |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for each in verdict.shapes:
+        cells = [marked(getattr(each, of_kernels.ERRORS[error]), goal) for error, goal in ERRORS]
+        row = each.row
+        yield (f"| {row.family} {row.shape} | {row.dtype} | {row.watts:.0f} | {1e6 * row.seconds:.1f} |"
+               f" {' | '.join(cells)} |")
+
+
+def _runs(verdict: judging.Verdict) -> Iterator[str]:
+    """By recording, then every run."""
+    metered = [run for run in verdict.judged if not isnan(run.measured.joules)]
+    yield "| recording | runs | median | mean | 90th percentile | median signed |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for name in ("all", *dict.fromkeys(run.recording for run in metered)):
+        errors = np.array([run.errors.joules for run in metered if name in ("all", run.recording)])
+        size = np.abs(errors)
+        yield (f"| {name} | {len(errors)} | {_bold(float(np.median(size)), RUN)} | {size.mean():.1f} |"
+               f" {np.quantile(size, 0.9):.1f} | {np.median(errors):+.1f} |")
+    yield ""
+    yield "| recording | run | joules | error |"
+    yield "|---|---|--:|--:|"
+    for run in metered:
+        yield f"| {run.recording} | {run.run} | {run.measured.joules:.0f} | {marked(run.errors.joules, RUN)} |"
+
+
+def _boards(verdict: of_boards.Verdict) -> Iterator[str]:
+    yield ("| GPU | kernels | rows | model: mean, median (signed) | within 10 % | meter: mean, median (signed) |"
+           " within 10 % |")
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for cell in (verdict.whole, *verdict.gpus, *verdict.cells):
+        yield f"| {cell.gpu} | {_kind(cell)} | {cell.rows:,} | {_errors(cell.drawn)} | {_errors(cell.observed)} |"
+
+
+def _kind(cell: Cell) -> str:
+    return f"{cell.op.replace('_', ' ')} {cell.dtype}".strip() or "all"
+
+
+def _errors(errors: Errors) -> str:
+    text = f"{errors.mape:.1f}, {errors.median:.1f} ({errors.bias:+.1f})"
+    return f"{f'**{text}**' if errors.mape > BOARD else text} | {errors.within:.0f} %"
+
+
+def _bold(error: float, goal: float) -> str:
+    return f"**{error:.1f}**" if error > goal else f"{error:.1f}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
