@@ -54,7 +54,7 @@ def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
     """*ops* in order, products that *overlap* cuts and the collectives that directly follow to add them up as one."""
     rest = zip_longest(ops, ops[1:])
     for op, following in rest:
-        summed = following and _summed(op, following)
+        summed = following and pair(op.label, op.kernel, following.label, following.kernel)
         if summed and len(overlap.pieces(summed.product.m)) > 1:
             next(rest)
             yield summed
@@ -62,12 +62,11 @@ def paired(ops: Sequence[Op], overlap: Overlap) -> Iterator[Op | Summed]:
             yield op
 
 
-def _summed(op: Op, following: Op) -> Summed | None:
-    """Both as one, where what *following* adds up is as much as *op* writes."""
-    product, message = op.kernel, following.kernel
+def pair(label: str, product: object, sum_label: str, message: object) -> Summed | None:
+    """Both as one, where what *message* adds up over ranks is as much as *product* writes."""
     if isinstance(product, Gemm | BatchedGemm) and isinstance(message, Collective) and message.kind in SUMS and (
             message.bytes == product.work.writes):
-        return Summed(op.label, product, following.label, message)
+        return Summed(label, product, sum_label, message)
     return None
 
 

@@ -1,6 +1,5 @@
 """A layer of a user's own, from its equations to what it takes on a GPU."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
@@ -11,6 +10,7 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.notation import Operation, Task, lower
 from ksim.compute.notation.splits import GROUPS
 from ksim.compute.sizes import Sizes
+from ksim.cost.overlap import Overlap, overlapped, pair
 from ksim.cost.spans import Pricer
 from ksim.flow.timeline import Span
 from ksim.foundation.config import Choice
@@ -84,17 +84,34 @@ class Layer:
 
     def _rows(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[Row]:
         """A row for each distinct launch of an operation."""
-        for operation in self.operations:
-            if (stages := getattr(operation, "overlap_stage", 1)) > 1:
-                raise ConfigError(operation.label, f"overlap_stage = {stages} cannot be priced yet; leave it at 1")
         lowered = self._lowered(ranks)
         launches = list(dict.fromkeys((task.label, task.kernel) for tasks in lowered for task in tasks))
         spans = dict(zip(launches, pricer.spans(launches), strict=True))
-        for tasks in lowered:
-            runs = Counter((task.label, task.kernel) for task in tasks)
-            for launch, count in runs.items():
-                hidden = sum(_hidden(task, spans) for task in tasks if (task.label, task.kernel) == launch)
-                yield _row(pricer, spans[launch], count, hidden)
+        for operation, tasks in zip(self.operations, lowered, strict=True):
+            priced = [(spans[task.label, task.kernel], _hidden(task, spans)) for task in tasks]
+            if (stages := getattr(operation, "overlap_stage", 1)) > 1:
+                priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
+            for span in dict.fromkeys(span for span, _ in priced):
+                runs = [hidden for other, hidden in priced if other == span]
+                yield _row(pricer, span, len(runs), sum(runs))
+
+
+#: A span, and how many of its seconds pass while another keeps the GPU busy.
+Timed = tuple[Span, float]
+
+
+def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], overlap: Overlap) -> list[Timed]:
+    """*priced* with the last product of *tasks* in pieces, each beside the collective that adds up the one before.
+
+    Raises ConfigError where no such collective follows.
+    """
+    *_, product, message = tasks if len(tasks) > 1 else (*tasks, *tasks)
+    summed = pair(product.label, product.kernel, message.label, message.kernel)
+    if summed is None:
+        raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
+                                         f" follows; split a contracted index, or leave it at 1")
+    return [*priced[:-2], *((evolve(span, seconds=span.lasts, hidden=0.0), span.hidden)
+                            for span in overlapped(pricer, summed, overlap))]
 
 
 def _hidden(task: Task, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:

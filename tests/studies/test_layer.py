@@ -89,11 +89,27 @@ def test_a_repeated_launch_is_one_row():
         ("attention", 1), ("attention_shift", 3), ("attention", 3), ("attention_merge", 3)]
 
 
-def test_what_overlaps_cannot_be_priced_yet():
-    layer = Layer([op("bsF,Fm->bsm", "F", "down", overlap_stage=4, overlap_sms=16)], SIZES)
-    assert [task.label for task in layer.tasks(tensor=2)] == ["down", "down_all_reduce"]
-    with pytest.raises(ConfigError, match="down: overlap_stage = 4 cannot be priced yet; leave it at 1"):
-        layer.on("h200", tensor=2)
+def test_a_product_in_pieces_hides_the_sums_of_all_but_the_last():
+    """As the engine prices it: the same spans, one after another or side by side."""
+    def down(**overlap):
+        return Layer([op("bsF,Fm->bsm", "F", "down", **overlap)], SIZES).on("a100-80g", tensor=8, oracle="waves")
+
+    whole, pieces = down(), down(overlap_stage=4, overlap_sms=16)
+    products, sums = [row for row in pieces.rows if row.kernel == "gemm"], [row for row in pieces.rows if row.sent]
+    assert sum(row.runs for row in products) == sum(row.runs for row in sums) == 4
+    assert pieces.sent == pytest.approx(whole.sent) and pieces.flops == pytest.approx(whole.flops)
+    assert sum(row.hidden for row in pieces.rows) > 0
+    assert max(row.seconds for row in whole.rows) < pieces.seconds < sum(row.seconds for row in pieces.rows)
+
+
+@pytest.mark.parametrize("splits, ranks, problem", [
+    ("F", 1, "down: overlap_stage = 4 has nothing to overlap"), ("m", 2, "no sum over ranks follows"),
+    ("F", 2, "200 leaves nothing to compute with: A100 SXM 80 GB has 108 SMs")])
+def test_what_cannot_overlap_is_told(splits, ranks, problem):
+    sms = 200 if "200" in problem else 16
+    layer = Layer([op("bsF,Fm->bsm", splits, "down", overlap_stage=4, overlap_sms=sms)], SIZES)
+    with pytest.raises(ConfigError, match=problem):
+        layer.on("a100-80g", tensor=ranks, oracle="waves")
 
 
 @pytest.mark.parametrize("sizes, problem", [

@@ -29,7 +29,8 @@ class Product:
     all-gather before brings together that index of the first operand.  Both read like `parallel`.
 
     A GEMM multiplies `activations`, on the left, by `weights` in these formats; with a batch, both are BF16.
-    In `overlap_stage` pieces, 1 for none, communication runs beside the product on `overlap_sms` SMs.
+    In `overlap_stage` pieces, 1 for none, the sum over ranks of each runs beside the product of the next, on
+    `overlap_sms` SMs (cost/overlap.py).
     """
 
     equation: str
@@ -49,6 +50,9 @@ class Product:
     def __attrs_post_init__(self) -> None:
         read = self.tensors.of(2, 3)
         read.check()
+        if (self.overlap_stage > 1) != (self.overlap_sms > 0):
+            raise read.wrong(f"overlap_stage = {self.overlap_stage} and overlap_sms = {self.overlap_sms}: set 2 or more"
+                             f" stages and 1 SM or more, or neither")
         check(read, self.parallel, read.indices, "parallel")
         check(read, self.gather, read.operands[0], "gather")
         check(read, self.scatter, read.results[0], "scatter")

@@ -86,7 +86,8 @@ def test_rounds_are_merged_in_fp32():
 
 @pytest.mark.parametrize("make, problem", [
     (lambda: ulysses(attend("bsh,bzh,bzh->bsh")), "index 'K' of the heads, which ulysses splits, is not in it"),
-    (lambda: ulysses(op("bKrsh,bKzh->bKrsz", overlap_stage=2)), "overlap_stage has no meaning inside ulysses"),
+    (lambda: ulysses(op("bKrsh,bKzh->bKrsz", overlap_stage=2, overlap_sms=1)),
+     "overlap_stage has no meaning inside ulysses"),
     (lambda: ulysses(attend(ATTEND.equation, {"b": "context"})),
      "index 'b' is split by 'context', by which ulysses splits heads"),
     (lambda: ulysses(op("bsKrh,Krhm->bsm")), "the result that leaves ulysses has no heads 'K'"),

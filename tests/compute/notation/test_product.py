@@ -143,7 +143,8 @@ def test_products_that_make_no_sense(equation, settings, problem):
 
 
 @pytest.mark.parametrize("settings, name", [
-    ({"overlap_stage": 0}, "overlap_stage"), ({"overlap_sms": -1}, "overlap_sms"), ({"overlap_stage": 1.5}, "stage")])
+    ({"overlap_stage": 0}, "overlap_stage"), ({"overlap_sms": -1}, "overlap_sms"), ({"overlap_stage": 1.5}, "stage"),
+    ({"overlap_stage": 4}, "overlap_stage = 4 and overlap_sms = 0"), ({"overlap_sms": 4}, "set 2 or more stages")])
 def test_overlap_is_a_number_of_pieces_and_of_sms(settings, name):
     with pytest.raises((ValueError, TypeError), match=name):
         op("bsm,mF->bsF", **settings)
