@@ -52,7 +52,8 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
 
 def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
     """Render without colours."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False,
+                      legacy_windows=False)
     console.print(renderable)
     assert isinstance(console.file, io.StringIO), "the console writes where it was told to"
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

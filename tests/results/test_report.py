@@ -51,3 +51,11 @@ def test_numbers_keep_three_digits(value, text):
 
 def test_shares_read_as_per_cent():
     assert (percent(0.1234), percent(0.5, 0), percent(None)) == ("12.3 %", "50 %", "-")
+
+
+def test_text_is_text_in_a_notebook_too(monkeypatch):
+    """Where a notebook shows what is printed, a report that is asked for as text is not shown at once."""
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *segments: shown.append(segments))
+    assert "hello" in as_text("hello", 40) and not shown
