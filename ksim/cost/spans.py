@@ -35,10 +35,10 @@ class Pricer:
                 else self.kernel(label, launched, next(answers)) for label, launched in launches]
 
     def kernel(self, label: str, kernel: Kernel, found: Estimate | None = None) -> Span:
-        """What the oracle says, or has *found*, at the boost clock; what it measured may have been at a lower one."""
+        """What the oracle says, or has *found*, at the boost clock; its measurements may have been made at a lower one."""
         found = found or estimate(self.oracle, kernel, self.gpu)
         work, clocks = kernel.work, self.gpu.power.clocks
-        throttled = (found.bound, found.source) == ("compute", "measured")
+        throttled = found.bound == "compute" and found.source in ("measured", "learned")
         cool = clocks.measured.get(kernel.family, 1.0) if clocks and throttled else 1.0
         seconds = cool * found.seconds
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)

@@ -50,7 +50,8 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
             amounts = [seconds, joules(done, timer.gpu.power).total, 0, 0]
         else:
             found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.clocks.measured
-            pace = cool.get(kernel.family, 1.0) if (found.bound, found.source) == ("compute", "measured") else 1.0
+            warm = found.bound == "compute" and found.source in ("measured", "learned")
+            pace = cool.get(kernel.family, 1.0) if warm else 1.0
             energy = joules(actions(kernel, pace * found.seconds, timer.gpu), timer.gpu.power)
             amounts = [pace * found.seconds, energy.total, kernel.work.flops, kernel.work.bytes]
         totals = [total + amount for total, amount in zip(totals, amounts, strict=True)]

@@ -18,8 +18,8 @@ from tests.scheduling.loop import Loop, loop
 
 
 def summary(serve: dict[str, Any]) -> dict[str, Any]:
-    """Sixty requests of 1,500 tokens on average on an H200, seven a second."""
-    synthetic = {"arrivals": {"process": "poisson", "rate": 7}, "count": 60,
+    """Sixty requests of 1,500 tokens on average on an H200, fourteen a second."""
+    synthetic = {"arrivals": {"process": "poisson", "rate": 14}, "count": 60,
                  "prompt": {"kind": "uniform", "low": 500, "high": 2500},
                  "output": {"kind": "uniform", "low": 20, "high": 300}}
     return simulate(Scenario.of({"model": "llama-3.1-8b", "gpu": "h200", "serve": serve,
