@@ -40,17 +40,18 @@ class Clock:
 
     power: Power
     clocks: Clocks
+    _boost: Pace = field(init=False)
     _credit: float = field(init=False)
     _busy_until: float = field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._credit = self.clocks.credit
+        self._boost, self._credit = self._at(self.clocks.boost), self.clocks.credit
 
     def pace(self, timeline: Timeline, start: float, setting: Setting = FREE) -> Pace:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
         limit = setting.cap or self.power.limit
         self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
-        free = self._at(setting.clock or self.clocks.boost)
+        free = self._at(setting.clock) if setting.clock else self._boost
         watts, seconds = self.watts(timeline, free), timeline.paced(free)
         carried = 1.0 if watts <= limit else min(1.0, self._credit / ((watts - limit) * seconds))
         self._settle(carried * seconds, watts, limit)

@@ -35,7 +35,7 @@ class Pricer:
                 else self.kernel(label, launched, next(answers)) for label, launched in launches]
 
     def kernel(self, label: str, kernel: Kernel, found: Estimate | None = None) -> Span:
-        """What the oracle says, or has *found*, at the boost clock; its measurements may have been made at a lower one."""
+        """What the oracle says, or has *found*, at the boost clock, which may not be that of its measurements."""
         found = found or estimate(self.oracle, kernel, self.gpu)
         work, clocks = kernel.work, self.gpu.power.clocks
         throttled = found.bound == "compute" and found.source in ("measured", "learned")
