@@ -157,7 +157,7 @@ def loads(graph: nx.DiGraph, name: str, message: Collective, ranks: list[int]) -
 
 
 @given(groups(), st.floats(1, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_larger_message_never_takes_less(group, factor):
     alone, name, message, ranks = group
     larger = Collective(message.kind, message.bytes * factor, message.group)

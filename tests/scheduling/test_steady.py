@@ -77,7 +77,7 @@ def history(job: Job) -> tuple[Any, ...]:
 @pytest.mark.parametrize(("policy", "proposing"), [
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
 @given(workload=workloads())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, workload):
     short = long = loop()
     for short, long in islice(zip(workload.play(policy), workload.play(proposing), strict=True), PAUSES):
