@@ -42,8 +42,9 @@ def scenario(tmp_path):
 
 
 def test_run_writes_a_directory_that_runs_again_to_the_same_bytes(scenario):
-    assert "12 requests completed" in ksim("run", "s.toml", "-o", "a", "--set", "serve.max_num_seqs=4", folder=scenario)
-    ksim("run", "a/scenario.toml", "-o", "b", "--quiet", folder=scenario, PYTHONHASHSEED="1")
+    assert "12 requests completed" in ksim("run", "s.toml", "-o", "a", "--set", "serve.max_num_seqs=4", "--no-plots",
+                                           folder=scenario)
+    ksim("run", "a/scenario.toml", "-o", "b", "--quiet", "--no-plots", folder=scenario, PYTHONHASHSEED="1")
     files = sorted(p.relative_to(scenario / "a") for p in (scenario / "a").rglob("*") if p.is_file())
     assert {"summary.json", "requests.parquet", "steps.parquet", "kernels.csv", "trace.json.gz",
             "scenario.toml"} <= {str(f) for f in files}
