@@ -40,6 +40,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
     """Seconds, joules, FLOP and bytes of every launch, each asked for by itself; of the host's doings, seconds."""
     costs, (how, tokens) = timer.host.inputs, timer.graphs.of(batch)
     totals = [costs.copy + costs.copy_sequence * batch.sequences, 0.0, 0.0, 0.0]
+    ask = cache(lambda kernel: estimate(timer.oracle, kernel, timer.gpu))
     for label, kernel in timer.model.graph(tokens, batch.samples, timer.shard).over(batch):
         gaps = {Launching.COMPILED: 1, Launching.PIECEWISE: 2 * (label == "o_proj")}  # once a layer
         totals[0] += costs.gap * gaps.get(how, 0)
@@ -49,7 +50,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
             done = sending(route.sent * kernel.bytes, route.routed * kernel.bytes, seconds)
             amounts = [seconds, joules(done, timer.gpu.power).total, 0, 0]
         else:
-            found, cool = estimate(timer.oracle, kernel, timer.gpu), timer.gpu.power.clocks.measured
+            found, cool = ask(kernel), timer.gpu.power.clocks.measured
             warm = found.bound == "compute" and found.source in ("measured", "learned")
             pace = cool.get(kernel.family, 1.0) if warm else 1.0
             energy = joules(actions(kernel, pace * found.seconds, timer.gpu), timer.gpu.power)
