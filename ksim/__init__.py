@@ -15,8 +15,8 @@ Data flows one way, and each package answers one question about it:
 from importlib import import_module
 from typing import Any
 
-__all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "Result", "Scenario", "attend", "communicate", "op", "pointwise",
-           "ring", "simulate", "ulysses"]
+__all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "communicate",
+           "op", "pointwise", "ring", "simulate", "ulysses"]
 
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
@@ -64,7 +64,8 @@ _NOTATION = {"op": "ksim.compute.notation.product", "attend": "ksim.compute.nota
 def __getattr__(name: str) -> Any:
     """Load the public names when they are asked for, so that ``import ksim`` stays cheap."""
     home = {"Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
-            "KsimError": "ksim.foundation.errors", "Layer": "ksim.studies.layer", **_NOTATION}.get(name)
+            "KsimError": "ksim.foundation.errors", "Layer": "ksim.studies.layer",
+            "PowerSettings": "ksim.specs.power", **_NOTATION}.get(name)
     if home is None:
         raise AttributeError(f"module 'ksim' has no attribute {name!r}")
     return getattr(import_module(home), name)

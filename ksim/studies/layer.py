@@ -15,9 +15,11 @@ from ksim.cost.spans import Pricer
 from ksim.flow.timeline import Span
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.specs.power import PowerSettings
 from ksim.studies.lookup import gpu_of, network_of, oracle_choice, plugin, system_of
 from ksim.studies.priced import Priced, Row
 from ksim.studies.scenario import COLLECTIVES
+from ksim.studies.sustained import sustained
 
 
 def _operations(given: Iterable[Operation]) -> tuple[Operation, ...]:
@@ -62,12 +64,14 @@ class Layer:
         return evolve(self, sizes={**self.sizes, **sizes})
 
     def on(
-        self, gpu: str, *, system: str | None = None, nodes: int | None = None, oracle: str | None = None, **ranks: int
+        self, gpu: str, *, system: str | None = None, nodes: int | None = None, oracle: str | None = None,
+        power: PowerSettings | None = None, **ranks: int
     ) -> Priced:
         """Price the layer on as many GPUs as the groups' *ranks* multiply to, in their usual system or another.
 
-        Raises UnknownName for what the catalogue lacks, DoesNotFit for more GPUs than the system has, and ConfigError
-        for what cannot be split so or is not priced.
+        At the boost clock, or, where *power* is given, as it goes on for long under its cap and clock, or under the
+        board's limit alone.  Raises UnknownName for what the catalogue lacks, DoesNotFit for more GPUs than the system
+        has, and ConfigError for what cannot be split so, is not priced or cannot be set.
         """
         of = _ranks(ranks)
         found, gpus = system_of(gpu, system, nodes), prod(of.values())
@@ -76,7 +80,8 @@ class Layer:
                              f" {-(-gpus // found.gpus_per_node)} or more")
         chosen = plugin("cost.oracles", oracle_choice(Choice(oracle) if oracle else None, found.gpu))
         pricer = Pricer(gpu_of(found.gpu), chosen, network_of(found, map(Choice, COLLECTIVES)), _groups(of))
-        return Priced(self.name, pricer.gpu, gpus, tuple(self._rows(pricer, of)))
+        priced = Priced(self.name, pricer.gpu, gpus, tuple(self._rows(pricer, of)))
+        return priced if power is None else sustained(priced, power)
 
     def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Task]]:
         """The tasks of each operation."""

@@ -5,9 +5,10 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksim import Layer, communicate, op, ring, ulysses
+from ksim import Layer, PowerSettings, communicate, op, ring, ulysses
 from ksim.compute.graph import bind
 from ksim.flow.batch import Batch
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.specs.deployment import Shard
 from ksim.studies.assembly import Site
@@ -81,6 +82,24 @@ def test_an_overlapped_ring_hides_what_its_rounds_are_long_enough_for():
     hidden = sum(row.hidden for row in beside.rows)
     assert 0 < hidden < sum(row.seconds for row in apart.rows if row.kernel == "shift")
     assert apart.joules - beside.joules == pytest.approx(hidden * beside.gpu.power.idle)
+
+
+@pytest.mark.parametrize("power, watts", [(PowerSettings(), 700), (PowerSettings(cap=500), 500)])
+def test_a_layer_that_goes_on_keeps_to_its_limit(power, watts):
+    """Products slow down, and messages keep their time; what the clock saves is more than what the time costs."""
+    layer = Layer([op("bsF,Fm->bsm", "F", "down")], SIZES).with_sizes(s=16384)
+    short, long = (layer.on("h200", tensor=2, power=each) for each in (None, power))
+    assert short.watts > 720 and long.watts == pytest.approx(watts, rel=2e-3)
+    assert long.rows[0].seconds > short.rows[0].seconds and long.rows[1].seconds == short.rows[1].seconds
+    assert long.joules < short.joules and long.flops == short.flops
+
+
+def test_what_a_layer_cannot_be_set_to_is_told():
+    layer = Layer([op("bsF,Fm->bsm", "F", "down")], SIZES)
+    for power, problem in ((PowerSettings(cap=60), "power: cap: 60 W cannot be kept"),
+                           (PowerSettings(governor=Choice("slack")), "a layer has none; give a cap or a clock")):
+        with pytest.raises(ConfigError, match=problem):
+            layer.on("h200", power=power)
 
 
 def test_a_repeated_launch_is_one_row():
