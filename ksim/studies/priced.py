@@ -130,7 +130,7 @@ class Priced:
     @property
     def _summary(self) -> str:
         outside = sum(row.exposed for row in self.rows if row.span.extrapolated)
-        hot = f", above its limit of {number(self.gpu.power.limit)} W: if it goes on, clocks fall (power=PowerSettings())"
+        hot = f", above its limit of {number(self.gpu.power.limit)} W: if it goes on, clocks fall (power=...)"
         return (f"{measure(self.seconds, 's')}; {measure(self.joules, 'J')} a GPU, {measure(self.all_joules, 'J')} in"
                 f" all; {measure(self.flops, 'FLOP')} a GPU, {measure(self.all_flops, 'FLOP')} in all;"
                 f" {number(self.watts)} W a GPU" + (hot if self.watts > self.gpu.power.limit else "")
