@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from attrs import frozen
 
 from ksim.cli.flags import given, oracle_of, with_serve_flags
 
@@ -12,6 +13,8 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory t
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.png (with -o)")]
 Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
+Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
+                                     " trace.json.gz shows; by default its first, up to 200,000 slices")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
@@ -20,7 +23,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything ran
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True,
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "",
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
 ) -> None:
@@ -34,7 +37,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, output, quiet, plots, trace)
+        _simulate(chosen, Kept(output, plots, trace, trace_window), quiet)
 
 
 @with_serve_flags
@@ -58,7 +61,7 @@ def replay(
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True,
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "",
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
@@ -72,7 +75,7 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(changed(scenario, settings, seed), output, quiet, plots, trace)
+    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, trace_window), quiet)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -98,22 +101,56 @@ def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
     return scenario.with_values(changes) if changes else scenario
 
 
-def _simulate(scenario: Any, output: Path | None, quiet: bool, plots: bool, trace: bool) -> None:
-    from ksim.results import run_directory
+def _seconds(text: str) -> tuple[float, float] | None:
+    """A window of time such as 10:20, or none; raises ConfigError for any other text."""
+    from ksim.foundation.errors import ConfigError
+    from ksim.foundation.units import quantity
+
+    if not text:
+        return None
+    try:
+        begin, end = map(quantity, text.split(":"))
+    except ValueError:
+        begin, end = 0.0, 0.0
+    if not 0 <= begin < end:
+        raise ConfigError("--trace-window", f"expected FROM:TO in seconds, such as 10:20, not {text!r}")
+    return begin, end
+
+
+@frozen
+class Kept:
+    """What is kept of a run in the directory `output`, if there is one; `window` is text such as 10:20."""
+
+    output: Path | None
+    plots: bool
+    trace: bool
+    window: str
+
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be kept: before the work, not after it."""
+        from ksim.foundation.errors import ConfigError
+        from ksim.results import run_directory
+
+        if _seconds(self.window) and not (self.output and self.trace):
+            raise ConfigError("--trace-window", "is of the trace that -o writes; give -o, and no --no-trace")
+        if self.output is not None:
+            run_directory.check(self.output.resolve())
+
+
+def _simulate(scenario: Any, kept: Kept, quiet: bool) -> None:
     from ksim.studies.simulation import simulate
 
-    if output is not None:
-        run_directory.check(output.resolve())  # before the work, not after it
+    kept.check()
     with _Progress(quiet) as progress:
         result = simulate(scenario, progress.advance)
     for remark in result.remarks:
         print(f"ksim: {remark}", file=sys.stderr)
-    if output is not None:
-        result.save(output, plots=plots, trace=trace)
+    if kept.output is not None:
+        result.save(kept.output, plots=kept.plots, trace=kept.trace, window=_seconds(kept.window))
     if not quiet:
         result.print()
-        if output is not None:
-            print(f"written to {output}")
+        if kept.output is not None:
+            print(f"written to {kept.output}")
 
 
 class _Progress:

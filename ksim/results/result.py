@@ -129,8 +129,11 @@ class Result:
 
         return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits)
 
-    def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True) -> Path:
+    def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,
+             window: tuple[float, float] | None = None) -> Path:
         """Write the run to *directory*, whole or not at all, and the same bytes for the same run.
+
+        The trace shows the kernels of *window*, (from, to) in seconds, or else of the first steps.
 
         An earlier run there is replaced; anything else there, or a place that
         cannot be written, raises ConfigError.
@@ -139,7 +142,7 @@ class Result:
         with collector.paused(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
-                self.trace(new / "trace.json.gz")
+                self.trace(new / "trace.json.gz", window)
             if plots:
                 self.plots(new / "plots")
         return target

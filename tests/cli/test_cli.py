@@ -1,5 +1,6 @@
 """The command line, as a user meets it: a process of its own."""
 
+import gzip
 import json
 import os
 import signal
@@ -53,6 +54,14 @@ def test_run_writes_a_directory_that_runs_again_to_the_same_bytes(scenario):
     assert max(parquet.read_table(scenario / "a" / "steps.parquet")["running"].to_pylist()) <= 4
 
 
+def test_a_trace_shows_the_kernels_of_a_window(scenario):
+    ksim("run", "s.toml", "-o", "a", "--trace-window", "0.1:0.12", "--no-plots", "--quiet", folder=scenario)
+    trace = json.loads(gzip.decompress((scenario / "a" / "trace.json.gz").read_bytes()))
+    kernels = [event for event in trace["traceEvents"] if "shape" in event.get("args", {})]
+    assert kernels and trace["otherData"]["kernel_slices_left_out"] > 0
+    assert all(0.05 < 1e-6 * kernel["ts"] < 0.15 for kernel in kernels)
+
+
 def test_another_seed_gives_another_run(scenario):
     runs = [ksim("run", "s.toml", "--seed", seed, folder=scenario) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
@@ -101,7 +110,7 @@ def test_another_release_decides_otherwise(scenario):
 
 @pytest.mark.parametrize(("kind", "name"), [
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("grids", "us-caiso"),
-    ("policies", "decode_first"), ("routers", "prefix_aware"), ("oracles", "measured"),
+    ("policies", "decode_first"), ("governors", "slack"), ("routers", "prefix_aware"), ("oracles", "measured"),
     ("collectives", "two_shot"), ("traces", "burstgpt"),
 ])
 def test_list_names_what_there_is(kind, name, tmp_path):
@@ -135,6 +144,10 @@ def test_a_users_own_oracle_is_ten_lines(scenario):
     (("run", "s.toml", "--set", "serve.scheduling_policy=fcsf"), "no policy named 'fcsf'; did you mean 'fcfs'"),
     (("run", "s.toml", "--set", "serve.tensor_parallel_size=5"), "5 does not divide 32 attention heads"),
     (("run", "s.toml", "-o", "s.toml"), "exists and is not the directory of an earlier run"),
+    (("run", "s.toml", "--set", "power.cap=60 W"), "power: cap: 60 W cannot be kept by H200 SXM, which idles at 128.8"),
+    (("run", "s.toml", "--set", "energy.grid=franc"), "no grid named 'franc' (grid: ae, au, br"),
+    (("run", "s.toml", "-o", "x", "--trace-window", "20:10"), "--trace-window: expected FROM:TO in seconds"),
+    (("run", "s.toml", "--trace-window", "1:2"), "--trace-window: is of the trace that -o writes"),
     (("replay", "none.csv", "--model", "llama-3.2-1b", "--gpu", "h200"), "none.csv"),
     (("replay", "s.toml", "--model", "llama-3.2-1b", "--gpu", "h200"), "s.toml"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "64*10"), "expected something like 64x1024"),
