@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +49,7 @@ def _kernels(verdict: of_kernels.Verdict) -> Iterator[str]:
 
 def _runs(verdict: judging.Verdict) -> Iterator[str]:
     """By recording, then every run."""
-    metered = [run for run in verdict.judged if not isnan(run.measured.joules)]
+    metered = verdict.metered
     yield "| recording | runs | median | mean | 90th percentile | median signed |"
     yield "|---|--:|--:|--:|--:|--:|"
     for name in ("all", *dict.fromkeys(run.recording for run in metered)):

@@ -88,6 +88,11 @@ def gpu_of(measured: Measurements, name: str = "") -> Gpu:
         whose = f"are of {device!r}, which the catalogue lacks" if device else "do not say of which GPU they are"
         raise DataError(measured.source.file, f"its measurements {whose}; name one with --gpu, or the path of a "
                                               f"file like those that it has ({', '.join(catalog.entries('gpus'))})")
+    return named(name)
+
+
+def named(name: str) -> Gpu:
+    """The GPU that the catalogue calls *name*, or of the file there; raises UnknownName for neither."""
     return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
 
 

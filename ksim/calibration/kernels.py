@@ -10,7 +10,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import loads
+from ksim.compute.loads import Loads, loads
 from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
@@ -52,12 +52,16 @@ def _attention(points: Points, point: int) -> list[Kernel]:
 def _moe(points: Points, point: int) -> list[Kernel]:
     """The fused kernels of a mixture, its rows spread over the experts as their popularity says."""
     tokens, experts, top, hidden, inter = _values(points, point, "t", "e", "topk", "h", "inter")
-    weights, activations = formats(points)
     skew = max(0.0, float(points["skew"][point])) if "skew" in points.columns else 0.0
-    spread, rows = loads(tokens, top, experts, skew), tokens * top
-    return [GroupedGemm(spread, 2 * inter, hidden, tokens, weights, activations, inputs=tokens),
+    return fused(loads(tokens, top, experts, skew), tokens, hidden, inter, formats(points))
+
+
+def fused(spread: Loads, tokens: int, hidden: int, inter: int, dtypes: tuple[DType, DType]) -> list[Kernel]:
+    """The fused kernels of experts that get *spread* of so many tokens; *dtypes* of weights and activations."""
+    rows = sum(each * count for each, count in spread)
+    return [GroupedGemm(spread, 2 * inter, hidden, tokens, *dtypes, inputs=min(tokens, rows)),
             _moving("silu_mul", 2 * rows * inter, rows * inter, rows),
-            GroupedGemm(spread, hidden, inter, tokens, weights, activations),
+            GroupedGemm(spread, hidden, inter, tokens, *dtypes),
             _moving("moe_combine", rows * hidden, tokens * hidden, tokens)]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import asdict, evolve
 
 from ksim.calibration.calibrate import calibrate
-from ksim.calibration.checks import TooFew, check
+from ksim.calibration.checks import TooFew, check, named
 from ksim.calibration.courses import Candidate, Course, efficiency, teach
 from ksim.calibration.fitting import Recipe
 from ksim.calibration.gathering import digests
@@ -28,9 +28,6 @@ from ksim.cost.efficiency.estimates import PROFILES, shipped
 from ksim.cost.efficiency.pointwise import COMBINE
 from ksim.cost.efficiency.profile import Efficiency, Profile, save
 from ksim.cost.efficiency.region import Region
-from ksim.foundation import catalog
-from ksim.foundation.config import structure
-from ksim.specs.hardware import Gpu
 
 COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
 PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"
@@ -55,7 +52,7 @@ def main(tables: str, sweep: str, family: str = "") -> None:
         entries = _kept(name, family) | dict(_coefficients(public, name))
         if name == SWEPT:
             entries |= _with_combine(_swept(ours) if ours else {})
-        save(shipped(name), _gpu(name).name, COMMAND, entries, fitted_to=files if name == SWEPT else {})
+        save(shipped(name), named(name).name, COMMAND, entries, fitted_to=files if name == SWEPT else {})
         print(name, *(f"{key} {entry.error:.1%}" for key, entry in entries.items()), flush=True)
 
 
@@ -74,7 +71,7 @@ def _kept(name: str, family: str) -> dict[str, Efficiency]:
 def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
     """What our own sweep says of its GPU."""
     return {part.name: evolve(part.efficiency, source=f"{OURS}: {part.efficiency.source}")
-            for part in calibrate(ours, _gpu(SWEPT), print).parts}
+            for part in calibrate(ours, named(SWEPT), print).parts}
 
 
 def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
@@ -85,14 +82,10 @@ def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
     return {**entries, "moe_combine": evolve(alike, constants=asdict(COMBINE), source="profiled steps on an H200")}
 
 
-def _gpu(name: str) -> Gpu:
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
-
-
 def _lessons(course: Course, taken: Sequence[Measurements]) -> Iterator[Lesson]:
     """The core rows of each GPU's tables, checked; of families with a single usable table, what there is."""
     for name, rows in by_gpu(taken):
-        gpu = _gpu(name)
+        gpu = named(name)
         for part in rows:
             selected = select(course, [part], gpu)
             for kept in selected.rows:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ksim.cli.flags import given, oracle_of, with_serve_flags
-from ksim.cli.step import ANY_WORKLOAD
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -40,11 +39,11 @@ def roofline(
     from ksim.cli.screen import console
     from ksim.studies.assembly import Site
     from ksim.studies.portability import points, survey
-    from ksim.studies.scenario import Scenario
+    from ksim.studies.scenario import ANY_WORKLOAD, Scenario
 
     batches = _batches(decode, prefill)
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
-             "workload": {"synthetic": ANY_WORKLOAD}}
+             "workload": ANY_WORKLOAD}
     scenario = Scenario.of(given(table), "roofline")
     site = Site.of(scenario)
     others = _others(scenario, str(site.scenario.gpu), gpus)

@@ -37,7 +37,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, trace_window), quiet)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window)), quiet)
 
 
 @with_serve_flags
@@ -75,7 +75,7 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, trace_window), quiet)
+    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, _seconds(trace_window)), quiet)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -119,19 +119,19 @@ def _seconds(text: str) -> tuple[float, float] | None:
 
 @frozen
 class Kept:
-    """What is kept of a run in the directory `output`, if there is one; `window` is text such as 10:20."""
+    """What is kept of a run in the directory `output`, if there is one; the trace shows kernels of a `window` of it."""
 
     output: Path | None
     plots: bool
     trace: bool
-    window: str
+    window: tuple[float, float] | None
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
         from ksim.foundation.errors import ConfigError
         from ksim.results import run_directory
 
-        if _seconds(self.window) and not (self.output and self.trace):
+        if self.window and not (self.output and self.trace):
             raise ConfigError("--trace-window", "is of the trace that -o writes; give -o, and no --no-trace")
         if self.output is not None:
             run_directory.check(self.output.resolve())
@@ -146,7 +146,7 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool) -> None:
     for remark in result.remarks:
         print(f"ksim: {remark}", file=sys.stderr)
     if kept.output is not None:
-        result.save(kept.output, plots=kept.plots, trace=kept.trace, window=_seconds(kept.window))
+        result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
     if not quiet:
         result.print()
         if kept.output is not None:

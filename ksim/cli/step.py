@@ -6,10 +6,6 @@ import typer
 
 from ksim.cli.flags import given, oracle_of, with_serve_flags
 
-#: A scenario has a workload; a step is priced without looking at it.
-_ONE = {"kind": "fixed", "value": 1}
-ANY_WORKLOAD = {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}
-
 
 @with_serve_flags
 def step(
@@ -28,14 +24,14 @@ def step(
     from ksim.flow.batch import Batch
     from ksim.foundation.errors import ConfigError
     from ksim.studies.assembly import Site
-    from ksim.studies.scenario import Scenario
+    from ksim.studies.scenario import ANY_WORKLOAD, Scenario
 
     try:
         batch = Batch.parse(decode, prefill)
     except ValueError as error:
         raise ConfigError("--decode, --prefill", str(error)) from None
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
-             "workload": {"synthetic": ANY_WORKLOAD}}
+             "workload": ANY_WORKLOAD}
     site = Site.of(Scenario.of(given(table), "step"))
     timelines = [timer.timeline(batch) for timer in site.timers()]
     show(console(), site, batch, timelines)

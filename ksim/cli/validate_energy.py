@@ -1,6 +1,5 @@
 """`ksim validate energy`: how far power and energy are off."""
 
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,8 +45,8 @@ def _print(verdict: "Verdict") -> None:
         lines += _of_kernels(verdict.kernels)
     if verdict.runs:
         screen.print(_runs(verdict.runs))
-        metered = sum(not isnan(run.measured.joules) for run in verdict.runs.judged)
-        lines.append(f"joules of {metered} serving runs: median error {verdict.runs.median_ape('joules'):.2f} %")
+        lines.append(f"joules of {len(verdict.runs.metered)} serving runs: median error"
+                     f" {verdict.runs.median_ape('joules'):.2f} %")
     if verdict.table:
         screen.print(_boards(verdict.table))
         lines.append(_of_boards(verdict.table))
@@ -87,10 +86,9 @@ def _runs(verdict: "judging.Verdict") -> "Table":
     from ksim.cli.screen import table
 
     rows = table("recording", "run", ">joules", ">predicted", ">error %", title="serving runs")
-    for run in verdict.judged:
-        if not isnan(run.measured.joules):
-            rows.add_row(run.recording, run.run, f"{run.measured.joules:.0f}", f"{run.predicted.joules:.0f}",
-                         f"{run.errors.joules:+.1f}")
+    for run in verdict.metered:
+        rows.add_row(run.recording, run.run, f"{run.measured.joules:.0f}", f"{run.predicted.joules:.0f}",
+                     f"{run.errors.joules:+.1f}")
     return rows
 
 

@@ -1,6 +1,6 @@
 """The SM clock: state that follows power, and sets the pace of kernels that arithmetic bounds."""
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.flow.timeline import Pace, Timeline
 from ksim.specs.power import Clocks, Power
@@ -46,6 +46,11 @@ class Clock:
 
     def __attrs_post_init__(self) -> None:
         self._boost, self._credit = self._at(self.clocks.boost), self.clocks.credit
+
+    @classmethod
+    def tired(cls, power: Power, clocks: Clocks) -> "Clock":
+        """That of a GPU that has been at work for long, and never has credit."""
+        return cls(power, evolve(clocks, credit=0.0))
 
     def pace(self, timeline: Timeline, start: float, setting: Setting = FREE) -> Pace:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""

@@ -82,6 +82,11 @@ class Span:
         """Whether the SM clock sets its pace."""
         return self.bound == "compute"
 
+    def drawn(self, pace: Pace) -> float:
+        """Joules at *pace*, beyond idle power."""
+        busy = pace.power * (pace.time if self.clocked else 1.0) - 1.0
+        return self.joules + (pace.energy - 1.0) * self.core_joules + busy * self.busy_joules
+
 
 @frozen
 class Lap:

@@ -23,6 +23,11 @@ _PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"
           ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
           ("workload", "synthetic", "output", "path"))
 
+_ONE = {"kind": "fixed", "value": 1}
+#: A workload for those who price batches of their own: a scenario has to have one.
+ANY_WORKLOAD: Mapping[str, Any] = {
+    "synthetic": {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}}
+
 #: The algorithms of NCCL, vLLM, PyTorch and DeepEP.
 COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "deepep")
 

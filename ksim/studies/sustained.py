@@ -27,14 +27,14 @@ def _pace(priced: Priced, gpu: Gpu, setting: Setting) -> Pace:
     if gpu.power.clocks is None:
         raise ConfigError("power", f"{gpu.name} has no [power.clocks]; say in its file how its SMs do at lower clocks")
     timeline = Timeline.of([Lap((evolve(row.span, seconds=row.exposed / row.runs),), row.runs) for row in priced.rows])
-    return Clock(gpu.power, evolve(gpu.power.clocks, credit=0.0)).pace(timeline, 0.0, setting)
+    return Clock.tired(gpu.power, gpu.power.clocks).pace(timeline, 0.0, setting)
 
 
 def _paced(row: Row, pace: Pace, idle: float) -> Row:
     """*row* at *pace*; what it hides of its time grows with it."""
-    longer, alone = (pace.time if row.span.clocked else 1.0), Timeline.of([Lap((row.span,))])
+    longer = pace.time if row.span.clocked else 1.0
     span = evolve(row.span, seconds=longer * row.span.seconds, low=longer * row.span.low, high=longer * row.span.high,
-                  eta=longer * row.span.eta, joules=alone.drawn(pace))
+                  eta=longer * row.span.eta, joules=row.span.drawn(pace))
     hidden = longer * row.hidden
     return evolve(row, span=span, hidden=hidden,
                   joules=row.runs * span.joules + idle * (row.runs * span.seconds - hidden))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.calibration.power import extrapolation, sustained
 from ksim.calibration.power.fitting import fit, joules_of, with_terms
-from ksim.calibration.power.foretelling import bound, cooled, foretell, left_out
+from ksim.calibration.power.foretelling import bound, cooled, foretell, taught
 from ksim.calibration.power.sustained import Sustained
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
@@ -53,11 +53,15 @@ def test_a_fit_recovers_what_actions_cost(planted):
     assert (found.idle, found.limit, found.link) == (H200.power.idle, H200.power.limit, H200.power.link)
 
 
+def left_out(rows, gpu, group):
+    return [foretell(each, teacher) for each, teacher in zip(rows, taught(rows, gpu, group), strict=True)]
+
+
 def test_what_is_left_out_teaches_nothing_about_itself():
     """Twice a family's joules are another truth for all others, and none for itself."""
     true = rows()
     false = [evolve(each, joules=2 * each.joules) if each.family == "copy" else each for each in true]
-    before, after = (left_out(taught, H200, lambda each: each.family) for taught in (true, false))
+    before, after = (left_out(found, H200, lambda each: each.family) for found in (true, false))
     for one, other in zip(before, after, strict=True):
         assert (one.joules == other.joules) == (one.row.family == "copy")
     assert [each.row for each in after] == false

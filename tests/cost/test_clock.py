@@ -26,6 +26,20 @@ def clock(**changes) -> Clock:
     return Clock(POWER, evolve(CLOCKS, **changes))
 
 
+shares, spans = st.floats(0.0, 1.0), st.builds(
+    lambda seconds, joules, core, busy, bound: Span("work", "gemm", seconds, joules, bound=bound,
+                                                    core_joules=core * joules, busy_joules=busy * joules),
+    st.floats(0.0, 1.0), st.floats(0.0, 900.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0),
+    st.sampled_from(["compute", "memory", "communication"]))
+
+
+@given(runs=st.lists(st.tuples(spans, st.integers(1, 9)), min_size=1),
+       pace=st.builds(Pace, st.floats(1.0, 3.0), shares, shares))
+def test_a_step_draws_at_any_pace_what_its_spans_draw(runs, pace):
+    timeline = Timeline.of([Lap((span,), count) for span, count in runs])
+    assert timeline.drawn(pace) == pytest.approx(sum(count * span.drawn(pace) for span, count in runs), abs=1e-6)
+
+
 def test_below_the_limit_nothing_slows_down():
     ours = clock()
     assert [ours.pace(step(1.0, 599.0), start) for start in range(5)] == [Pace()] * 5

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 from attrs import evolve, frozen
 
+from ksim.calibration.checks import named
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.energy import actions, joules
-from ksim.foundation import catalog
-from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 from ksim.specs.power import Power
@@ -43,7 +42,7 @@ LIKENESSES: Mapping[str, Likeness] = {
 
 def estimate(name: str) -> Power:
     """The power of the GPU of the catalogue called *name*, which is one of `LIKENESSES`."""
-    return extrapolated(_gpu(name), _gpu(MEASURED).power, LIKENESSES[name])
+    return extrapolated(named(name), named(MEASURED).power, LIKENESSES[name])
 
 
 def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
@@ -64,10 +63,6 @@ def _flop(gpu: Gpu, reached: float) -> dict[str | DType, float | str]:
     fp32 = (power.limit - power.idle - power.busy) / (REACHED * gpu.flops[DType.FP32])
     return {dtype: fp32 if dtype is DType.FP32 else bf16 * gpu.flops[DType.BF16] / peak
             for dtype, peak in gpu.flops.items()}
-
-
-def _gpu(name: str) -> Gpu:
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
 
 
 def _lines(power: Power) -> list[str]:

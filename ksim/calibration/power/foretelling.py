@@ -40,14 +40,11 @@ class Foretold:
         return 100.0 * (self.seconds / self.row.seconds - 1.0)
 
 
-def left_out(rows: Sequence[Sustained], gpu: Gpu, group: Callable[[Sustained], Hashable],
-             recovered: bool = False) -> list[Foretold]:
-    """Foretell each group of *rows* by a fit of all others, in the order of *rows*; *recovered* as for `foretell`."""
-    found: dict[int, Foretold] = {}
-    for name in dict.fromkeys(map(group, rows)):
-        taught = evolve(gpu, power=fit([row for row in rows if group(row) != name], gpu))
-        found |= {id(row): foretell(row, taught, recovered) for row in rows if group(row) == name}
-    return [found[id(row)] for row in rows]
+def taught(rows: Sequence[Sustained], gpu: Gpu, group: Callable[[Sustained], Hashable]) -> list[Gpu]:
+    """For each of *rows*, *gpu* with the power that those of all other groups teach."""
+    found = {name: evolve(gpu, power=fit([row for row in rows if group(row) != name], gpu))
+             for name in dict.fromkeys(map(group, rows))}
+    return [found[group(row)] for row in rows]
 
 
 def foretell(row: Sustained, gpu: Gpu, recovered: bool = False) -> Foretold:
@@ -90,7 +87,7 @@ def _sustained(row: Sustained, cool: float, gpu: Gpu) -> tuple[float, float]:
     span = Span("kernel", row.family, cool, drawn.total, bound=bound(row, gpu), core_joules=drawn.core,
                 busy_joules=drawn.busy)
     timeline = Timeline.of([Lap((span,))])
-    clock = Clock(gpu.power, evolve(gpu.power.clocks, credit=0.0))
+    clock = Clock.tired(gpu.power, gpu.power.clocks)
     pace = clock.pace(timeline, 0.0)
     seconds = timeline.paced(pace)
     return seconds, seconds * clock.watts(timeline, pace)

@@ -9,17 +9,14 @@ import numpy as np
 from attrs import evolve
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.kernels import kernels
+from ksim.calibration.kernels import fused, kernels
 from ksim.calibration.measurements import Floats, Points
 from ksim.calibration.power.sustained import terms
 from ksim.calibration.routing import balanced, power_law
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.grouped_gemm import GroupedGemm
-from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.loads import Loads
 from ksim.cost.energy import RESIDENT, Actions, actions
 from ksim.foundation.errors import DataError
-from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
 #: How many layers of a GEMM take turns in the collector, by number format; in others it is one.
@@ -56,14 +53,8 @@ def _experts(points: Points, point: int) -> list[Kernel]:
     """The fused kernels of one rank's experts."""
     tokens, experts, top, hidden, inter, ranks = (
         int(points[name][point]) for name in ("t", "e", "topk", "h", "inter", "ep"))
-    weights, activations = formats(points)
     spread = _spread(tokens, top, experts, ranks, float(points["skew"][point]))
-    rows = sum(each * count for each, count in spread)
-    pair = DType.BF16.bytes * rows
-    return [GroupedGemm(spread, 2 * inter, hidden, tokens, weights, activations, inputs=min(tokens, rows)),
-            Pointwise("silu_mul", 2 * pair * inter, pair * inter, 0.0, rows),
-            GroupedGemm(spread, hidden, inter, tokens, weights, activations),
-            Pointwise("moe_combine", pair * hidden, DType.BF16.bytes * tokens * hidden, 0.0, tokens)]
+    return fused(spread, tokens, hidden, inter, formats(points))
 
 
 @cache

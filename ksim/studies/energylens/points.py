@@ -11,14 +11,11 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
+from ksim.studies.scenario import ANY_WORKLOAD, Scenario
 from ksim.studies.sizing import Memory, activations, memory
 
-_ONE = {"kind": "fixed", "value": 1}
-#: A scenario has a workload; fixed batches are priced without looking at it.
-_ANY = {"synthetic": {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}}
 #: What the paper measured on.
-_PAPERS = {"gpu": "a100-80g", "engine": "trtllm-1.0", "host": "trtllm", "workload": _ANY}
+_PAPERS = {"gpu": "a100-80g", "engine": "trtllm-1.0", "host": "trtllm", "workload": ANY_WORKLOAD}
 
 
 @frozen
@@ -127,7 +124,7 @@ def _collectives(timeline: Timeline, pace: Pace, idle: float) -> tuple[float, fl
     """Seconds and joules of one GPU in collectives."""
     runs = [(span, count) for span, count in timeline.counted() if span.bound == "communication"]
     seconds = sum(count * span.seconds for span, count in runs)
-    drawn = sum(count * (span.joules + (pace.energy - 1.0) * span.core_joules) for span, count in runs)
+    drawn = sum(count * span.drawn(pace) for span, count in runs)
     return seconds, drawn + idle * seconds
 
 

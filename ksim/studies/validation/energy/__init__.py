@@ -1,7 +1,6 @@
 """How good energy is: against sustained kernels, serving runs and public tables of power, whichever are there."""
 
 from collections.abc import Callable
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def as_table(verdict: Verdict) -> dict[str, Any]:
 
 
 def _of_runs(verdict: judging.Verdict) -> dict[str, Any]:
-    metered = [run for run in verdict.judged if not isnan(run.measured.joules)]
+    metered = verdict.metered
     return {"serving_median_ape": verdict.median_ape("joules") if metered else None,
             "serving": [{"recording": run.recording, "run": run.run, "joules": run.measured.joules,
                          "predicted_joules": run.predicted.joules, "error": run.errors.joules} for run in metered]}

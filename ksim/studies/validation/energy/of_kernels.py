@@ -7,7 +7,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.power import sustained
-from ksim.calibration.power.foretelling import Foretold, left_out
+from ksim.calibration.power.foretelling import Foretold, foretell, taught
 from ksim.calibration.power.sustained import Sustained
 from ksim.foundation.errors import DataError
 from ksim.studies.lookup import gpu_of
@@ -33,8 +33,9 @@ def judge(path: Path, gpu: str) -> Verdict:
         raise DataError(str(path), "needs kernels of two families or more: each is foretold by the others")
     known = gpu_of(gpu)
     known = evolve(known, power=evolve(known.power, idle=recorded.idle))
-    return Verdict(*(tuple(left_out(recorded.rows, known, group, recovered))
-                     for recovered in (False, True) for group in (_shape, _family)))
+    ways = [taught(recorded.rows, known, group) for group in (_shape, _family)]
+    return Verdict(*(tuple(foretell(row, teacher, recovered) for row, teacher in zip(recorded.rows, way, strict=True))
+                     for recovered in (False, True) for way in ways))
 
 
 def _shape(row: Sustained) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """What was measured beside what is predicted, run by run, and how far off that is in the median."""
 
 from collections.abc import Callable, Iterator
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ class Verdict:
     judged: tuple[Judged, ...]
     left: tuple[tuple[str, str], ...]
     remarks: tuple[str, ...]
+
+    @property
+    def metered(self) -> list[Judged]:
+        """Those of the runs whose joules were measured."""
+        return [run for run in self.judged if not isnan(run.measured.joules)]
 
     def median_ape(self, name: str) -> float:
         """The median over runs of the absolute error of a figure, per cent; nan where no run has it."""

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from ksim.flow.request import Request
 from ksim.results.result import Result
 from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
+from ksim.studies.scenario import ANY_WORKLOAD, Scenario
 from ksim.studies.simulation import play
 from ksim.studies.sizing import limits
 from ksim.studies.validation.serving.recordings import Recording, Run, serve_table
@@ -19,8 +19,6 @@ from ksim.studies.validation.serving.recordings import Recording, Run, serve_tab
 #: Arguments of vLLM that say how a server is started, not what it does.
 _BESIDE = {"model", "load_format", "skip_tokenizer_init", "dtype", "disable_log_stats", "seed", "tokenizer",
            "trust_remote_code", "served_model_name", "hf_overrides"}
-_ANY = {"synthetic": {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
-                      "output": {"kind": "fixed", "value": 1}}}
 
 
 @frozen
@@ -43,7 +41,7 @@ def site(recording: Recording, setting: Setting) -> tuple[Site, list[str]]:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(recording.config))
         table: dict[str, Any] = {"model": str(path), "gpu": setting.gpu, "engine": setting.engine,
-                                 "host": setting.host, "serve": serve, "workload": _ANY}
+                                 "host": setting.host, "serve": serve, "workload": ANY_WORKLOAD}
         if setting.oracle is not None:
             table["oracle"] = setting.oracle
         built = Site.of(Scenario.of(table, str(recording.path)))
