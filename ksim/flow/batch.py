@@ -1,8 +1,25 @@
 """What one step of an engine computes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
-from attrs import frozen
+from attrs import field, frozen
+
+
+class Offsets(tuple[int, ...]):
+    """Whole numbers that know their `sum` and their `most`, 0 of none."""
+
+    @cached_property
+    def sum(self) -> int:
+        return sum(self)
+
+    @cached_property
+    def most(self) -> int:
+        return max(self, default=0)
+
+
+def _offsets(values: Iterable[int]) -> Offsets:
+    return values if isinstance(values, Offsets) else Offsets(values)
 
 
 @frozen
@@ -13,16 +30,16 @@ class Contexts:
     offsets stay one object.
     """
 
-    offsets: tuple[int, ...] = ()
+    offsets: Offsets = field(default=Offsets(), converter=_offsets)
     shift: int = 0
 
     @property
     def total(self) -> int:
-        return sum(self.offsets) + len(self.offsets) * self.shift
+        return self.offsets.sum + len(self.offsets) * self.shift
 
     @property
     def longest(self) -> int:
-        return max(self.offsets) + self.shift if self.offsets else 0
+        return self.offsets.most + self.shift if self.offsets else 0
 
     def __len__(self) -> int:
         return len(self.offsets)
