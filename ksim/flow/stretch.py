@@ -1,6 +1,8 @@
 """Steps as columns: what `Stepped` says of one step, for many consecutive ones of an engine."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from attrs import fields, frozen
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
+from ksim.flow.makeup import Makeup
+from ksim.flow.spans import Spans
 from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
 
 Floats = NDArray[np.float64]
@@ -43,10 +47,15 @@ class Lanes:
 
     @classmethod
     def of(cls, timelines: Sequence[Timeline]) -> "Lanes":
-        table = np.array([[getattr(timeline, name) for name in _TOTALS] for timeline in timelines], dtype=np.float64)
+        table = np.array(list(map(attrgetter(*_TOTALS), timelines)), dtype=np.float64)
         columns = table.reshape(-1, len(_TOTALS)).T.copy()
         return cls([timeline.laps for timeline in timelines], [timeline.fills for timeline in timelines],
                    [timeline.launch for timeline in timelines], *columns)
+
+    def spans(self) -> tuple[Ints, Spans]:
+        """How many fills each step has, (steps,), and these as columns, step by step."""
+        counts = np.fromiter(map(len, self.fills), np.int64, len(self))
+        return counts, Spans.of(list(chain.from_iterable(self.fills)))
 
     def timeline(self, row: int) -> Timeline:
         """That of one step."""
@@ -98,20 +107,22 @@ class Stretch:
     def __len__(self) -> int:
         return len(self.batches)
 
+    def makeup(self) -> Makeup:
+        """What the batches are made of."""
+        return Makeup.of(self.batches)
+
     @classmethod
     def of(cls, steps: Sequence[Stepped]) -> "Stretch":
         """Those of one engine, in the order of their index, none missing; there is at least one."""
-        def floats(name: str) -> Floats:
-            return np.array([getattr(step, name) for step in steps], dtype=np.float64)
-
-        def ints(name: str) -> Ints:
-            return np.array([getattr(step, name) for step in steps], dtype=np.int64)
-
+        time, scheduled, prepared, start, end, taken = np.array(
+            list(map(attrgetter("time", "scheduled", "prepared", "start", "end", "taken"), steps)), np.float64).T.copy()
+        waiting, running, blocks = np.array(
+            list(map(attrgetter("waiting", "running", "blocks"), steps)), np.int64).T.copy()
         stages = range(len(steps[0].timelines))
         return cls(
-            steps[0].engine, steps[0].index, floats("time"), floats("scheduled"), floats("prepared"), floats("start"),
-            floats("end"), floats("taken"), [step.batch for step in steps], ints("waiting"), ints("running"),
-            ints("blocks"), [Lanes.of([step.timelines[stage] for step in steps]) for stage in stages],
+            steps[0].engine, steps[0].index, time, scheduled, prepared, start, end, taken,
+            [step.batch for step in steps], waiting, running, blocks,
+            [Lanes.of([step.timelines[stage] for step in steps]) for stage in stages],
             [Paces.of([step.paces[stage] if step.paces else AT_BOOST for step in steps]) for stage in stages])
 
     def steps(self) -> Iterator[Stepped]:

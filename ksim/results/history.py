@@ -1,17 +1,29 @@
 """A run as arrays: the log, read once, for everything that judges it."""
 
-from collections import defaultdict
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from attrs import define
 
-from ksim.flow.events import EngineBuilt, Event, Log, Stepped
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    EngineBuilt,
+    Event,
+    Finished,
+    Preempted,
+    Received,
+    Rejected,
+    Routed,
+)
+from ksim.flow.log import Columns, Log
 from ksim.results.arrays import Floats, each, floats, sums
 from ksim.results.requests import Requests
 from ksim.results.steps import Steps
+
+_KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished)
 
 
 @define(eq=False, slots=False)
@@ -25,16 +37,13 @@ class History:
         return sorted(self.log.engines, key=attrgetter("engine"))
 
     @cached_property
-    def events(self) -> dict[type[Event], list[Any]]:
-        """The events of each kind, in time order."""
-        kinds: dict[type[Event], list[Any]] = defaultdict(list)
-        for event in self.log.events:
-            kinds[type(event)].append(event)
-        return kinds
+    def events(self) -> dict[type[Event], Columns]:
+        """The events of each kind but steps as columns, in time order."""
+        return {kind: self.log.columns(kind) for kind in _KINDS}
 
     @cached_property
     def steps(self) -> Steps:
-        return Steps(self.engines, sorted(self.events[Stepped], key=attrgetter("engine", "index")))
+        return Steps(self.engines, self.log.stretches)
 
     @cached_property
     def requests(self) -> Requests:
@@ -43,7 +52,8 @@ class History:
     @cached_property
     def duration(self) -> float:
         """Seconds from the start of the run to its last event."""
-        return max(map(attrgetter("time"), self.log.events), default=0.0)
+        times = [float(columns["time"].max(initial=0.0)) for columns in self.events.values()]
+        return max(*times, float(self.steps.time.max(initial=0.0)))
 
     @cached_property
     def gpus(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Bools, Floats, floats, ratio
+from ksim.results.arrays import Bools, Floats, Ints, floats, ratio
 from ksim.results.history import History
 from ksim.results.saturation import saturation
 from ksim.results.series import concurrency
@@ -83,8 +83,8 @@ def _counts(history: History) -> Summary:
     }
 
 
-def _prompts(history: History) -> Floats:
-    return floats(history.requests.requests, "prompt")
+def _prompts(history: History) -> Ints:
+    return history.requests.prompt
 
 
 def _throughput(history: History, limits: Limits) -> Summary:
@@ -133,8 +133,8 @@ def _cache(history: History) -> Summary:
     weights = steps.end - steps.start
     return {
         "prefix_cache_hit_rate": ratio(float(np.nansum(requests.cached)), float(np.nansum(requests.known))),
-        "preemptions": len(requests.preempted),
-        "recomputed_tokens": int(sum(event.known - event.cached for event in again)),
+        "preemptions": len(requests.preempted["time"]),
+        "recomputed_tokens": int((again["known"] - again["cached"]).sum()),
         "kv_cache_usage_mean": ratio(float(steps.kv_usage @ weights), float(weights.sum())),
         "kv_cache_usage_peak": float(steps.kv_usage.max()) if len(steps) else None,
     }
@@ -170,9 +170,9 @@ def _utilisation(history: History) -> Summary:
 def _clocks(history: History) -> Summary:
     """How fast the SMs ran while they worked, and for how much of that time below the boost clock."""
     steps = history.steps
-    seconds, clocks = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks
+    seconds, clocks = steps.lane_seconds * steps.lane_ranks, steps.lanes.pace("clock")
     known = ~np.isnan(clocks)
-    slowed = float(seconds[known & (floats(steps.lane_paces, "energy") < 1.0)].sum())
+    slowed = float(seconds[known & (steps.lanes.pace("energy") < 1.0)].sum())
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * float(seconds[known] @ clocks[known]), float(seconds[known].sum())),
         "throttled_share": ratio(slowed, float(seconds[known].sum())),

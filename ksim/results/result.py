@@ -11,11 +11,12 @@ from attrs import define, field
 from pyarrow import csv, parquet
 from rich.console import Console, RenderableType
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.foundation import collector
 from ksim.results import run_directory
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
+from ksim.results.attribution.shares import Shares
 from ksim.results.console import vllm_block
 from ksim.results.energy import energy
 from ksim.results.footprint import Rates, footprint
@@ -79,12 +80,17 @@ class Result:
     @cached_property
     def attribution(self) -> pa.Table:
         """Where the time of each completed request went: one row per request."""
-        return attribution_table(self.history, self.occurrences)
+        return attribution_table(self.shares)
 
     @cached_property
     def energy(self) -> Energy:
         """Whose the run's joules are."""
-        return Energy(self.history, self.occurrences)
+        return Energy(self.shares)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Whose the steps' GPU seconds are."""
+        return Shares(self.history, self.occurrences)
 
     @cached_property
     def insights(self) -> list[Insight]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import simpy
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.results.metrics import Limits

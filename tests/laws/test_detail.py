@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.cost.routes import Hop, Route
-from ksim.flow.events import Event, Finished, Log, Stepped
+from ksim.flow.events import Event, Finished, Stepped
+from ksim.flow.log import Log
 from ksim.flow.timeline import Pace
 from ksim.runtime.ranks import Exchange
 from ksim.studies.assembly import Site

@@ -8,7 +8,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.flow.events import Log, Stepped
+from ksim.flow.events import Stepped
+from ksim.flow.log import Log
 from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.results.history import History
 from ksim.results.uncertainty import uncertainty

@@ -69,11 +69,16 @@ class Activity:
         found[:, SCHEDULE] = self.begins - scheduled
         found[:, LAUNCH] = self.launches
         found[:, PROMPTS] = self.prompts.sum(axis=1)
-        np.add.at(found.T, DECODES + self.shares.family, (self.seconds - self.prompts).T)
+        for family, column in zip(self.shares.family.tolist(), (self.seconds - self.prompts).T, strict=True):
+            found[:, DECODES + family] += column
         return found
 
-    def _curves(self, place: int) -> tuple[Floats, Floats]:
-        """Knots in time, three for each step of the engine at *place*, and what has added up by then."""
+    @cached_property
+    def _curves(self) -> list[tuple[Floats, Floats]]:
+        """Of each engine knots in time, three for each step, and what has added up by then."""
+        return [self._curve(place) for place in range(len(self.history.engines))]
+
+    def _curve(self, place: int) -> tuple[Floats, Floats]:
         rows = self._steps.rows(place)
         amounts = self._of_steps[rows]
         pieces = np.zeros((len(amounts), 3, amounts.shape[1]))
@@ -88,10 +93,15 @@ class Activity:
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
         found = np.zeros((len(engine), DECODES + len(self.shares.families)))
-        for place in range(len(self.history.engines)):
+        for place, curve in enumerate(self._curves):
             which = engine == place
-            knots, heights = self._curves(place)
-            for column in range(found.shape[1]):
-                by = np.interp(np.stack([begin[which], end[which]]), knots, heights[:, column])
-                found[which, column] = by[1] - by[0]
+            found[which] = _by(end[which], *curve) - _by(begin[which], *curve)
         return found
+
+
+def _by(times: Floats, knots: Floats, heights: Floats) -> Floats:
+    """What has added up by each of *times*: as many columns as *heights* has, which are joined by straight lines."""
+    before = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, max(len(knots) - 2, 0))
+    after = np.minimum(before + 1, len(knots) - 1)
+    passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
+    return heights[before] + passed[:, None] * (heights[after] - heights[before])

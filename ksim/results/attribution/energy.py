@@ -5,13 +5,10 @@ from functools import cached_property
 import numpy as np
 from attrs import define
 
-from ksim.results.arrays import Floats, Ints, ints, shares, sums
-from ksim.results.attribution.prefills import Prefills
-from ksim.results.attribution.shares import TOKENS, Part, Shares, sizes
-from ksim.results.attribution.stretches import Stretches
+from ksim.results.arrays import Floats, Ints, shares, sums
+from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.kernels import joules_of
-from ksim.results.occurrences import Occurrences
 
 
 @define(eq=False, slots=False)
@@ -22,12 +19,11 @@ class Energy:
     one's start, to its end, split over kernels by the time that they take.  Both are shared as time is (`Shares`).
     """
 
-    history: History
-    occurrences: Occurrences
+    shares: Shares
 
-    @cached_property
-    def _shares(self) -> Shares:
-        return Shares(self.history, self.occurrences)
+    @property
+    def history(self) -> History:
+        return self.shares.history
 
     @cached_property
     def static(self) -> Floats:
@@ -38,19 +34,20 @@ class Energy:
     @cached_property
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by: tokens, pairs, keys; (steps, 3)."""
-        seconds = self._shares.seconds
-        _, dynamic = joules_of(self.history, self.occurrences, Part.of)
+        seconds = self.shares.seconds
+        _, dynamic = joules_of(self.history, self.shares.occurrences, Part.of)
         whole = seconds.sum(axis=1)
         parts = dynamic + seconds * shares(self.static, whole)[:, None]
         found = np.zeros((len(self.static), 3))
-        np.add.at(found.T, self._shares.by, parts.T)
+        for by, column in zip(self.shares.by.tolist(), parts.T, strict=True):
+            found[:, by] += column
         found[:, TOKENS] += np.where(whole > 0, 0.0, self.static)
         return found
 
     @cached_property
     def prefill(self) -> float:
         """What sequences with several new tokens have of all that."""
-        chunks, totals = self._shares.chunks, self._shares.totals
+        chunks, totals = self.shares.chunks, self.shares.totals
         return float((self.joules * shares(chunks.astype(np.float64), totals)).sum())
 
     @property
@@ -72,36 +69,36 @@ class Energy:
     def requests(self) -> Floats:
         """What each request has up to the step of its first token, and after it: (requests, 2); nan for those that did
         not complete."""
-        requests = self.history.requests
-        rows, steps, new, context = self._pieces()
-        amounts = np.zeros(len(rows))
-        for by, size in enumerate(sizes(new, context)):
-            # No more than there is, should pieces have been taken for another request's.
-            most = np.maximum(self._shares.totals[:, by], sums(steps, size, len(self.joules)))
-            amounts += shares(self.joules[:, by], most)[steps] * size
-        after = steps > requests.token_steps[requests.first[:-1][rows]]
+        requests, pieces, known = self.history.requests, self.shares.pieces, self._known
+        prompts, decodes = sizes(pieces.new, pieces.context), ((known > 0).astype(np.int64), known, known)
+        rates = self._rates(prompts, decodes)
+        rows = self.shares.stretches.stints.row[pieces.stint]
+        amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
+        after = pieces.step > requests.token_steps[requests.first[rows]]
         found = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
+        steps, some = requests.token_steps, requests.output > 0
+        amounts = rates[TOKENS][steps] * decodes[TOKENS] + (rates[PAIRS] + rates[KEYS])[steps] * known
+        if some.any():
+            first = requests.first[:-1][some]
+            found[some, 0] += amounts[first]
+            found[some, 1] += np.add.reduceat(amounts, first) - amounts[first]
         return np.where(requests.completed[:, None], found, np.nan)
 
-    def _pieces(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """What each step computed for whom: rows of requests and of steps, new tokens, and the context they are on."""
-        stints = Stretches(self.history, self.history.steps.ended).stints
-        pieces = list(Prefills(self.history.steps).pieces(stints))
-        prefills = [ints(pieces, name) for name in ("stint.row", "step", "new", "context")]
-        caught_up = ints(stints, "row") * len(self.joules) + ints(stints, "first")
-        rows, steps, context = self._decodes(caught_up[ints(stints, "first") >= 0])
-        decodes = [rows, steps, np.ones_like(rows), context]
-        columns = [np.concatenate(pair) for pair in zip(prefills, decodes, strict=True)]
-        return columns[0], columns[1], columns[2], columns[3]
+    def _rates(self, *computed: tuple[Ints, Ints, Ints]) -> list[Floats]:
+        """Joules for each token, pair and key of each step, of which pieces and tokens have so many."""
+        steps = (self.shares.pieces.step, self.history.requests.token_steps)
+        # No more than there is, should pieces have been taken for another request's.
+        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], sum(
+            sums(rows, of[by], len(self.joules)) for rows, of in zip(steps, computed, strict=True))))
+            for by in (TOKENS, PAIRS, KEYS)]
 
-    def _decodes(self, caught_up: Ints) -> tuple[Ints, Ints, Ints]:
-        """Tokens of completed requests that came from a step of one token: rows of requests and steps, and contexts.
-
-        All do but those with which a request had *caught_up*: numbers of its row and the step's.
-        """
-        requests = self.history.requests
-        rows = np.repeat(np.arange(len(requests)), requests.output)
-        before = np.arange(len(rows)) - requests.first[rows]
-        known = ints(requests.requests, "prompt")[rows] + before
-        alone = requests.completed[rows] & ~np.isin(rows * len(self.joules) + requests.token_steps, caught_up)
-        return rows[alone], requests.token_steps[alone], known[alone] - 1
+    @cached_property
+    def _known(self) -> Ints:
+        """Of each token of a completed request that came from a step of one token: how many its sequence had, with the
+        one that it came from.  All but those with which a request had caught up do; these are 0, as are others'."""
+        requests, stints = self.history.requests, self.shares.stretches.stints
+        known = np.repeat(requests.prompt - requests.first[:-1], requests.output) + np.arange(len(requests.tokens))
+        known *= np.repeat(requests.completed, requests.output)
+        caught_up = stints.first >= 0
+        known[requests.runs.place(stints.row[caught_up], stints.first[caught_up])] = 0
+        return known

@@ -61,10 +61,9 @@ def _stretch(name: str, since: float, until: float, tokens: Sequence[float]) -> 
 def _moves(history: History) -> dict[int, list[Move]]:
     """When each row was admitted and preempted, in order."""
     requests, moves = history.requests, defaultdict[int, list[Move]](list)
-    for event in history.events[Admitted]:
-        moves[requests.row[event.request_id]].append((event.time, True))
-    for event in requests.preempted:
-        moves[requests.row[event.request_id]].append((event.time, False))
+    for events, admitted in ((history.events[Admitted], True), (requests.preempted, False)):
+        for row, time in zip(requests.rows(events["request_id"]).tolist(), events["time"].tolist(), strict=True):
+            moves[row].append((time, admitted))
     for changes in moves.values():
         changes.sort()
     return moves

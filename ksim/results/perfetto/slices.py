@@ -16,6 +16,9 @@ _FIRST_RANK = 100
 #: Where ranks compute and communicate at once, the latter has a thread of its own.
 _FIRST_LINK = 10_100
 
+_STEP = ('{"name":"%s","ph":"X","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{"step":%d,"tokens":%d,"decodes":%d,'
+         '"prefills":%d,"samples":%d,"waiting":%d,"running":%d,"kv_blocks":%d}}')
+
 
 def engine_process(place: int) -> int:
     """The process id of the engine at *place*."""
@@ -49,26 +52,24 @@ def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
     steps = lanes.history.steps
     shown = np.flatnonzero(steps.lane_step % stride == 0)
     numbers = steps.lane_step[shown]
-    columns = (numbers, engine_process(0) + steps.engine[numbers], 1 + lanes.stage[shown], lanes.begin[shown] / 1e3,
-               (lanes.end - lanes.begin)[shown] / 1e3)
-    for number, process, thread, begin, duration in zip(*(column.tolist() for column in columns), strict=True):
-        step = steps.events[number]
-        batch, decodes, prefills = step.batch, len(step.batch.contexts), len(step.batch.chunks)
-        kind = "decode" if not prefills else "mixed" if decodes else "prefill"
-        yield (
-            f'{{"name":"{kind}","ph":"X","pid":{process},"tid":{thread},"ts":{begin:.3f},"dur":{duration:.3f},'
-            f'"args":{{"step":{step.index},"tokens":{batch.tokens},"decodes":{decodes},"prefills":{prefills},'
-            f'"samples":{batch.samples},"waiting":{step.waiting},"running":{step.running},"kv_blocks":{step.blocks}}}}}'
-        )
+    begin, duration = lanes.begin[shown] / 1e3, (lanes.end - lanes.begin)[shown] / 1e3
+    known = (steps.index, steps.tokens, steps.decodes, steps.prefills, steps.makeup.samples, steps.waiting,
+             steps.running, steps.blocks)
+    columns = (engine_process(0) + steps.engine[numbers], 1 + lanes.stage[shown], begin, duration,
+               *(column[numbers] for column in known))
+    for values in zip(*(column.tolist() for column in columns), strict=True):
+        decodes, prefills = values[6:8]
+        yield _STEP % ("decode" if not prefills else "mixed" if decodes else "prefill", *values)
 
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
     """The kernels of the lanes at *rows*, on every rank of their stage."""
     steps, known, named = lanes.history.steps, dict[int, str](), set[tuple[int, int]]()
+    pace = steps.lanes.pace("time")
     for row in rows.tolist():
         place = int(steps.engine[steps.lane_step[row]])
-        ranks, lane = lanes.history.engines[place].ranks, steps.lanes[row]
-        slices = _unfolded(lane, steps.lane_paces[row].time, int(lanes.begin[row]), int(lanes.end[row]), known)
+        ranks, lane = lanes.history.engines[place].ranks, steps.lanes.timeline(row)
+        slices = _unfolded(lane, float(pace[row]), int(lanes.begin[row]), int(lanes.end[row]), known)
         process = engine_process(place)
         for rank in range(lanes.stage[row] * ranks, (lanes.stage[row] + 1) * ranks):
             for first, own in zip((_FIRST_RANK, _FIRST_LINK), slices, strict=True):
