@@ -7,6 +7,7 @@ import numpy as np
 from ksim.results.arrays import Floats, Ints
 from ksim.results.history import History
 from ksim.results.perfetto.slices import engine_process
+from ksim.results.perfetto.text import lines, microseconds, whole
 from ksim.results.series import engine_power
 
 
@@ -37,9 +38,8 @@ def _of_steps(history: History, rows: slice) -> Floats:
 
 
 def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[str]:
-    head = f'{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":'
     changed = np.concatenate([[True], values[1:] != values[:-1]])[: len(values)]
-    pairs = zip((1e6 * times[changed]).tolist(), values[changed].tolist(), strict=True)
-    lines = [f'{head}{time:.3f},"args":{{"value":{value}}}}}' for time, value in pairs]
-    if lines:
-        yield ",\n".join(lines)
+    text, _ = lines(f',\n{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":', microseconds(times[changed]),
+                    ',"args":{"value":', whole(values[changed]), "}}")
+    if text:
+        yield text.decode()[2:]
