@@ -1,13 +1,13 @@
 """The log: what happened, kind by kind, as columns."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from attrs import define, field, fields
+from attrs import fields
 from numpy.typing import NDArray
 
 from ksim.flow.events import EngineBuilt, Event, Stepped
@@ -21,7 +21,6 @@ _BLOCK = 1 << 14
 _TYPES: dict[Any, Any] = {float: np.float64, int: np.int64, bool: np.bool_}
 
 
-@define(eq=False, init=False)
 class Log:
     """All events, and the engines they happened to.
 
@@ -29,16 +28,25 @@ class Log:
     of their time.  Steps come one by one, or many as a `Stretch`.
     """
 
-    engines: list[EngineBuilt]
-    _recent: dict[type[Event], list[Any]] = field(repr=False)
-    _blocks: dict[type[Event], list[Columns]] = field(repr=False)
-    _stretches: list[Stretch] = field(repr=False)
-
     def __init__(self, engines: Iterable[EngineBuilt] = (), events: Iterable[Event] = ()) -> None:
         self.engines = list(engines)
-        self._recent, self._blocks, self._stretches = defaultdict(list), defaultdict(list), []
+        #: By when steps of each engine had ended that are no longer in the log.
+        self.before: dict[int, float] = {}
+        self._recent: dict[type[Event], list[Any]] = defaultdict(list)
+        self._blocks: dict[type[Event], list[Columns]] = defaultdict(list)
+        self._stretches: list[Stretch] = []
         for event in events:
             self.add(event)
+
+    @classmethod
+    def of_columns(cls, engines: Iterable[EngineBuilt], events: Mapping[type[Event], Columns],
+                   stretches: Iterable[Stretch], before: Mapping[int, float]) -> "Log":
+        """One of events that are columns already, and of the steps since each engine's had ended *before*."""
+        log = cls(engines)
+        log.before |= before
+        log._blocks |= {kind: [columns] for kind, columns in events.items()}
+        log._stretches += stretches
+        return log
 
     def add(self, event: Event) -> None:
         """Take in one event."""

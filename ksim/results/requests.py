@@ -84,10 +84,9 @@ class Requests:
     def runs(self) -> Runs:
         """The runs of tokens, request by request."""
         events = self.events[Emitted]
-        begin = self.steps.first[:-1][self.steps.places(events["engine"])]
-        rows = self.rows(events["request_id"])
-        columns = (rows, begin + events["first"], begin + events["last"], events["every"])
-        order = np.argsort(rows, kind="stable")
+        first, last = (self.steps.row(events["engine"], events[name]) for name in ("first", "last"))
+        columns = (self.rows(events["request_id"]), first, last, events["every"])
+        order = np.argsort(columns[0], kind="stable")
         return Runs(*(column[order] for column in columns))
 
     def _once(self, events: Columns, values: str = "time") -> Floats:

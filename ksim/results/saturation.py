@@ -25,6 +25,7 @@ _SPREAD = 0.01
 _FEWEST, _PARTS, _STUDENT = 20, 10, 1.833
 
 _RATES = ("sustainable_request_rate", "sustainable_request_rate_low", "sustainable_request_rate_high")
+KEYS = ("waiting_at_last_arrival", "waiting_tokens_at_last_arrival", "saturated", *_RATES)
 
 
 def saturation(history: History, closed: bool = False) -> dict[str, Any]:

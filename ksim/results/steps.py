@@ -1,10 +1,10 @@
 """The steps of a run as arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from attrs import define
+from attrs import define, field
 
 from ksim.flow.events import EngineBuilt
 from ksim.flow.makeup import Makeup
@@ -20,11 +20,13 @@ class Steps:
     Times are in seconds from the start of the run; `flops`, `bytes` and dynamic
     `joules` are those of all GPUs of the engine.  A *lane* is one step on one
     pipeline stage, true of all the stage's ranks: rows of steps with several
-    stages have several lanes, one after another.
+    stages have several lanes, one after another.  `before` says by when earlier steps
+    of an engine had ended, where those of the log are not its first.
     """
 
     engines: Sequence[EngineBuilt]
     stretches: Sequence[Stretch]
+    before: Mapping[int, float] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         lengths, stages = each(self.stretches, len), each(self.stretches, lambda stretch: len(stretch.lanes))
@@ -45,6 +47,12 @@ class Steps:
     def rows(self, engine: int) -> slice:
         """Which rows the engine at this place in `engines` has."""
         return slice(int(self.first[engine]), int(self.first[engine + 1]))
+
+    def row(self, engines: Ints, indices: Ints) -> Ints:
+        """The rows of the steps with these indices, of the engines with these numbers."""
+        first = self.first[:-1]
+        begin = first - np.append(self.index, 0)[first] * (np.diff(self.first) > 0)
+        return np.asarray(begin[self.places(engines)] + indices)
 
     def per_engine(self, name: str) -> Floats:
         """Attribute *name* of each step's engine."""
@@ -110,7 +118,7 @@ class Steps:
         ended = np.zeros(len(self))
         for place in range(len(self.engines)):
             ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
-        return ended
+        return np.maximum(ended, self._before[self.engine])
 
     @cached_property
     def ahead(self) -> Floats:
@@ -118,13 +126,22 @@ class Steps:
         ahead = np.zeros(len(self))
         for place in range(len(self.engines)):
             rows = self.rows(place)
-            ahead[rows] = np.concatenate([np.zeros(1), self.ended[rows]])[:-1]
+            ahead[rows] = np.concatenate([self._before[place: place + 1], self.ended[rows]])[:-1]
         return ahead
+
+    @cached_property
+    def _before(self) -> Floats:
+        return np.array([self.before.get(built.engine, 0.0) for built in self.engines])
 
     @cached_property
     def begun(self) -> Floats:
         """When the time begins that is each step's alone; it lasts until it has `ended`."""
         return np.minimum(np.maximum(self.start, self.ahead), self.ended)
+
+    @cached_property
+    def static(self) -> Floats:
+        """The static joules of all GPUs of each step, from the end of the one ahead of it or its own start."""
+        return (self.ended - self.begun) * self.per_engine("static_watts") * self.gpus
 
     @cached_property
     def gpus(self) -> Ints:

@@ -11,9 +11,12 @@ from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 
 
-def request_table(history: History, energy: Energy) -> pa.Table:
-    """One row per request in the order of arrival, null where something did not happen; times in seconds."""
-    requests, (to_first, after) = history.requests, energy.requests.T
+def request_table(history: History, energy: Energy | None) -> pa.Table:
+    """One row per request in the order of arrival, null where something did not happen; times in seconds.
+
+    Without *energy*, nothing is said of joules.
+    """
+    requests = history.requests
     medians, peaks = requests.gap_medians_and_peaks
     asked = requests.requests
     engines = np.append(ints(history.engines, "engine"), -1)
@@ -30,8 +33,7 @@ def request_table(history: History, energy: Energy) -> pa.Table:
         "itl_p50_s": _nullable(medians),
         "itl_max_s": _nullable(peaks),
         "e2e_s": _nullable(requests.e2e),
-        "joules": _nullable(to_first + after),
-        "joules_to_first_token": _nullable(to_first),
+        **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
         "status": pa.array(requests.status, pa.string()),
         "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),
@@ -39,6 +41,11 @@ def request_table(history: History, energy: Energy) -> pa.Table:
         "tenant": pa.array([request.tenant for request in asked], pa.string()),
         "priority": ints(asked, "priority"),
     })
+
+
+def _joules(energy: Energy) -> dict[str, pa.Array]:
+    to_first, after = energy.requests.T
+    return {"joules": _nullable(to_first + after), "joules_to_first_token": _nullable(to_first)}
 
 
 def step_table(history: History) -> pa.Table:

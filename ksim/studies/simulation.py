@@ -28,20 +28,28 @@ def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = l
          ledger: Ledger | None = None) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *site*; the scenario's workload is not looked at,
     but for its `max_concurrency`."""
-    env, log, scenario = simpy.Environment(), Log(), site.scenario
+    log, scenario = Log(), site.scenario
+    serve(site, requests, log, on_end)
+    return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(),
+                  ledger.remarks() if ledger else (), site.rates)
+
+
+def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None]) -> None:
+    """Serve *requests* until the last of them has ended; what happens goes into *log*."""
+    env = simpy.Environment()
     cluster = build(site, env, log, on_end)
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
-    return Result(log, _labels(scenario), _limits(scenario), scenario.to_toml(), ledger.remarks() if ledger else (),
-                  site.rates)
 
 
-def _labels(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
+def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
+    """What was run, in words for the summary."""
     return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed,
             "max_concurrency": scenario.workload.max_concurrency}
 
 
-def _limits(scenario: Scenario) -> Limits:
+def limits_of(scenario: Scenario) -> Limits:
+    """The latency targets."""
     slo = scenario.slo
     return Limits(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)

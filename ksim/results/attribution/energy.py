@@ -25,11 +25,10 @@ class Energy:
     def history(self) -> History:
         return self.shares.history
 
-    @cached_property
+    @property
     def static(self) -> Floats:
         """The static joules of each step."""
-        steps = self.history.steps
-        return (steps.ended - steps.begun) * steps.per_engine("static_watts") * steps.gpus
+        return self.history.steps.static
 
     @cached_property
     def joules(self) -> Floats:
