@@ -108,7 +108,7 @@ class History:
         unfinished = ~requests.completed & np.isnan(requests.rejected)
         # What did not finish has work up to its engine's last step.
         ends = np.where(unfinished, self.steps.first[requests.engine + 1] - 1, requests.last_step)
-        known = (requests.engine >= 0) & (ends >= 0)
+        known = (requests.engine >= 0) & (ends >= self.steps.first[requests.engine])
         np.minimum.at(oldest, ends[known], requests.reached[known])
         return oldest
 

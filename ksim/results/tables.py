@@ -77,7 +77,7 @@ def step_table(history: History) -> pa.Table:
         "watts": steps.watts,
         "host_gap_s": history.host_gaps,
         "launch_wait_s": steps.launch_waits,
-        "launch": launch,
+        "launch": pa.array(launch, pa.string()),
         "pace": paces,
     })
 

@@ -41,19 +41,21 @@ class Sink(Log):
 
     def add(self, event: Event) -> None:
         """Take in one event."""
-        super().add(event)
         kind = type(event)
         if kind is Stepped:
+            self._write_many()
             self._stepped += 1
+        elif kind is Arrived:
+            self._write_many()
         elif kind is Finished or kind is Rejected:
             self._ended += 1
-        self._write_many()
+        super().add(event)
 
     def record(self, stretch: Stretch) -> None:
         """Take in consecutive steps of an engine."""
-        super().record(stretch)
-        self._stepped += len(stretch)
         self._write_many()
+        self._stepped += len(stretch)
+        super().record(stretch)
 
     def __enter__(self) -> "Sink":
         return self
@@ -68,6 +70,7 @@ class Sink(Log):
         return self._tally.summary(sorted(self.engines, key=lambda built: built.engine))
 
     def _write_many(self) -> None:
+        """Write what there is, if it is much: before more happens, when all has been told of what did."""
         if self._ended >= _REQUESTS or self._stepped >= _STEPS:
             self._write()
 
