@@ -55,7 +55,8 @@ def test_run_writes_a_directory_that_runs_again_to_the_same_bytes(scenario):
 
 
 def test_long_runs_are_written_while_they_go_on(scenario):
-    assert "Successful requests:                     12" in ksim("run", "s.toml", "-o", "a", "--stream", folder=scenario)
+    shown = ksim("run", "s.toml", "-o", "a", "--stream", folder=scenario)
+    assert "Successful requests:                     12" in shown
     assert {path.name for path in (scenario / "a").iterdir()} == {
         "requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}
     assert "give -o" in ksim("run", "s.toml", "--stream", folder=scenario, code=1)
