@@ -39,6 +39,9 @@ class Cluster:
         for request in requests:
             if request.arrival > self.env.now:
                 yield self.env.timeout(request.arrival - self.env.now)
+            if self._slots is None and not request.session:
+                self._send(request, self.on_end, timely=False)
+                continue
             before = self._sessions.get(request.session) if request.session else None
             # A turn that waits for the one before it must not take the place of a request that could run.
             slot = None if before else (yield from self._take_slot())
@@ -60,15 +63,22 @@ class Cluster:
             if request.delay:
                 yield self.env.timeout(request.delay)
             slot = yield from self._take_slot()
+        end = self.env.event()
+        self._send(request, end.succeed)
+        yield end
+        if self._slots is not None:
+            self._slots.release(slot)
+        self.on_end()
+
+    def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         self.log.add(Arrived(self.env.now, request))
         engine = self._route(request)
         if reason := engine.refusal(request):
             self.log.add(Rejected(self.env.now, request.id, reason))
+            done()
         else:
-            yield engine.submit(request)
-        if self._slots is not None:
-            self._slots.release(slot)
-        self.on_end()
+            engine.submit(request, done, timely)
 
     def _route(self, request: Request) -> Engine:
         engine = self.router.choose(request, self.engines, self.env.now)

@@ -17,6 +17,7 @@ from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
+from ksim.flow.stretch import Lanes
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
@@ -126,6 +127,16 @@ class StepTimer:
         own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
                in zip(plan.holes, filter(None, kernels), strict=True)]
         return plan.timeline((*own, self._copied(batch.sequences)))
+
+    def load(self, batch: Batch) -> Timeline:
+        return self.timeline(batch)
+
+    def loads(self, batches: Sequence[Batch]) -> Sequence[Timeline]:
+        return [self.timeline(batch) for batch in batches]
+
+    def price(self, batches: Sequence[Batch]) -> Lanes:
+        """What `timeline` says of each of *batches*, in columns."""
+        return Lanes.of([self.timeline(batch) for batch in batches])
 
     def _copied(self, sequences: int) -> Span:
         """The small kernels that bring a step's inputs to the GPU."""

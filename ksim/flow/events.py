@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf, nan
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 
@@ -158,6 +158,9 @@ class Log:
 
     def add(self, event: Event) -> None:
         self.events.append(event)
+
+    def record(self, stretch: Any) -> None:
+        self.events.extend(stretch.steps())
 
     def of(self, kind: type[E]) -> Iterator[E]:
         """The events of one kind."""

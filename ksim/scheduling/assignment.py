@@ -42,7 +42,7 @@ class Assignment:
                 chunks.append((grant.tokens, grant.start))
             samples += grant.samples
             tokens += grant.tokens
-        return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
+        return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens)
 
     def touched(self, block_tokens: int) -> int:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""

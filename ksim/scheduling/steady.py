@@ -55,6 +55,20 @@ class Steady:
         self._retire(schedule)
         return all(self._renew(job, schedule) for job in _due(self._blocks, schedule))
 
+    def renew(self, schedule: int) -> bool:
+        """The same at a schedule that is like the one before it; all or nothing."""
+        due = self._blocks.get(schedule)
+        if due and len(due) > self.cache.pool.free:
+            return False
+        for job in _due(self._blocks, schedule):
+            renewed = self._renew(job, schedule)
+            assert renewed, "one block each was free"
+        return True
+
+    def first_end(self) -> int:
+        """The first schedule that yields a last token; the one after the latest that came back where nobody is here."""
+        return min(self._last, default=self.returned)
+
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
         return _due(self._last, schedule)

@@ -26,7 +26,9 @@ from ksim.results.footprint import Rates
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.governors import Supervised, checked
+from ksim.runtime.horizon import Horizon
 from ksim.runtime.ranks import Gang
+from ksim.runtime.skipping import Skipping
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
@@ -119,17 +121,19 @@ def _priced(oracle: Any, version: EngineVersion) -> Any:
     return Library(oracle, version.paces) if version.paces else oracle
 
 
-def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
+def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None], skips: bool = True) -> Cluster:
     """Build *site*'s engines and the cluster around them."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
     convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
-    engines = [_engine(site, number, env, log, convoy) for number in range(ranks)]
     router = plugin("cluster.routers", scenario.router)
+    watched = ranks > 1 and not getattr(router, "blind", False)
+    engines = [_engine(site, number, env, log, convoy, skips, watched) for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: Convoy | None) -> Engine:
+def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, skips: bool,
+            watched: bool) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
@@ -137,8 +141,17 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: C
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy,
-                  _governor(site))
+    stages, governor = _stages(site, env, first), _governor(site)
+    if skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
+        clock = stages.clocks[0] if stages.clocks else None
+        return Skipping(number, env, scheduler, timers, stages, site.host, log, serve.gpus, None, governor, clock,
+                        watched)
+    return Engine(number, env, scheduler, timers, stages, site.host, log, serve.gpus, convoy, governor)
+
+
+def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:
+    return (stages.stages == 1 and convoy is None
+            and (governor is None or governor.governor is None))
 
 
 def _governor(site: Site) -> Supervised | None:

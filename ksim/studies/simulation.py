@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable
 
-import simpy
-
 from ksim.flow.events import Log
 from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
+from ksim.runtime.horizon import Horizon
 from ksim.studies.assembly import Site, build
 from ksim.studies.scenario import Scenario
 from ksim.workload.ledger import Ledger
@@ -25,11 +24,11 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> R
 
 
 def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
-         ledger: Ledger | None = None) -> Result:
+         ledger: Ledger | None = None, skips: bool = True) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *site*; the scenario's workload is not looked at,
     but for its `max_concurrency`."""
-    env, log, scenario = simpy.Environment(), Log(), site.scenario
-    cluster = build(site, env, log, on_end)
+    env, log, scenario = Horizon(), Log(), site.scenario
+    cluster = build(site, env, log, on_end, skips)
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
