@@ -102,7 +102,7 @@ class VllmCache:
         holding.tokens = max(holding.tokens, self.blocks(tokens) * self.block_tokens)
 
     def quiet(self, holding: Holding) -> bool:
-        """Whether nobody else could find what *holding* enters from now on, so that it may enter it as late as it likes."""
+        """Whether nobody else could find what *holding* enters from now on, so that may wait."""
         return holding.entered >= holding.named or not self.prefix_caching
 
     def enter(self, holding: Holding, tokens: int) -> None:

@@ -1,158 +1,166 @@
 """Whatever is done to it, vLLM's cache in runs answers as the one that goes block by block does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from random import Random
 
-from hypothesis import settings
+from attrs import define, field
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from ksim.flow.request import Request
-from ksim.memory.cache import Holding
+from ksim.memory.cache import Hit, Holding
 from ksim.memory.extents import Extent
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.vllm import VllmCache
 
-Pair = tuple[Holding, Holding]
 
-contents = st.lists(st.sampled_from("aab"), max_size=6)
+@define(eq=False)
+class Way:
+    """A request in both caches; `known` tokens are known of what it holds."""
+
+    one: Holding
+    other: Holding
+    known: int = 0
 
 
-class Comparison(RuleBasedStateMachine):
-    """Both caches, and requests with a holding in each.
+@define(eq=False)
+class Walk:
+    """Both caches, and requests that come, run in both, and leave, as `random` will have it."""
 
-    Chunks are a block, several, half of one, or none that fits.
-    """
+    random: Random
+    runs: VllmCache
+    blocks: KVCache
+    chunk_tokens: int
+    waiting: list[Way] = field(factory=list)
+    running: list[Way] = field(factory=list)
 
-    waiting = Bundle("waiting")
-    running = Bundle("running")
+    def step(self) -> None:
+        """Do one thing to both."""
+        many = len(self.running) > 4
+        name = self.random.choices(
+            ["admit", "grow", "take", "enter", "close", "look_up", "foresee"], [6, 2, 1, 3, 5 if many else 2, 1, 1])[0]
+        getattr(self, name)()
+        self.check_room()
 
-    @initialize(capacity=st.integers(1, 30), block_tokens=st.sampled_from([1, 2, 4]),
-                chunk_tokens=st.sampled_from([1, 2, 4, 6, 8]), prefix_caching=st.sampled_from([True, True, True, False]),
-                plain_first=st.booleans())
-    def build(self, capacity, block_tokens, chunk_tokens, prefix_caching, plain_first):
-        self.runs = VllmCache(capacity, block_tokens, prefix_caching, plain_first)
-        self.blocks = KVCache(capacity, block_tokens, prefix_caching, plain_first=plain_first)
-        self.block_tokens, self.chunk_tokens = block_tokens, chunk_tokens
-        self.pairs: list[Pair] = []
-        self.live: list[Pair] = []
-        self.known: dict[Holding, int] = {}
+    def request(self) -> Request:
+        """One of few families of prompts, of which it goes its own way sooner or later."""
+        content = [self.random.choices("ab", [5, 1])[0] for _ in range(self.random.randint(0, 7))]
+        return Request(0, 0.0, self.random.randint(1, 40), 40, content, self.chunk_tokens)
 
-    def request(self, content: Sequence[str], prompt: int) -> Request:
-        return Request(0, 0.0, prompt, 40, content, self.chunk_tokens)
+    def arrive(self) -> Way:
+        """A new request, or one that was here before."""
+        if self.waiting and self.random.random() < 0.4:
+            return self.waiting.pop(self.random.randrange(len(self.waiting)))
+        request = self.request()
+        return Way(self.runs.holding(request), self.blocks.holding(request))
 
-    @rule(target=waiting, content=contents, prompt=st.integers(1, 30))
-    def arrive(self, content, prompt):
-        request = self.request(content, prompt)
-        self.pairs.append((self.runs.holding(request), self.blocks.holding(request)))
-        return self.pairs[-1]
-
-    @rule(target=running, pair=consumes(waiting), known=st.integers(1, 40), chunk=st.integers(1, 40),
-          spare=st.integers(0, 2), reads=st.sampled_from([True, True, True, False]), enters=st.booleans())
-    def admit(self, pair, known, chunk, spare, reads, enters):
-        one, other = pair
-        hit, theirs = (cache.lookup(holding, known if reads else 1)
-                       for cache, holding in ((self.runs, one), (self.blocks, other)))
+    def admit(self) -> None:
+        way, known, spare = self.arrive(), self.random.randint(1, 50), self.random.choice([0, 0, 1])
+        hit, theirs = self.runs.lookup(way.one, known), self.blocks.lookup(way.other, known)
         assert hit.tokens == theirs.tokens < known
+        if self.random.random() < 0.3:  # as one that does not read the cache
+            hit = theirs = Hit(0)
         for most in range(hit.tokens + 1, known + 1):
             assert self.runs.fits(hit, most, spare) == self.blocks.fits(theirs, most, spare)
-        tokens = min(known, hit.tokens + chunk)
+        tokens = min(known, hit.tokens + self.random.randint(1, 30))
         if not self.runs.fits(hit, tokens, spare):
-            return multiple()
-        self.runs.open(one, hit)
-        self.blocks.open(other, theirs)
-        assert self.runs.grow(one, tokens)
-        assert self.blocks.grow(other, tokens)
-        self.live.append(pair)
-        self.known[one] = hit.tokens
-        if enters:
-            self.note(pair, tokens)
-        return pair
+            self.waiting.append(way)
+            return
+        self.runs.open(way.one, hit)
+        self.blocks.open(way.other, theirs)
+        assert self.runs.grow(way.one, tokens)
+        assert self.blocks.grow(way.other, tokens)
+        self.running.append(way)
+        way.known = hit.tokens
+        if self.random.random() < 0.6:
+            self.note(way, tokens)
 
-    @rule(pair=running, more=st.integers(1, 20))
-    def grow(self, pair, more):
-        one, other = pair
-        tokens = one.tokens + more
-        assert self.runs.grow(one, tokens) == self.blocks.grow(other, tokens)
+    def grow(self) -> None:
+        if self.running:
+            way = self.random.choice(self.running)
+            tokens = way.one.tokens + self.random.randint(1, 10)
+            assert self.runs.grow(way.one, tokens) == self.blocks.grow(way.other, tokens)
 
-    @rule(more=st.lists(st.integers(0, 3), max_size=6))
-    def grow_all_at_once(self, more):
-        """What is taken at once and shared out later are the same blocks as those taken one by one."""
-        grown = [(one, other, one.tokens + blocks * self.block_tokens)
-                 for (one, other), blocks in zip(self.live, more, strict=False)]
-        blocks = sum(more[: len(grown)])
+    def take(self) -> None:
+        """What is taken at once and shared out later is what had been taken one by one."""
+        grown = [(way, self.random.randint(0, 3)) for way in self.running]
+        blocks = sum(more for _, more in grown)
         fit = self.runs.take(blocks)
         assert fit == (blocks <= self.blocks.pool.free)
-        if not fit:
-            return
-        for _, other, tokens in grown:
-            assert self.blocks.grow(other, tokens)
-        for one, _, tokens in reversed(grown):
-            self.runs.settle(one, tokens)
+        if fit:
+            assert self.blocks.take(blocks)
+            for way, more in self.random.sample(grown, len(grown)):
+                tokens = way.one.tokens + more * self.runs.block_tokens
+                self.runs.settle(way.one, tokens)
+                self.blocks.settle(way.other, tokens)
 
-    @rule(pair=running, part=st.sampled_from([0.3, 0.7, 1.0, 1.0]))
-    def enter(self, pair, part):
-        self.note(pair, int(pair[0].tokens * part))
+    def enter(self) -> None:
+        if self.running:
+            way = self.random.choice(self.running)
+            self.note(way, int(way.one.tokens * self.random.choice([0.5, 0.9, 1.0, 1.0])))
 
-    def note(self, pair: Pair, tokens: int) -> None:
+    def note(self, way: Way, tokens: int) -> None:
         """The first *tokens* tokens are known; a quiet holding may leave it for later."""
-        one, other = pair
-        self.known[one] = max(self.known[one], tokens)
-        self.blocks.enter(other, tokens)
-        if not self.runs.quiet(one):
-            self.runs.enter(one, tokens)
+        way.known = max(way.known, tokens)
+        self.blocks.enter(way.other, tokens)
+        if not self.runs.quiet(way.one) or self.random.random() < 0.2:
+            self.runs.enter(way.one, tokens)
 
-    @rule(target=waiting, pair=consumes(running), finished=st.booleans())
-    def close(self, pair, finished):
-        """It may come back, and find what it left."""
-        one, other = pair
+    def close(self) -> None:
+        """A request that is finished, or gives way; either may come back."""
+        if not self.running:
+            return
+        way, finished = self.running.pop(self.random.randrange(len(self.running))), self.random.random() < 0.5
         if not finished:
-            self.runs.enter(one, self.known[one])
-        self.runs.close(one, self.known[one] if finished else 0)
-        self.blocks.close(other, self.known[one] if finished else 0)
-        self.live.remove(pair)
-        return pair
+            self.runs.enter(way.one, way.known)
+        self.runs.close(way.one, way.known if finished else 0)
+        self.blocks.close(way.other, way.known if finished else 0)
+        self.waiting.append(way)
 
-    @rule(content=contents, prompt=st.integers(1, 30), known=st.integers(1, 40))
-    def look_up(self, content, prompt, known):
-        request = self.request(content, prompt)
-        assert self.runs.lookup(self.runs.holding(request), known).tokens == self.blocks.lookup(
-            self.blocks.holding(request), known).tokens
+    def look_up(self) -> None:
+        """All find the same, and so would a new one."""
+        request = self.request()
+        new = Way(self.runs.holding(request), self.blocks.holding(request))
+        for way in [new, *self.waiting]:
+            assert self.runs.lookup(way.one, 99).tokens == self.blocks.lookup(way.other, 99).tokens
 
-    @rule()
-    def all_find_the_same(self):
-        for one, other in self.pairs:
-            if (one, other) not in self.live:
-                assert self.runs.lookup(one, 99).tokens == self.blocks.lookup(other, 99).tokens
+    def foresee(self) -> None:
+        for way in self.running:
+            self.runs.enter(way.one, way.known)
+            assert self.runs.lookup(way.one, 99).tokens == self.blocks.lookup(way.other, 99).tokens
+            for tokens in range(way.known, way.one.tokens + 1):
+                for ahead in (False, True):
+                    assert self.runs.steps_until_event(way.one, tokens, ahead) == (
+                        self.blocks.steps_until_event(way.other, tokens, ahead))
 
-    @rule(pair=running, steps=st.integers(0, 3), ahead=st.booleans())
-    def foresee(self, pair, steps, ahead):
-        one, other = pair
-        if one.entered == self.known[one] - self.known[one] % self.block_tokens:  # not where it was left for later
-            tokens = max(0, one.tokens - steps)
-            assert self.runs.steps_until_event(one, tokens, ahead) == (
-                self.blocks.steps_until_event(other, tokens, ahead))
+    def drain(self) -> None:
+        """All leave, and then all that is free is taken, block by block: the same is lost with each."""
+        while self.running:
+            self.close()
+        one, other = Holding(), Holding()
+        self.runs.open(one, Hit(0))
+        self.blocks.open(other, Hit(0))
+        for blocks in range(1, self.runs.capacity + 1):
+            assert self.runs.grow(one, blocks * self.runs.block_tokens)
+            assert self.blocks.grow(other, blocks * self.runs.block_tokens)
+            self.look_up()
+        assert not list(self.runs.tree)
 
-    @invariant()
-    def the_same_room(self):
-        for one, other in getattr(self, "live", ()):
-            assert one.tokens == len(other.blocks) * self.block_tokens
-        if hasattr(self, "runs"):
-            assert (self.runs.pool.free, self.runs.pool.used) == (self.blocks.pool.free, self.blocks.pool.used)
+    def check_room(self) -> None:
+        """As much is free and held, and all that is free is blank or waits in the queue."""
+        pool, size = self.runs.pool, self.runs.block_tokens
+        assert (pool.free, pool.used) == (self.blocks.pool.free, self.blocks.pool.used)
+        assert all(way.one.tokens == len(way.other.blocks) * size for way in self.running)
+        queue = list(self.queue())
+        assert pool.free == pool.blank - pool.owed + sum(extent.run.tokens for extent in queue) // size
+        copies = [extent for run in self.runs.tree for extent in run.copies]
+        assert {extent for extent in copies if not extent.users} == set(queue)
 
-    @invariant()
-    def all_that_is_free_is_in_the_queue(self):
-        if hasattr(self, "runs"):
-            pool, queue = self.runs.pool, list(self.queue())
-            assert not any(extent.users for extent in queue)
-            assert pool.free == pool.blank - pool.owed + sum(e.run.tokens for e in queue) // self.block_tokens
-            copies = [extent for run in self.runs.tree for extent in run.copies]
-            assert {extent for extent in copies if not extent.users} == set(queue)
-
-    @invariant()
-    def every_run_is_held_and_follows_its_parent(self):
-        for run in self.runs.tree if hasattr(self, "runs") else ():
+    def check_runs(self) -> None:
+        """Each is held, follows its parent, and is used by nobody twice."""
+        for run in self.runs.tree:
             assert run.copies and run.parent is not None and run.start == run.parent.end < run.end
-            assert (run.start % self.block_tokens, run.end % self.block_tokens) == (0, 0)
+            assert run.start % self.runs.block_tokens == run.end % self.runs.block_tokens == 0
             users = [user for extent in run.copies for user in extent.users]
             assert len(users) == len(set(users))
 
@@ -161,17 +169,15 @@ class Comparison(RuleBasedStateMachine):
         while (extent := extent.after) is not ends:
             yield extent
 
-    def teardown(self):
-        """At the end, all that is free is taken, block by block: the same is lost with each."""
-        if hasattr(self, "runs"):
-            one, other = Holding(), Holding()
-            for cache, holding in ((self.runs, one), (self.blocks, other)):
-                cache.open(holding, cache.lookup(holding, 1))
-            for blocks in range(1, self.runs.pool.free + 1):
-                assert self.runs.grow(one, blocks * self.block_tokens)
-                assert self.blocks.grow(other, blocks * self.block_tokens)
-                self.all_find_the_same()
 
-
-TestVllmCache = Comparison.TestCase
-TestVllmCache.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.sampled_from([4, 15, 30, 60, 100]),
+       block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]), caches=st.sampled_from([True, True, True, False]),
+       plain_first=st.booleans(), steps=st.sampled_from([15, 120]))
+@settings(max_examples=100, deadline=None)
+def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, plain_first, steps):
+    walk = Walk(Random(seed), VllmCache(capacity, block_tokens, caches, plain_first),
+                KVCache(capacity, block_tokens, caches, plain_first=plain_first), chunk_tokens)
+    for _ in range(steps):
+        walk.step()
+        walk.check_runs()
+    walk.drain()
