@@ -171,8 +171,9 @@ class Walk:
 
 
 @given(seed=st.integers(0, 2**32), capacity=st.sampled_from([4, 15, 30, 60, 100]),
-       block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]), caches=st.sampled_from([True, True, True, False]),
-       plain_first=st.booleans(), steps=st.sampled_from([15, 120]))
+       block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]),
+       caches=st.sampled_from([True, True, True, False]), plain_first=st.booleans(),
+       steps=st.sampled_from([15, 120]))
 @settings(max_examples=100, deadline=None)
 def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, plain_first, steps):
     walk = Walk(Random(seed), VllmCache(capacity, block_tokens, caches, plain_first),
