@@ -132,8 +132,9 @@ class Cache(Protocol):
         """Whether nobody else can ever find what *holding* enters from now on, until it is closed.
 
         So it suffices to `enter` all that is known of it once, before it is
-        closed: `close` does so itself for a request that is finished.  It is
-        in any case right to say no.
+        closed: `close` does so itself for a request that is finished.  A quiet
+        holding needs no block for its first `holding.tokens` tokens.  It is in
+        any case right to say no.
         """
         ...
 
