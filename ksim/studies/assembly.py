@@ -22,6 +22,7 @@ from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.memory.vllm import VllmCache
 from ksim.results.footprint import Rates
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
@@ -169,8 +170,10 @@ def _cache(site: Site, blocks: int) -> Cache:
     assert serve.block_size is not None, "settings are derived before engines are built"
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
-    return KVCache(blocks, serve.block_size, serve.enable_prefix_caching, None if eviction is vllm else eviction,
-                   site.version.unhashed_blocks_first)
+    room = blocks, serve.block_size, serve.enable_prefix_caching
+    if eviction is vllm:
+        return VllmCache(*room, site.version.unhashed_blocks_first)
+    return KVCache(*room, eviction, site.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:
