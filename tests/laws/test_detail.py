@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from ksim.cost.routes import Hop, Route
 from ksim.flow.events import Event, Finished, Log, Stepped
 from ksim.flow.timeline import Pace
-from ksim.runtime.ranks import Exchange
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
 
 TIMES = {"time", "scheduled", "prepared", "start", "end", "taken", "paces"}
