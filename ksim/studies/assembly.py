@@ -1,6 +1,6 @@
 """From a scenario to engines: everything that it names, built and wired."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import inf, nan
 from typing import Any
 
@@ -8,6 +8,7 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
+from ksim.cluster.elsewhere import Elsewhere
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.library import Library
@@ -119,12 +120,14 @@ def _priced(oracle: Any, version: EngineVersion) -> Any:
     return Library(oracle, version.paces) if version.paces else oracle
 
 
-def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
-    """Build *site*'s engines and the cluster around them."""
+def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None],
+          here: Container[int] | None = None) -> Cluster:
+    """Build *site*'s engines and the cluster around them; those that are not *here* are left to other processes."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
     convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
-    engines = [_engine(site, number, env, log, convoy) for number in range(ranks)]
+    engines = [_engine(site, number, env, log, convoy) if here is None or number in here else Elsewhere(number)
+               for number in range(ranks)]
     router = plugin("cluster.routers", scenario.router)
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
