@@ -1,4 +1,4 @@
-"""What `Gang` must be as fast as: ranks that wait for every kernel, meet, and send pieces as events of their own."""
+"""What `Gang` is held against: ranks that wait for every kernel, meet, and send each piece by an event of its own."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
