@@ -1,6 +1,6 @@
 """From a scenario to engines: everything that it names, built and wired."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import inf, nan
 from typing import Any
 
@@ -8,6 +8,7 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
+from ksim.cluster.elsewhere import Elsewhere
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.library import Library
@@ -57,7 +58,7 @@ from ksim.studies.sizing import kv_blocks, limits
 
 @frozen
 class Site:
-    """What a scenario's engines have in common."""
+    """What a scenario's engines have in common; where it `skips`, those that can go ahead of the clock do."""
 
     scenario: Scenario
     model: Model
@@ -69,6 +70,7 @@ class Site:
     version: EngineVersion
     routing: Routing = Routing()
     rates: Rates = Rates()
+    skips: bool = True
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
@@ -122,19 +124,20 @@ def _priced(oracle: Any, version: EngineVersion) -> Any:
     return Library(oracle, version.paces) if version.paces else oracle
 
 
-def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None], skips: bool = True) -> Cluster:
-    """Build *site*'s engines and the cluster around them."""
+def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
+          here: Container[int] | None = None) -> Cluster:
+    """Build *site*'s engines and the cluster around them; those that are not *here* are left to other processes."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
     convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
     router = plugin("cluster.routers", scenario.router)
     watched = ranks > 1 and not getattr(router, "blind", False)
-    engines = [_engine(site, number, env, log, convoy, skips, watched) for number in range(ranks)]
+    engines = [_engine(site, number, env, log, convoy, watched) if here is None or number in here else Elsewhere(number)
+               for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, skips: bool,
-            watched: bool) -> Engine:
+def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, watched: bool) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
@@ -143,7 +146,7 @@ def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | No
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
     stages, governor = _stages(site, env, first), _governor(site)
-    if skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
+    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
         clock = stages.clocks[0] if stages.clocks else None
         return Skipping(number, env, scheduler, timers, stages, site.host, log, serve.gpus, None, governor, clock,
                         watched)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ksim.cost.routes import Hop, Route
 from ksim.flow.events import Finished, Stepped
-from ksim.runtime.ranks import Exchange
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.laws.happenings import facts, times
+from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
 
 #: Two layers, four KV heads: its steps have few kernels, and can be cut in four.
