@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
+from ksim.flow.batch import Offsets
 from ksim.memory.cache import Cache, Hit
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment, Grant
@@ -211,9 +212,10 @@ class Scheduler:
         steady, assignment = self._steady, self._assignment
         given, rest = assignment.steady, assignment.grants
         steady.dissolve(self.running, self.steps - 1)
-        assignment.steady, assignment.offsets, assignment.grants = (), (), []
+        assignment.steady, assignment.offsets, assignment.grants = (), Offsets(), []
         self._budget += len(given)
         for job in given:
+            steady.hold(job, job.computed + 1)
             self._grant(job, 1, admitted=False)
         assignment.grants += rest
 
