@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from attrs import fields, frozen
+from attrs import define, fields, frozen
 
 from ksim.compute.layers import Layer
 from ksim.cost.graphs import Launching
@@ -30,7 +29,7 @@ class Part:
         return cls(tuple(laps), holes, totals, Launches.of(laps))
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Sums:
     """The totals of a step, or columns of many; `below` and `above` are the squares of how far its interval reaches."""
 
@@ -59,25 +58,32 @@ class Sums:
 
         Attention is a family, which errs alike in all layers.
         """
-        sums: list[Any] = [getattr(self, name) for name in _ADDED]
-        sums[0] = sums[0] + inputs
-        below, above = 0.0, 0.0
+        seconds, energy, flops, moved = self.seconds + inputs, self.joules, self.flops, self.bytes
+        below, above, outside, clocked = 0.0, 0.0, self.extrapolated, self.clocked
+        core, busy, paced = self.core_joules, self.busy_joules, self.clocked_joules
         for span, count in fills:
-            each, busy = count * span.seconds, count * span.busy_joules
-            added = (each, count * span.joules, count * span.flops, count * span.bytes, each * span.extrapolated,
-                     each * span.clocked, count * span.core_joules, busy, busy * span.clocked)
-            sums = [total + more for total, more in zip(sums, added, strict=True)]
+            each, watched = count * span.seconds, count * span.busy_joules
+            seconds = seconds + each
+            energy = energy + count * span.joules
+            flops = flops + count * span.flops
+            moved = moved + count * span.bytes
             below = below + (each - count * span.low)
             above = above + (count * span.high - each)
-        return Sums(*[*sums, self.below + below * below, self.above + above * above])
+            outside = outside + each * span.extrapolated
+            clocked = clocked + each * span.clocked
+            core = core + count * span.core_joules
+            busy = busy + watched
+            paced = paced + watched * span.clocked
+        return Sums(seconds, energy, flops, moved, outside, clocked, core, busy, paced, self.below + below * below,
+                    self.above + above * above)
 
     @property
     def low(self) -> Any:
-        return self.seconds - np.sqrt(self.below)
+        return self.seconds - self.below**0.5
 
     @property
     def high(self) -> Any:
-        return self.seconds + np.sqrt(self.above)
+        return self.seconds + self.above**0.5
 
 
 _ADDED = tuple(each.name for each in fields(Sums))[:-2]
@@ -100,6 +106,6 @@ class Plan:
         """The step whose holes *fills* fill, the last of which are its inputs."""
         sums = self.sums.filled([(span, count) for span, (_, _, count) in zip(fills, self.holes, strict=False)],
                                 fills[-1].seconds)
-        return Timeline(self.laps, fills, sums.seconds, sums.joules, sums.flops, sums.bytes, float(sums.low),
-                        float(sums.high), sums.extrapolated, sums.clocked, self.launching.value, self.launch_seconds,
+        return Timeline(self.laps, fills, sums.seconds, sums.joules, sums.flops, sums.bytes, sums.low, sums.high,
+                        sums.extrapolated, sums.clocked, self.launching.value, self.launch_seconds,
                         sums.core_joules, sums.busy_joules, sums.clocked_joules)

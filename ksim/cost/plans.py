@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from typing import Any
+
 from attrs import define, evolve, field
 
 from ksim.compute.graph import Block, Op
-from ksim.compute.layers import Layer
+from ksim.compute.layers import Layer, waits
 from ksim.compute.model import Model
 from ksim.cost.graphs import Launching
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
@@ -70,7 +72,7 @@ class Plans:
             for op in ops:
                 if (priced := self._spans.get(op)) is not None:
                     spans += priced
-                elif isinstance(op, Op) and isinstance(op.kernel, Layer) and op not in missing:
+                elif isinstance(op, Op) and waits(op.kernel) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += repeat
@@ -97,7 +99,8 @@ class Plans:
         Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
         """
         new = dict.fromkeys(op for op in ops if op not in self._spans)
-        whole = {op: (op.label, op.kernel) for op in new if isinstance(op, Op) and not isinstance(op.kernel, Layer)}
+        whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
+                                            if isinstance(op, Op) and not waits(op.kernel)}
         unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
         spans = self.pricer.spans([*whole.values(), *unequal.values()])
         self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
