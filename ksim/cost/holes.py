@@ -1,6 +1,7 @@
 """What fills the holes of plans, for many batches at once: attention, and whatever else waits for its batch."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,12 +41,11 @@ def lacking(bound: Bound, batches: int) -> list[frozenset[Op]]:
     return found
 
 
-def fill(holes: Mapping[Hole, Ints], bound: Bound, batches: Sequence[Batch], pricer: Pricer) -> list[Filled]:
+def fill(holes: Mapping[Hole, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[Filled]:
     """What fills each of *holes* in those of *batches* that have it; kernels that are *bound* are asked about once."""
     asked = {(hole[0], kernel): None for hole, rows in holes.items() if hole in bound
              for row in rows.tolist() if (kernel := bound[hole][row]) is not None}
     answers = dict(zip(asked, pricer.spans(list(asked)), strict=True))
-    counted = Batches.of(batches) if len(bound) < len(holes) else None
     filled = []
     for hole, rows in holes.items():
         label, layer, repeat = hole
@@ -53,17 +53,16 @@ def fill(holes: Mapping[Hole, Ints], bound: Bound, batches: Sequence[Batch], pri
             some = [row for row in rows.tolist() if bound[hole][row] is not None]
             spans = [answers[label, kernel] for row in some if (kernel := bound[hole][row]) is not None]
             filled += [Filled.of(spans, repeat, some)] if spans else []
-        elif counted is not None and isinstance(layer, AttentionLayer):
-            kernel = layer.columns(counted if len(rows) == len(batches) else counted.of(
-                [batches[row] for row in rows.tolist()]))
+        elif isinstance(layer, AttentionLayer):
+            kernel = layer.columns(batches if len(rows) == len(batches) else batches.of_rows(rows))
             filled.append(pricer.filled(label, kernel, columns(pricer.oracle, kernel, pricer.gpu), repeat, rows))
     return filled
 
 
-def inputs(batches: Sequence[Batch], costs: Inputs) -> Filled:
+def inputs(batches: Batches, costs: Inputs) -> Filled:
     """The small kernels that bring each step's inputs to the GPU."""
     several = len(batches)
-    seconds = costs.copy + costs.copy_sequence * np.array([batch.sequences for batch in batches], dtype=np.float64)
+    seconds: Any = costs.copy + costs.copy_sequence * batches.sequences
     nothing, first = np.zeros(several), np.zeros(several, dtype=np.intp)
     return Filled(
         "inputs", "inputs", 1, np.arange(several), seconds, nothing, nothing, nothing, first + LAUNCH, nothing, nothing,

@@ -23,7 +23,7 @@ def lanes(plans: Sequence[Plan], filled: Sequence[Filled], inputs: Filled) -> La
     sums = Sums(*chosen[:-1]).filled([(_everywhere(each, steps), each.repeat) for each in filled], inputs.seconds)
     spans = [*filled, inputs]
     return Lanes(
-        [plan.laps for plan in plans], Fills(spans, steps), spans, [plan.launching.value for plan in plans],
+        [plan.laps for plan in plans], Fills(spans, steps), spans, [plan.launch for plan in plans],
         sums.seconds, sums.joules, sums.flops, sums.bytes, sums.low, sums.high, sums.extrapolated, sums.clocked,
         chosen[-1], sums.core_joules, sums.busy_joules, sums.clocked_joules)
 

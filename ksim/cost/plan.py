@@ -5,11 +5,14 @@ from typing import Any
 
 from attrs import define, fields, frozen
 
+from ksim.compute.graph import Op
 from ksim.compute.layers import Layer
 from ksim.cost.graphs import Launching
 from ksim.cost.launches import Launches
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 
+#: Tokens, samples, how they are launched, the tokens of all data ranks, and what batches have nothing for.
+Shape = tuple[int, int, Launching, int | None, frozenset[Op]]
 #: A label, a layer that waits for its batch, and how often it runs.
 Hole = tuple[str, Layer, int]
 
@@ -96,10 +99,11 @@ class Plan:
     `sums` are of all that is known before.
     """
 
+    shape: Shape
     laps: tuple[Lap, ...]
     holes: tuple[Hole, ...]
     sums: Sums
-    launching: Launching
+    launch: str
     launch_seconds: float
 
     def timeline(self, fills: tuple[Span, ...]) -> Timeline:
@@ -107,5 +111,5 @@ class Plan:
         sums = self.sums.filled([(span, count) for span, (_, _, count) in zip(fills, self.holes, strict=False)],
                                 fills[-1].seconds)
         return Timeline(self.laps, fills, sums.seconds, sums.joules, sums.flops, sums.bytes, sums.low, sums.high,
-                        sums.extrapolated, sums.clocked, self.launching.value, self.launch_seconds,
+                        sums.extrapolated, sums.clocked, self.launch, self.launch_seconds,
                         sums.core_joules, sums.busy_joules, sums.clocked_joules)

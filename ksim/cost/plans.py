@@ -1,7 +1,6 @@
 """Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
 
 from collections.abc import Iterable, Sequence
-
 from typing import Any
 
 from attrs import define, evolve, field
@@ -9,16 +8,13 @@ from attrs import define, evolve, field
 from ksim.compute.graph import Block, Op
 from ksim.compute.layers import Layer, waits
 from ksim.compute.model import Model
-from ksim.cost.graphs import Launching
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
-from ksim.cost.plan import Hole, Part, Plan, Sums
+from ksim.cost.plan import Hole, Part, Plan, Shape, Sums
 from ksim.cost.spans import Pricer, of_host
 from ksim.flow.timeline import Lap, Span
 from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
 
-#: Tokens, samples, how they are launched, the tokens of all data ranks, and what batches have nothing for.
-Shape = tuple[int, int, Launching, int | None, frozenset[Op]]
 #: What the part of a step before its samples depends on.
 _Body = tuple[int, int | None, frozenset[Op]]
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
@@ -45,6 +41,10 @@ class Plans:
             self._price_parts(new)
             self._plans.update((shape, self._plan(shape)) for shape in new)
         return [self._plans[shape] for shape in shapes]
+
+    def one(self, shape: Shape) -> Plan:
+        """The plan of *shape*."""
+        return self._plans.get(shape) or self.of([shape])[0]
 
     def _price_parts(self, shapes: Iterable[Shape]) -> None:
         """Price the parts of *shapes* that are new together."""
@@ -90,8 +90,8 @@ class Plans:
         last = Lap((*body.laps[-1].spans, *head.laps[0].spans))
         laps = (Lap((len(body.holes),)), *body.laps[:-1], last, Lap((gaps,)))
         sums = Sums.of(body.totals, head.totals)
-        return Plan(laps, body.holes, evolve(sums, seconds=sums.seconds + gaps.seconds), launching,
-                    launches.seconds(launching, self.host.worker))
+        sums.seconds += gaps.seconds
+        return Plan(shape, laps, body.holes, sums, launching.value, launches.seconds(launching, self.host.worker))
 
     def _price(self, ops: Sequence[Op | Summed]) -> None:
         """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.

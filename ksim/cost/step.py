@@ -16,10 +16,11 @@ from ksim.cost.lanes import lanes
 from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, left
-from ksim.cost.plan import Hole, Plan
-from ksim.cost.plans import Plans, Shape
+from ksim.cost.plan import Hole, Plan, Shape
+from ksim.cost.plans import Plans
 from ksim.cost.spans import Pricer, of_host
 from ksim.flow.batch import Batch
+from ksim.flow.batches import Batches
 from ksim.flow.filled import Ints
 from ksim.flow.stretch import Lanes
 from ksim.flow.timeline import Span, Timeline
@@ -49,6 +50,7 @@ class StepTimer:
     host: Host = field(repr=False)
     overlap: Overlap | None = None
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
+    _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
@@ -65,15 +67,22 @@ class StepTimer:
 
         All that is new of them is priced in a few questions to the oracle; there is at least one of them.
         """
-        shapes = [self._shape(batch) for batch in batches]
-        plans = self._plans.of(shapes)
+        plans = self._whole(batches)
         holes = _holes(plans)
+        counted = Batches.of(batches)
         bound = bind(list(holes), batches, self.oracle)
         if bound:
-            plans = self._plans.of([(*shape[:-1], missing) for shape, missing
-                                    in zip(shapes, lacking(bound, len(batches)), strict=True)])
-        filled = fill(holes, bound, batches, self._pricer)
-        return lanes(plans, filled, inputs(batches, self.host.inputs))
+            plans = self._plans.of([(*plan.shape[:-1], missing) for plan, missing
+                                    in zip(plans, lacking(bound, len(batches)), strict=True)])
+        filled = fill(holes, bound, counted, self._pricer)
+        return lanes(plans, filled, inputs(counted, self.host.inputs))
+
+    def _whole(self, batches: Sequence[Batch]) -> list[Plan]:
+        """The plan of each of *batches* as if it had something for every hole."""
+        counts = [(batch.tokens, batch.samples, not batch.chunks) for batch in batches]
+        new = {count: batch for count, batch in zip(counts, batches, strict=True) if count not in self._known}
+        self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
+        return [self._known[count] for count in counts]
 
     def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
         """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
@@ -81,12 +90,12 @@ class StepTimer:
         Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
         """
         shape = self._shape(batch, brought)
-        (plan,) = self._plans.of([shape])
+        plan = self._plans.one(shape)
         kernels = [layer.over(batch) for _, layer, _ in plan.holes]
         if not all(kernels):
             missing = frozenset(Op(label, layer) for (label, layer, _), kernel
                                 in zip(plan.holes, kernels, strict=True) if kernel is None)
-            (plan,) = self._plans.of([(*shape[:-1], missing)])
+            plan = self._plans.one((*shape[:-1], missing))
         own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
                in zip(plan.holes, filter(None, kernels), strict=True)]
         costs = self.host.inputs

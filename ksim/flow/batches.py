@@ -6,7 +6,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.flow.batch import Batch, Contexts
+from ksim.flow.batch import Batch
 
 Ints = NDArray[np.int64]
 
@@ -29,7 +29,8 @@ class Chunks:
         found = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
                  for new, context in batch.chunks]
         row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T
-        starts = np.flatnonzero(np.diff(row, prepend=-1))
+        starts = np.flatnonzero(row[1:] != row[:-1]) + 1
+        starts = np.concatenate(([0], starts)) if found else starts
         return cls(new, context, row[starts], starts, len(batches))
 
     def sums(self, values: Ints) -> Ints:
@@ -51,7 +52,7 @@ class Chunks:
 class Batches:
     """Columns of (batches,) over sequences with one new token: how many, what they have cached, and the most of one."""
 
-    contexts: Sequence[Contexts]
+    batches: Sequence[Batch]
     decodes: Ints
     total: Ints
     longest: Ints
@@ -60,20 +61,26 @@ class Batches:
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
         contexts = [batch.contexts for batch in batches]
-        several = len(contexts)
-        offsets = [each.offsets for each in contexts]
-        shift = np.fromiter((each.shift for each in contexts), np.int64, several)
-        decodes = np.fromiter(map(len, offsets), np.int64, several)
-        total = np.fromiter((each.sum for each in offsets), np.int64, several) + decodes * shift
-        longest = np.fromiter((each.most for each in offsets), np.int64, several) + shift
-        return cls(contexts, decodes, total, np.where(decodes > 0, longest, 0), Chunks.of(batches))
+        counts = [(len(each.offsets), each.offsets.sum, each.offsets.most, each.shift) for each in contexts]
+        decodes, total, longest, shift = np.array(counts, dtype=np.int64).reshape(-1, 4).T
+        return cls(batches, decodes, total + decodes * shift, np.where(decodes > 0, longest + shift, 0),
+                   Chunks.of(batches))
+
+    @property
+    def sequences(self) -> Ints:
+        """How many sequences each batch has."""
+        return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
+
+    def of_rows(self, rows: Ints) -> "Batches":
+        """Some of them."""
+        return Batches.of([self.batches[row] for row in rows.tolist()])
 
     def capped(self, most: int) -> Ints:
         """What sequences with one new token have cached where none counts for more than *most*: (batches,)."""
         found = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
-            found[row] = self.contexts[row].capped(most)
+            found[row] = self.batches[row].contexts.capped(most)
         return found
 
     def __len__(self) -> int:
-        return len(self.contexts)
+        return len(self.batches)
