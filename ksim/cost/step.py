@@ -49,6 +49,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
+    _inputs: dict[int, Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
@@ -89,17 +90,23 @@ class StepTimer:
 
         Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
         """
-        shape = self._shape(batch, brought)
-        plan = self._plans.one(shape)
+        plan = self._plans.one(self._shape(batch, brought)) if brought else self._whole([batch])[0]
         kernels = [layer.over(batch) for _, layer, _ in plan.holes]
         if not all(kernels):
             missing = frozenset(Op(label, layer) for (label, layer, _), kernel
                                 in zip(plan.holes, kernels, strict=True) if kernel is None)
-            plan = self._plans.one((*shape[:-1], missing))
+            plan = self._plans.one((*plan.shape[:-1], missing))
         own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
                in zip(plan.holes, filter(None, kernels), strict=True)]
-        costs = self.host.inputs
-        return plan.timeline((*own, of_host("inputs", costs.copy + costs.copy_sequence * batch.sequences)))
+        return plan.timeline((*own, self._copied(batch.sequences)))
+
+    def _copied(self, sequences: int) -> Span:
+        """The small kernels that bring a step's inputs to the GPU."""
+        span = self._inputs.get(sequences)
+        if span is None:
+            costs = self.host.inputs
+            span = self._inputs[sequences] = of_host("inputs", costs.copy + costs.copy_sequence * sequences)
+        return span
 
     def _shape(self, batch: Batch, brought: Sequence[int] = ()) -> Shape:
         launching, tokens = self.graphs.of(batch)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Timeline
+from ksim.flow.timeline import Span, Timeline
 from ksim.foundation.config import Choice
 from ksim.studies.assembly import Site
 from ksim.studies.lookup import plugin
@@ -87,3 +87,51 @@ def test_on_every_stage(stage):
     timers = Site.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
         "pipeline_parallel_size": 2, "max_model_len": 8192}})).timers()
     check(timers[stage], [Batch.of((1, 700), (61, 200)), Batch.of((600, 0)), Batch.of((1, 9))])
+
+
+class Asked:
+    """Prices by another oracle, and counts how often it is asked."""
+
+    def __init__(self, oracle):
+        self.oracle, self.questions, self.shapes = oracle, 0, 0
+
+    def estimates(self, kernels, gpu):
+        self.questions += 1
+        self.shapes += len(kernels)
+        return self.oracle.estimates(kernels, gpu)
+
+
+def test_all_that_is_new_is_asked_about_in_two_questions():
+    """One about plans, one about attention; of tokens and samples that are known, only attention is new."""
+    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
+    pricer.price([Batch.of((tokens, 0), samples=samples) for tokens, samples in ((600, 1), (700, 0), (800, 3))])
+    assert oracle.questions == 2
+    before = oracle.shapes
+    pricer.price([Batch.of((tokens, 9), samples=samples) for tokens, samples in ((600, 3), (700, 1), (800, 0))])
+    assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
+
+
+def test_steps_of_one_plan_have_the_same_laps():
+    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).laps
+    assert one is other and one is not third
+
+
+def test_lanes_add_up_to_laps_and_what_fills_them():
+    several = [Batch.of((1, 700), (61, 200)), Batch.of((1, 9)), Batch.of((600, 0))]
+    lanes = timer("deepseek-v3", 8).price(several)
+    for name in ("seconds", "joules", "flops", "bytes", "core_joules", "busy_joules"):
+        parts = [sum(lap.repeat * getattr(span, name) for lap in laps for span in lap.spans if isinstance(span, Span))
+                 for laps in lanes.laps]
+        for each in lanes.filled:
+            for row, amount in zip(each.rows, each.repeat * getattr(each, name), strict=True):
+                parts[row] += amount
+        assert getattr(lanes, name) == pytest.approx(parts, rel=1e-12)
+
+
+def test_prices_do_not_depend_on_how_many_are_asked_about():
+    """Not even where a thousand points are interpolated in bulk."""
+    pricer = timer("llama-3.1-8b", 1)
+    several = [Batch.of((1, 10 * step)) for step in range(300)]
+    alone = [pricer.price([each]).seconds[0] for each in several]
+    assert pricer.price(several).seconds == pytest.approx(alone, rel=1e-12)
