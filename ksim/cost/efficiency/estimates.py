@@ -148,16 +148,18 @@ class Profiled:
         return None
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-        """Memory-bound kernels in one go, or one by one where their efficiencies cannot be stacked."""
+        """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
         shapes = family.columns(kernels, gpu)
-        if len(kernels) == 1:
-            return self._alike(family, kernels[0], shapes, gpu) or _by_waves(kernels, gpu)
-        places = {name: place for place, name in enumerate(dict.fromkeys(kernel.family for kernel in kernels))}
-        rows = np.array([places[kernel.family] for kernel in kernels])
         several = list({kernel.family: kernel for kernel in kernels}.values())
+        if len(several) == 1:
+            return self._alike(family, kernels[0], shapes, gpu) or _by_waves(kernels, gpu)
+        places = {kernel.family: place for place, kernel in enumerate(several)}
+        rows = np.array([places[kernel.family] for kernel in kernels])
         chosen, stack = self._stack(family, several, gpu)
         if stack is None:
-            return Estimates.of([self._side_by_side(family, [kernel], gpu).each()[0] for kernel in kernels])
+            kinds = [[kernel for kernel in kernels if kernel.family == kind] for kind in places]
+            found = [iter(self._side_by_side(family, kind, gpu).each()) for kind in kinds]
+            return Estimates.of([next(found[row]) for row in rows])
         physics, prices = stack.of_rows(rows).price(shapes, gpu)
         if self.fallback is not None and prices.beyond.any():
             other = self.fallback._stack(family, several, gpu)[1]
