@@ -63,7 +63,8 @@ def inputs(batches: Batches, costs: Inputs) -> Filled:
     """The small kernels that bring each step's inputs to the GPU."""
     several = len(batches)
     seconds: Any = costs.copy + costs.copy_sequence * batches.sequences
-    nothing, first = np.zeros(several), np.zeros(several, dtype=np.intp)
+    nothing, unknown, no = (np.broadcast_to(each, several) for each in (0.0, np.nan, np.False_))
+    launch, first = (np.broadcast_to(np.int16(code), several) for code in (LAUNCH, 0))
     return Filled(
-        "inputs", "inputs", 1, np.arange(several), seconds, nothing, nothing, nothing, first + LAUNCH, nothing, nothing,
-        first, first, nothing + np.nan, seconds, seconds, first > 0, nothing, nothing, ("",), ("host",), lambda row: "")
+        "inputs", "inputs", 1, np.arange(several), seconds, nothing, nothing, nothing, launch, nothing, nothing, first,
+        first, unknown, seconds, seconds, no, nothing, nothing, ("",), ("host",), lambda row: "")

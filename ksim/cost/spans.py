@@ -65,9 +65,11 @@ class Pricer:
         energy: Any = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         moved: Any = work.bytes
         done: Any = work.flops
-        return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, found.bound, found.waves,
-                      found.idle, found.launch, found.source, cool * found.eta, cool * found.low, cool * found.high,
-                      found.extrapolated, energy.core, energy.busy, found.launches, found.sources, kernel.at)
+        bound, launch, source = (codes.astype(np.int16) for codes in (found.bound, found.launch, found.source))
+        waves = found.waves.copy()  # which is part of a larger table
+        return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, bound, waves, found.idle,
+                      launch, source, cool * found.eta, cool * found.low, cool * found.high, found.extrapolated,
+                      energy.core, energy.busy, found.launches, found.sources, kernel.at)
 
     def _cool(self, kernel: Kernel) -> float:
         """The share of what was measured that kernels bound by arithmetic take at the boost clock."""

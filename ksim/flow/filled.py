@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ksim.flow.timeline import Span
 
-__all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "Filled", "Fills", "Ints"]
+__all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "Codes", "Filled", "Fills", "Ints"]
 
 #: What may limit a span; its place is its code.
 BOUNDS = ("memory", "compute", "launch", "communication")
@@ -19,6 +19,7 @@ _NUMBERS = ("seconds", "joules", "flops", "bytes", "waves", "idle", "eta", "low"
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Codes = NDArray[np.int16]
 
 
 @frozen(eq=False)
@@ -38,11 +39,11 @@ class Filled:
     joules: Floats
     flops: Floats
     bytes: Floats
-    bound: Ints
+    bound: Codes
     waves: Floats
     idle: Floats
-    launch: Ints
-    source: Ints
+    launch: Codes
+    source: Codes
     eta: Floats
     low: Floats
     high: Floats
@@ -62,16 +63,16 @@ class Filled:
         def column(name: str, kind: type) -> Any:
             return np.array([getattr(span, name) for span in spans], dtype=kind)
 
-        def codes(name: str) -> tuple[Ints, list[str]]:
+        def codes(name: str) -> tuple[Codes, list[str]]:
             names = {each: code for code, each in enumerate(dict.fromkeys(getattr(span, name) for span in spans))}
-            return np.array([names[getattr(span, name)] for span in spans], dtype=np.intp), [*names]
+            return np.array([names[getattr(span, name)] for span in spans], dtype=np.int16), [*names]
 
         launch, launches = codes("launch")
         source, sources = codes("source")
         numbers = {name: column(name, np.float64) for name in _NUMBERS}
         return cls(
             spans[0].label, spans[0].family, repeat, np.asarray(rows, dtype=np.intp), **numbers, launch=launch,
-            bound=np.array([BOUNDS.index(span.bound) for span in spans], dtype=np.intp), source=source,
+            bound=np.array([BOUNDS.index(span.bound) for span in spans], dtype=np.int16), source=source,
             extrapolated=column("extrapolated", np.bool_), launches=launches, sources=sources,
             shape=[span.shape for span in spans].__getitem__)
 
