@@ -74,6 +74,16 @@ def bound_of(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:
     return np.where(launch, LAUNCH, np.where(compute, COMPUTE, MEMORY))
 
 
+def columnar(oracle: Any) -> bool:
+    """Whether *oracle* has `columns` that say what it says one by one: a class that changes only the latter has none."""
+    for kind in type(oracle).__mro__:
+        if "columns" in vars(kind):
+            return True
+        if {"estimates", "estimate", "seconds"} & vars(kind).keys():
+            return False
+    return False
+
+
 def columns(oracle: Any, kernel: Attention, gpu: Gpu) -> Estimates:
     """Ask *oracle*, which has `columns`, about many kernels that are one, whose counts are columns.
 

@@ -8,7 +8,7 @@ import numpy as np
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.answers import columns
+from ksim.cost.answers import columnar, columns
 from ksim.cost.plan import Hole
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
@@ -23,7 +23,7 @@ Bound = Mapping[Hole, Sequence[Kernel | None]]
 def bind(holes: Sequence[Hole], batches: Sequence[Batch], oracle: object) -> Bound:
     """The kernels of *batches* in *holes*, but for those that *oracle* prices as columns, which no batch is without."""
     return {hole: [hole[1].over(batch) for batch in batches] for hole in holes
-            if not (isinstance(hole[1], AttentionLayer) and hasattr(oracle, "columns"))}
+            if not (isinstance(hole[1], AttentionLayer) and columnar(oracle))}
 
 
 def lacking(bound: Bound, batches: int) -> list[frozenset[Op]]:

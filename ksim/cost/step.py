@@ -80,7 +80,7 @@ class StepTimer:
 
     def _whole(self, batches: Sequence[Batch]) -> list[Plan]:
         """The plan of each of *batches* as if it had something for every hole."""
-        counts = [(batch.tokens, batch.samples, not batch.chunks) for batch in batches]
+        counts = [_counts(batch) for batch in batches]
         new = {count: batch for count, batch in zip(counts, batches, strict=True) if count not in self._known}
         self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
         return [self._known[count] for count in counts]
@@ -90,7 +90,8 @@ class StepTimer:
 
         Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
         """
-        plan = self._plans.one(self._shape(batch, brought)) if brought else self._whole([batch])[0]
+        plan = self._plans.one(self._shape(batch, brought)) if brought else self._known.get(_counts(batch))
+        plan = plan or self._whole([batch])[0]
         kernels = [layer.over(batch) for _, layer, _ in plan.holes]
         if not all(kernels):
             missing = frozenset(Op(label, layer) for (label, layer, _), kernel
@@ -125,6 +126,11 @@ class StepTimer:
             span = self._fills[label, kernel] = self._pricer.kernel(
                 label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
+
+
+def _counts(batch: Batch) -> tuple[int, int, bool]:
+    """What the plan of a batch depends on."""
+    return batch.tokens, batch.samples, not batch.chunks
 
 
 def _holes(plans: Sequence[Plan]) -> dict[Hole, Ints]:

@@ -7,6 +7,7 @@ from attrs import evolve, fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ksim.cost.oracles.measured import Measured
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
@@ -110,6 +111,14 @@ def test_all_that_is_new_is_asked_about_in_two_questions():
     before = oracle.shapes
     pricer.price([Batch.of((tokens, 9), samples=samples) for tokens, samples in ((600, 3), (700, 1), (800, 0))])
     assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
+
+
+def test_an_oracle_that_changes_the_answers_of_another_prices_steps_together_too():
+    class Slower(Measured):
+        def estimates(self, kernels, gpu):
+            return [evolve(each, seconds=2 * each.seconds) for each in super().estimates(kernels, gpu)]
+
+    check(evolve(timer("llama-3.1-8b", 1), oracle=Slower()), [Batch.of((1, 700)), Batch.of((1, 9), (600, 0))])
 
 
 def test_steps_of_one_plan_have_the_same_laps():
