@@ -75,7 +75,7 @@ def bound_of(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:
 
 
 def columnar(oracle: Any) -> bool:
-    """Whether *oracle* has `columns` that say what it says one by one: a class that changes only the latter has none."""
+    """Whether *oracle* has `columns` that say what it says one by one, which a class may have changed alone."""
     for kind in type(oracle).__mro__:
         if "columns" in vars(kind):
             return True
