@@ -203,6 +203,15 @@ class Timeline(Paced):
         blank = cls(tuple(laps), tuple(fills), 0.0, 0.0, 0.0, 0.0)
         return Totals.of(blank.counted()).timeline(blank.laps, blank.fills)
 
+    def runs(self) -> list[int]:
+        """How often each of the fills runs."""
+        runs = [0] * len(self.fills)
+        for lap in self.laps:
+            for span in lap.spans:
+                if isinstance(span, int):
+                    runs[span] += lap.repeat
+        return runs
+
     def counted(self) -> Iterator[tuple[Span, int]]:
         """Each distinct span with how often it runs."""
         for lap in self.laps:
