@@ -13,7 +13,7 @@ from ksim.cost.efficiency.families import FAMILIES
 from ksim.cost.efficiency.profile import Profile
 from ksim.cost.oracles import estimates
 from ksim.cost.step import StepTimer
-from ksim.flow.batch import Batch, Contexts
+from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import collector
 from ksim.foundation.config import Choice
 from ksim.studies.assembly import Site
@@ -24,7 +24,10 @@ ORACLES = ("waves", "learned", "measured")
 MODEL, GPU = "llama-3.1-70b", "h200"
 SHAPES = 100_000
 #: CPU time that each may take, by the column it stands in.
-GOALS = {"kernels, new us": 100.0, "step, known us": 10.0, "100k shapes s": 0.5, "load ms": 50.0}
+GOALS = {"kernels, new us": 100.0, "step, known us": 10.0, "64 at once us": 6.0, "512 at once us": 3.5,
+         "100k shapes s": 0.5, "load ms": 50.0}
+#: Steps that are priced at once.
+TOGETHER = (64, 512)
 
 
 def figures(oracle: str) -> dict[str, float]:
@@ -39,6 +42,7 @@ def figures(oracle: str) -> dict[str, float]:
             "step, new us": 1e6 * _median(timer.timeline, steps),
             "step, known us": 1e6 * _median(timer.timeline, steps),
             "decode, steady us": 1e6 * _decoding(timer),
+            **{f"{count} at once us": 1e6 * _together(timer, count) for count in TOGETHER},
         }
     if oracle != "waves":
         found["100k shapes s"] = min(_bulk(oracle) for _ in range(3))
@@ -73,9 +77,24 @@ def _kernels(timer: StepTimer, tokens: int) -> float:
 
 def _decoding(timer: StepTimer, steps: int = 1000) -> float:
     """A step of 64 sequences that all go on decoding."""
-    offsets = tuple(range(1000, 1064))
+    offsets = Offsets(range(1000, 1064))
     batches = [Batch(Contexts(offsets, shift), (), 64, 64) for shift in range(steps)]
     return _seconds(lambda: [timer.timeline(batch) for batch in batches]) / steps
+
+
+def _together(timer: StepTimer, count: int) -> float:
+    """A step of so many that are priced at once: 64 sequences, and with every other step a chunk, that come and go."""
+    random = np.random.default_rng(count)
+    windows = [_window(random, count) for _ in range(12)]
+    timer.price(windows[0])
+    return float(np.median([_seconds(lambda window=window: timer.price(window)) for window in windows])) / count
+
+
+def _window(random: np.random.Generator, count: int) -> list[Batch]:
+    contexts = [Offsets(random.integers(100, 4000, 64).tolist()) for _ in range(count // 8)]
+    chunks = [((448, int(start)),) for start in random.integers(0, 1000, count)]
+    return [Batch(Contexts(contexts[step // 8], step), chunks[step] if step % 2 else (), 64, 512 if step % 2 else 64)
+            for step in range(count)]
 
 
 def _bulk(oracle: str) -> float:

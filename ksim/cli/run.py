@@ -20,12 +20,13 @@ Stream = Annotated[bool, typer.Option("--stream", help="write rows while the run
                                       " attribution")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
+Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run replicas in that nothing couples")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
 
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
+    output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
@@ -40,7 +41,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs)
 
 
 @with_serve_flags
@@ -63,7 +64,7 @@ def replay(
     sort: Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")] = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
-    output: Output = None, settings: Settings = None, seed: Seed = None, quiet: Quiet = False,
+    output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
@@ -78,7 +79,7 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, _seconds(trace_window), stream), quiet)
+    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -143,7 +144,7 @@ class Kept:
             run_directory.check(self.output.resolve())
 
 
-def _simulate(scenario: Any, kept: Kept, quiet: bool) -> None:
+def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
     from ksim.studies.simulation import simulate
 
     kept.check()
@@ -151,7 +152,7 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool) -> None:
         _stream(scenario, kept, quiet)
         return
     with _Progress(quiet) as progress:
-        result = simulate(scenario, progress.advance)
+        result = simulate(scenario, progress.advance, jobs)
     for remark in result.remarks:
         print(f"ksim: {remark}", file=sys.stderr)
     if kept.output is not None:

@@ -6,6 +6,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
+from ksim.cluster.elsewhere import Elsewhere
 from ksim.cluster.routers import Router
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.log import Log
@@ -20,12 +21,13 @@ Process = Generator[simpy.Event, Any, None]
 class Cluster:
     """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
 
+    What is for an engine that is `Elsewhere` passes by, and is not written down.
     `on_end` is told of each request that is finished or turned away.
     """
 
     env: simpy.Environment
     router: Router
-    engines: Sequence[Engine]
+    engines: Sequence[Engine | Elsewhere]
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
@@ -40,6 +42,9 @@ class Cluster:
         for request in requests:
             if request.arrival > self.env.now:
                 yield self.env.timeout(request.arrival - self.env.now)
+            if self._slots is None and not request.session:
+                self._send(request, self.on_end, timely=False)
+                continue
             before = self._sessions.get(request.session) if request.session else None
             # A turn that waits for the one before it must not take the place of a request that could run.
             slot = None if before else (yield from self._take_slot())
@@ -61,19 +66,28 @@ class Cluster:
             if request.delay:
                 yield self.env.timeout(request.delay)
             slot = yield from self._take_slot()
-        self.log.add(Arrived(self.env.now, request))
-        engine = self._route(request)
-        if reason := engine.refusal(request):
-            self.log.add(Rejected(self.env.now, request.id, reason))
-        else:
-            yield engine.submit(request)
+        end = self.env.event()
+        self._send(request, end.succeed)
+        yield end
         if self._slots is not None:
             self._slots.release(slot)
         self.on_end()
 
-    def _route(self, request: Request) -> Engine:
+    def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
+        engine = self._route(request)
+        if isinstance(engine, Elsewhere):
+            return
+        self.log.add(Arrived(self.env.now, request))
+        self.log.add(Routed(self.env.now, request.id, engine.number))
+        if reason := engine.refusal(request):
+            self.log.add(Rejected(self.env.now, request.id, reason))
+            done()
+        else:
+            engine.submit(request, done, timely)
+
+    def _route(self, request: Request) -> Engine | Elsewhere:
         engine = self.router.choose(request, self.engines, self.env.now)
         if engine not in self.engines:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r:.80}, which is no engine")
-        self.log.add(Routed(self.env.now, request.id, engine.number))
         return engine

@@ -40,7 +40,7 @@ class Collective:
         return self.kind
 
 
-@frozen
+@frozen(cache_hash=True)
 class Op:
     """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing.
 
@@ -89,12 +89,22 @@ def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:
     """Cut *layers* into stretches and how often each repeats, at each point taking the one that carries furthest."""
     folded, rest = [], layers
     while rest:
-        sizes = range(1, len(rest) // 2 + 1)
-        ways = ((size, repeats) for size in sizes if (repeats := _repeats(rest, size)) > 1)
-        size, repeats = max(ways, key=prod, default=(1, 1))
+        size, repeats = _furthest(rest)
         folded.append((rest[:size], repeats))
         rest = rest[size * repeats :]
     return folded
+
+
+def _furthest(layers: Sequence[T]) -> tuple[int, int]:
+    """How many of the first *layers* repeat how often, so that they carry furthest."""
+    best = (1, 1)
+    for size in range(1, len(layers) // 2 + 1):
+        repeats = _repeats(layers, size)
+        if repeats > 1 and size * repeats > prod(best):
+            best = size, repeats
+        if size * repeats == len(layers):
+            break
+    return best
 
 
 def _repeats(layers: Sequence[T], size: int) -> int:

@@ -1,7 +1,7 @@
 """Launches whose shape waits for the batch: the contract, and kernels over some of a batch's tokens."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeGuard, runtime_checkable
 
 from attrs import evolve, frozen
 
@@ -19,6 +19,11 @@ class Layer(Protocol):
     def over(self, batch: Batch) -> Kernel | None:
         """The kernel that is launched for *batch*; None if it has nothing to do there."""
         ...
+
+
+def waits(kernel: object) -> TypeGuard[Layer]:
+    """Whether *kernel* waits for its batch: quicker than to ask whether the protocol knows it."""
+    return hasattr(kernel, "over")
 
 
 #: Tokens of a batch: of sequences with one new token; new ones of the others, those among them that follow

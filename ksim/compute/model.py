@@ -59,10 +59,10 @@ class Config:
 class Decoder:
     """What an architecture file makes of a config: operations over indices of known size.
 
-    `layers` has one entry per layer; equal entries are equal layers.  A model
-    that is `tied` uses the embedding's weights in its head.  `top_k` experts
-    see each token, where there are experts.  `quantization` is what the
-    checkpoint is stored in, by the engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
+    `layers` has one entry per layer; equal entries are equal layers.  What is in the `head` goes over all tokens, and
+    from number `sampled` on over sampled ones alone.  A model that is `tied` uses the embedding's weights in its head.
+    `top_k` experts see each token, where there are experts.  `quantization` is what the checkpoint is stored in, by the
+    engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
     """
 
     sizes: Mapping[str, int]
@@ -75,6 +75,7 @@ class Decoder:
     quantization: str = "none"
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
+    sampled: int = 1
 
 
 @frozen
@@ -136,15 +137,26 @@ class Model:
 
         *everywhere* is how many tokens all data ranks have together, by default as many each.
         """
-        step = {"t": tokens, "s": samples, "T": tokens * shard.data if everywhere is None else everywhere,
+        *blocks, last = self.body(tokens, shard, everywhere)
+        return KernelGraph((*blocks, Block((*last.ops, *self.sampled(samples, shard)))))
+
+    def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
+        """What of it goes over all tokens: the last block is the head's, up to what goes over samples."""
+        step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
                 "top_k": self.decoder.top_k}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
         held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
         blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
                         repeat) for layers, repeat in fold(held)]
         blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
-        blocks.append(Block(_lower(decoder.head if shard.last else HAND_ON, sizes, shard)))
-        return KernelGraph(tuple(blocks))
+        blocks.append(Block(_lower(decoder.head[:decoder.sampled] if shard.last else HAND_ON, sizes, shard)))
+        return blocks
+
+    def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
+        """What of it goes over *samples* alone."""
+        decoder = self.decoder
+        sizes = Sizes({**decoder.sizes, "s": samples})
+        return _lower(decoder.head[decoder.sampled:], sizes, shard) if shard.last else ()
 
 
 def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:

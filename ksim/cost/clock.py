@@ -1,8 +1,10 @@
 """The SM clock: state that follows power, and sets the pace of kernels that arithmetic bounds."""
 
+from collections.abc import Sequence
+
 from attrs import define, evolve, field, frozen
 
-from ksim.flow.timeline import Pace, Timeline
+from ksim.flow.timeline import Pace, Paced
 from ksim.specs.power import Clocks, Power
 
 #: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that
@@ -43,6 +45,7 @@ class Clock:
     _boost: Pace = field(init=False)
     _credit: float = field(init=False)
     _busy_until: float = field(default=0.0, init=False)
+    _ladders: dict[float, Sequence[Pace]] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._boost, self._credit = self._at(self.clocks.boost), self.clocks.credit
@@ -52,7 +55,7 @@ class Clock:
         """That of a GPU that has been at work for long, and never has credit."""
         return cls(power, evolve(clocks, credit=0.0))
 
-    def pace(self, timeline: Timeline, start: float, setting: Setting = FREE) -> Pace:
+    def pace(self, timeline: Paced, start: float, setting: Setting = FREE) -> Pace:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
         limit = setting.cap or self.power.limit
         self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
@@ -64,18 +67,25 @@ class Clock:
         self._busy_until = start + timeline.paced(pace)
         return pace
 
-    def watts(self, timeline: Timeline, pace: Pace) -> float:
+    def watts(self, timeline: Paced, pace: Pace) -> float:
         """What the GPU draws in a step at *pace*."""
         seconds = timeline.paced(pace)
-        return self.power.idle + timeline.drawn(pace) / seconds if seconds else self.power.idle
+        return float(self.power.idle + timeline.drawn(pace) / seconds if seconds else self.power.idle)
 
-    def _limited(self, timeline: Timeline, high: float, limit: float) -> Pace:
+    def _limited(self, timeline: Paced, high: float, limit: float) -> Pace:
         """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
-        low = self.clocks.least
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.watts(timeline, self._at(middle)) > limit else (middle, high)
-        return self._at(low)
+        rungs, low, top = self._ladder(high), 0, 1 << HALVINGS
+        while top - low > 1:
+            middle = (low + top) // 2
+            low, top = (low, middle) if self.watts(timeline, rungs[middle]) > limit else (middle, top)
+        return rungs[low]
+
+    def _ladder(self, high: float) -> Sequence[Pace]:
+        """The paces at clocks that lie evenly between the lowest and *high*."""
+        if high not in self._ladders:
+            least, count = self.clocks.least, 1 << HALVINGS
+            self._ladders[high] = [self._at(least + (high - least) * rung / count) for rung in range(count)]
+        return self._ladders[high]
 
     def _at(self, clock: float) -> Pace:
         return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), self.clocks.drawn(clock), clock)

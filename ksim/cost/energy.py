@@ -6,6 +6,9 @@ power.  What SMs and their caches do takes the square of the voltage, and so fal
 they do anything takes the clock besides.  Memory and links have clocks of their own.
 """
 
+from typing import Any
+
+import numpy as np
 from attrs import frozen
 
 from ksim.compute.kernels import Kernel
@@ -54,15 +57,20 @@ class Joules:
         return self.core + self.busy + self.rest
 
 
-def actions(kernel: Kernel, seconds: float, gpu: Gpu) -> Actions:
-    """What *kernel* does on *gpu* where it takes *seconds*."""
+def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
+    """What *kernel* does on *gpu* where it takes *seconds*; columns of many where its work is columns."""
     work = kernel.work
     held = isinstance(kernel, Pointwise) and work.bytes < RESIDENT * gpu.l2
     return Actions(
-        flops=max(work.flops, work.padded), dtype=work.dtype,
+        flops=_larger(work.flops, work.padded), dtype=work.dtype,
         hbm=0.0 if held else work.bytes, written=0.0 if held else work.writes, l2=work.bytes,
-        busy=max(0.0, seconds - gpu.power.start),
+        busy=_larger(0.0, seconds - gpu.power.start),
     )
+
+
+def _larger(one: Any, other: Any) -> Any:
+    """Of two numbers, or of two columns."""
+    return np.maximum(one, other) if isinstance(other, np.ndarray) else max(one, other)
 
 
 def sending(size: float, routed: float, seconds: float, share: float = COMMUNICATING) -> Actions:

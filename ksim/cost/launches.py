@@ -13,45 +13,47 @@ from ksim.specs.host import Inputs, Worker
 
 @frozen
 class Launches:
-    """How a step is launched, and how many launches of all its kernels, of grouped products and of attention it has.
+    """How many launches of all its kernels, of grouped products and of attention a step has.
 
     What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
     of it follow on each other, as in vLLM.  Those that are `hidden` run beside others, and so do the gaps before them.
     """
 
-    how: Launching
     kernels: int
     grouped: int
     attention: int
     hidden: int = 0
 
     @classmethod
-    def of(cls, how: Launching, laps: Sequence[Lap]) -> "Launches":
+    def of(cls, laps: Sequence[Lap]) -> "Launches":
         waiting = [[isinstance(span, int) for span in lap.spans] for lap in laps]
+        spans = [(lap.repeat, span) for lap in laps for span in lap.spans if isinstance(span, Span)]
         return cls(
-            how,
             kernels=sum(lap.repeat * len(lap.spans) for lap in laps),
-            grouped=sum(lap.repeat * isinstance(span.shape, GroupedGemm)
-                        for lap in laps for span in lap.spans if isinstance(span, Span)),
+            grouped=sum(repeat * isinstance(span.shape, GroupedGemm) for repeat, span in spans),
             attention=sum(lap.repeat * sum(waits for waits, _ in groupby(each))
                           for lap, each in zip(laps, waiting, strict=True)),
-            hidden=sum(lap.repeat * bool(span.hidden) for lap in laps for span in lap.spans if isinstance(span, Span)),
+            hidden=sum(repeat * bool(span.hidden) for repeat, span in spans),
         )
 
-    def seconds(self, costs: Worker) -> float:
+    def __add__(self, other: "Launches") -> "Launches":
+        return Launches(self.kernels + other.kernels, self.grouped + other.grouped,
+                        self.attention + other.attention, self.hidden + other.hidden)
+
+    def seconds(self, how: Launching, costs: Worker) -> float:
         """How long a CPU takes over them."""
-        match self.how:
+        match how:
             case Launching.FULL:
                 return costs.replay
             case Launching.PIECEWISE:
                 return costs.replay + costs.piece * self.attention
             case _:
-                each = costs.eager if self.how is Launching.EAGER else costs.compiled
+                each = costs.eager if how is Launching.EAGER else costs.compiled
                 return each * self.kernels + costs.experts * self.grouped
 
-    def gaps(self, costs: Inputs) -> float:
+    def gaps(self, how: Launching, costs: Inputs) -> float:
         """How long the GPU takes between one launch and the next, in all."""
-        match self.how:
+        match how:
             case Launching.FULL:
                 return 0.0
             case Launching.PIECEWISE:

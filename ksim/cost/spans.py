@@ -4,15 +4,27 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
+import numpy as np
 from attrs import field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import Attention
+from ksim.cost.answers import Estimates
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimate, estimates
+from ksim.flow.filled import COMPUTE, Filled, Ints
 from ksim.flow.timeline import Span
 from ksim.specs.hardware import Gpu
+
+#: Who prices at the clocks that GPUs were measured at.
+MEASURED = ("measured", "learned")
+
+
+def of_host(label: str, seconds: float) -> Span:
+    """What the host has a GPU do, or wait, for so many seconds."""
+    return Span(label, label, seconds, bound="launch", source="host", low=seconds, high=seconds)
 
 
 @frozen
@@ -37,14 +49,32 @@ class Pricer:
     def kernel(self, label: str, kernel: Kernel, found: Estimate | None = None) -> Span:
         """What the oracle says, or has *found*, at the boost clock, which may not be that of its measurements."""
         found = found or estimate(self.oracle, kernel, self.gpu)
-        work, clocks = kernel.work, self.gpu.power.clocks
-        throttled = found.bound == "compute" and found.source in ("measured", "learned")
-        cool = clocks.measured.get(kernel.family, 1.0) if clocks and throttled else 1.0
+        work = kernel.work
+        cool = self._cool(kernel) if found.bound == "compute" and found.source in MEASURED else 1.0
         seconds = cool * found.seconds
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core, energy.busy)
+
+    def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
+        """The same of many kernels that are one, whose counts are columns, in steps *rows*."""
+        work, throttled = kernel.work, np.array([source in MEASURED for source in found.sources])
+        cool = np.where((found.bound == COMPUTE) & throttled[found.source], self._cool(kernel), 1.0)
+        seconds: Any = cool * found.seconds
+        energy: Any = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
+        moved: Any = work.bytes
+        done: Any = work.flops
+        bound, launch, source = (codes.astype(np.int16) for codes in (found.bound, found.launch, found.source))
+        waves = found.waves.copy()  # which is part of a larger table
+        return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, bound, waves, found.idle,
+                      launch, source, cool * found.eta, cool * found.low, cool * found.high, found.extrapolated,
+                      energy.core, energy.busy, found.launches, found.sources, kernel.at)
+
+    def _cool(self, kernel: Kernel) -> float:
+        """The share of what was measured that kernels bound by arithmetic take at the boost clock."""
+        clocks = self.gpu.power.clocks
+        return clocks.measured.get(kernel.family, 1.0) if clocks else 1.0
 
     def sent(self, collective: Collective) -> float:
         """Bytes that a rank sends, on average."""

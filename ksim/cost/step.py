@@ -1,76 +1,35 @@
-"""Price a step: from a batch to a timeline of one rank's kernels and collectives, and the time to launch them."""
+"""Price steps: from batches to timelines of one rank's kernels and collectives, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+import numpy as np
+from attrs import define, field
 
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.layers import Layer
 from ksim.compute.model import Model
-from ksim.cost.graphs import Graphs, Launching
-from ksim.cost.launches import Launches
+from ksim.cost.graphs import Graphs
+from ksim.cost.holes import bind, fill, inputs, lacking
+from ksim.cost.lanes import lanes
 from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
-from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.spans import Pricer
+from ksim.cost.overlap import Overlap, left
+from ksim.cost.plan import Hole, Plan, Shape
+from ksim.cost.plans import Plans
+from ksim.cost.spans import Pricer, of_host
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Lap, Span, Timeline, Totals
+from ksim.flow.batches import Batches
+from ksim.flow.filled import Ints
+from ksim.flow.stretch import Lanes
+from ksim.flow.timeline import Span, Timeline
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
-
-
-#: Tokens, samples, how they are launched, and the tokens of all data ranks.
-Shape = tuple[int, int, Launching, int | None]
-
-
-@frozen
-class Plan:
-    """What all steps of so many tokens and samples share: laps, and what is each step's own, its inputs and attention.
-
-    `below` and `above` are the squares of how far the intervals of the laps reach.
-    """
-
-    laps: tuple[Lap, ...]
-    holes: tuple[tuple[str, Layer, int], ...]  # label, layer, and how often it runs
-    totals: Totals
-    below: float
-    above: float
-    launching: Launching
-    launch_seconds: float
-
-    def timeline(self, fills: tuple[Span, ...]) -> Timeline:
-        """The step whose attention and inputs *fills* are; attention is a family, which errs alike in all layers."""
-        totals = self.totals
-        seconds, energy, flops, moved = totals.seconds + fills[-1].seconds, totals.joules, totals.flops, totals.bytes
-        below, above, outside, clocked = 0.0, 0.0, totals.extrapolated, totals.clocked
-        core, busy, paced = totals.core_joules, totals.busy_joules, totals.clocked_joules
-        for span, (_, _, count) in zip(fills, self.holes, strict=False):
-            each = count * span.seconds
-            seconds += each
-            energy += count * span.joules
-            flops += count * span.flops
-            moved += count * span.bytes
-            below += each - count * span.low
-            above += count * span.high - each
-            outside += each * span.extrapolated
-            clocked += each * span.clocked
-            core += count * span.core_joules
-            busy += count * span.busy_joules
-            paced += count * span.busy_joules * span.clocked
-        return Timeline(self.laps, fills, seconds, energy, flops, moved, seconds - sqrt(self.below + below * below),
-                        seconds + sqrt(self.above + above * above), outside, clocked, self.launching.value,
-                        self.launch_seconds, core, busy, paced)
-
-
-def _of_host(label: str, seconds: float) -> Span:
-    return Span(label, label, seconds, bound="launch", source="host", low=seconds, high=seconds)
 
 
 @define
@@ -90,57 +49,80 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    _plans: dict[Shape, Plan] = field(factory=dict, init=False)
-    _partial: dict[tuple[Shape, frozenset[Op]], Plan] = field(factory=dict, init=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
-    _spans: dict[Op | Summed, tuple[Span, ...]] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
+    _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
+    _plans: Plans = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
         self._outlook = Outlook(self.oracle, self.gpu)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
+
+    def price(self, batches: Sequence[Batch]) -> Lanes:
+        """What one rank does for each of *batches*, as `timeline` says of one, where data ranks have as many tokens.
+
+        All that is new of them is priced in a few questions to the oracle; there is at least one of them.
+        """
+        plans = self._whole(batches)
+        holes = _holes(plans)
+        counted = Batches.of(batches)
+        bound = bind(list(holes), batches, self.oracle)
+        if bound:
+            plans = self._plans.of([(*plan.shape[:-1], missing) for plan, missing
+                                    in zip(plans, lacking(bound, len(batches)), strict=True)])
+        filled = fill(holes, bound, counted, self._pricer)
+        return lanes(plans, filled, inputs(counted, self.host.inputs))
+
+    def _whole(self, batches: Sequence[Batch]) -> list[Plan]:
+        """The plan of each of *batches* as if it had something for every hole."""
+        counts = [_counts(batch) for batch in batches]
+        new = {count: batch for count, batch in zip(counts, batches, strict=True) if count not in self._known}
+        self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
+        return [self._known[count] for count in counts]
 
     def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
         """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
 
         Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
         """
-        launching, tokens = self.graphs.of(batch)
-        everywhere = None
-        if brought and self.shard.data > 1:
-            most = self.graphs.padded(max(brought))
-            tokens = max(tokens, most) if launching.graphs else tokens
-            everywhere = len(brought) * most if most else sum(brought)
-        key = (tokens, batch.samples, launching, everywhere)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._plan(key)
+        plan = self._plans.one(self._shape(batch, brought)) if brought else self._known.get(_counts(batch))
+        plan = plan or self._whole([batch])[0]
         kernels = [layer.over(batch) for _, layer, _ in plan.holes]
         if not all(kernels):
-            plan = self._without(key, frozenset(Op(label, layer) for (label, layer, _), kernel
-                                                in zip(plan.holes, kernels, strict=True) if kernel is None))
+            missing = frozenset(Op(label, layer) for (label, layer, _), kernel
+                                in zip(plan.holes, kernels, strict=True) if kernel is None)
+            plan = self._plans.one((*plan.shape[:-1], missing))
         own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
                in zip(plan.holes, filter(None, kernels), strict=True)]
         return plan.timeline((*own, self._copied(batch.sequences)))
+
+    def load(self, batch: Batch) -> Timeline:
+        return self.timeline(batch)
+
+    def loads(self, batches: Sequence[Batch]) -> Sequence[Timeline]:
+        return [self.timeline(batch) for batch in batches]
 
     def _copied(self, sequences: int) -> Span:
         """The small kernels that bring a step's inputs to the GPU."""
         span = self._inputs.get(sequences)
         if span is None:
             costs = self.host.inputs
-            seconds = costs.copy + costs.copy_sequence * sequences
-            span = self._inputs[sequences] = _of_host("inputs", seconds)
+            span = self._inputs[sequences] = of_host("inputs", costs.copy + costs.copy_sequence * sequences)
         return span
 
-    def _without(self, key: Shape, missing: frozenset[Op]) -> Plan:
-        """The plan of batches that have nothing for *missing*."""
-        if (key, missing) not in self._partial:
-            self._partial[key, missing] = self._plan(key, missing)
-        return self._partial[key, missing]
+    def _shape(self, batch: Batch, brought: Sequence[int] = ()) -> Shape:
+        launching, tokens = self.graphs.of(batch)
+        everywhere = None
+        if brought and self.shard.data > 1:
+            most = self.graphs.padded(max(brought))
+            tokens = max(tokens, most) if launching.graphs else tokens
+            everywhere = len(brought) * most if most else sum(brought)
+        return tokens, batch.samples, launching, everywhere, frozenset()
 
     def _fill(self, label: str, layer: Layer, kernel: Kernel, batch: Batch) -> Span:
         span = self._fills.get((label, kernel))
@@ -151,46 +133,16 @@ class StepTimer:
                 label, kernel, self._outlook.ask(layer, kernel, batch))
         return span
 
-    def _plan(self, key: Shape, missing: frozenset[Op] = frozenset()) -> Plan:
-        """Price all but attention; equal layers of attention share one hole, and the step's inputs have the last."""
-        tokens, samples, launching, everywhere = key
-        holes: dict[tuple[str, Layer], int] = {}
-        runs: list[int] = []
-        laps = []
-        blocks = self.model.graph(tokens, samples, self.shard, everywhere).blocks
-        launched = [list(paired(block.ops, self.overlap)) if self.overlap else block.ops for block in blocks]
-        self._price([op for ops in launched for op in ops])
-        for block, ops in zip(blocks, launched, strict=True):
-            spans: list[Span | int] = []
-            for op in ops:
-                if (priced := self._spans.get(op)) is not None:
-                    spans += priced
-                elif isinstance(op, Op) and isinstance(op.kernel, Layer) and op not in missing:
-                    hole = holes.setdefault((op.label, op.kernel), len(holes))
-                    runs += [0] * (len(holes) - len(runs))
-                    runs[hole] += block.repeat
-                    spans.append(hole)
-            laps.append(Lap(tuple(spans), block.repeat))
-        launches = Launches.of(launching, laps)
-        laps = [Lap((len(holes),)), *laps, Lap((_of_host("gaps", launches.gaps(self.host.inputs)),))]
-        totals = Totals.of((span, lap.repeat) for lap in laps for span in lap.spans if isinstance(span, Span))
-        return Plan(tuple(laps), tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items()), totals,
-                    sum(reach**2 for reach in totals.below.values()), sum(reach**2 for reach in totals.above.values()),
-                    launching, launches.seconds(self.host.worker))
 
-    def _price(self, ops: Sequence[Op | Summed]) -> None:
-        """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.
+def _counts(batch: Batch) -> tuple[int, int, bool]:
+    """What the plan of a batch depends on."""
+    return batch.tokens, batch.samples, not batch.chunks
 
-        Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
-        """
-        new = dict.fromkeys(op for op in ops if op not in self._spans)
-        whole = {op: (op.label, op.kernel) for op in new if isinstance(op, Op) and not isinstance(op.kernel, Layer)}
-        unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
-        spans = self._pricer.spans([*whole.values(), *unequal.values()])
-        self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
-        for op, mean in zip(unequal, spans[len(whole):], strict=True):
-            (fullest,) = self._spans[op]
-            self._spans[op] = (evolve(fullest, joules=mean.joules, core_joules=mean.core_joules,
-                                      busy_joules=mean.busy_joules, flops=mean.flops, bytes=mean.bytes),)
-        if self.overlap:
-            self._spans.update((op, overlapped(self._pricer, op, self.overlap)) for op in new if isinstance(op, Summed))
+
+def _holes(plans: Sequence[Plan]) -> dict[Hole, Ints]:
+    """The holes of *plans*, each with the places of those that have it."""
+    several = {id(plan.holes): plan.holes for plan in plans}
+    if len(several) == 1:
+        return dict.fromkeys(plans[0].holes, np.arange(len(plans)))
+    return {hole: np.array([row for row, plan in enumerate(plans) if hole in plan.holes])
+            for hole in dict.fromkeys(hole for holes in several.values() for hole in holes)}

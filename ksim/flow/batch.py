@@ -1,7 +1,9 @@
 """What one step of an engine computes."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from attrs import field, frozen
 
@@ -16,6 +18,18 @@ class Offsets(tuple[int, ...]):
     @cached_property
     def most(self) -> int:
         return max(self, default=0)
+
+    @cached_property
+    def _ascending(self) -> tuple[list[int], list[int]]:
+        """In order, and the sums of the first of them."""
+        ordered = sorted(self)
+        return ordered, [0, *accumulate(ordered)]
+
+    def capped(self, most: int) -> int:
+        """The sum where none counts for more than *most*."""
+        ordered, sums = self._ascending
+        within = bisect_right(ordered, most)
+        return sums[within] + (len(self) - within) * most
 
 
 def _offsets(values: Iterable[int]) -> Offsets:
@@ -40,6 +54,10 @@ class Contexts:
     @property
     def longest(self) -> int:
         return self.offsets.most + self.shift if self.offsets else 0
+
+    def capped(self, most: int) -> int:
+        """The sum where none counts for more than *most*."""
+        return self.offsets.capped(most - self.shift) + len(self.offsets) * self.shift
 
     def __len__(self) -> int:
         return len(self.offsets)

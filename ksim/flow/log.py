@@ -48,6 +48,18 @@ class Log:
         log._stretches += stretches
         return log
 
+    @classmethod
+    def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
+        """What happened in all *logs*, requests in the order of their ids where that was at one time."""
+        joined = cls(engines)
+        for kind in {kind for log in logs for kind in (*log._blocks, *log._recent)} - {Stepped}:
+            parts = [log.columns(kind) for log in logs]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            order = np.argsort(_ids(columns), kind="stable")
+            joined._blocks[kind].append({name: column[order] for name, column in columns.items()})
+        joined._stretches += [stretch for log in logs for stretch in log.stretches]
+        return joined
+
     def add(self, event: Event) -> None:
         """Take in one event."""
         recent = self._recent[type(event)]
@@ -112,6 +124,13 @@ def consecutive(steps: Iterable[Stepped]) -> Iterator[Stretch]:
 
 def _follows(step: Stepped, other: Stepped) -> bool:
     return (step.engine, step.index + 1, len(step.timelines)) == (other.engine, other.index, len(other.timelines))
+
+
+def _ids(columns: Columns) -> NDArray[np.int64]:
+    """Whose the events are."""
+    if "request_id" in columns:
+        return columns["request_id"]
+    return np.array([request.id for request in columns["request"]], dtype=np.int64)
 
 
 def _column(events: Sequence[Event], name: str, kind: Any) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from ksim.flow.filled import BOUNDS, Filled
 from ksim.flow.timeline import Span
 
 Floats = NDArray[np.float64]
@@ -71,6 +72,17 @@ class Spans:
         numbers = chain.from_iterable(map(attrgetter(*NUMBERS), spans))
         table = np.fromiter(numbers, np.float64, len(spans) * len(NUMBERS)).reshape(-1, len(NUMBERS)).T.copy()
         return cls([Kind(*key) for key in known], kind, [span.shape for span in spans], *table)
+
+    @classmethod
+    def filled(cls, fills: Filled) -> "Spans":
+        """Those of *fills*."""
+        sizes = (len(BOUNDS), len(fills.launches), len(fills.sources))
+        codes, kind = np.unique(np.ravel_multi_index((fills.bound, fills.launch, fills.source), sizes),
+                                return_inverse=True)
+        kinds = [Kind(fills.label, fills.family, BOUNDS[bound], "", fills.launches[launch], fills.sources[source])
+                 for bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
+        columns = {name: getattr(fills, name).astype(np.float64) for name in NUMBERS if name != "hidden"}
+        return cls(kinds, kind, list(map(fills.shape, range(len(fills)))), **columns, hidden=np.zeros(len(fills)))
 
     @classmethod
     def joined(cls, pieces: Sequence["Spans"]) -> "Spans":

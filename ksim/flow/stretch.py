@@ -1,7 +1,6 @@
 """Steps as columns: what `Stepped` says of one step, for many consecutive ones of an engine."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
+from ksim.flow.filled import Filled
 from ksim.flow.makeup import Makeup
-from ksim.flow.spans import Spans
 from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
 
 Floats = NDArray[np.float64]
@@ -24,10 +23,16 @@ _TOTALS = ("seconds", "joules", "flops", "bytes", "low", "high", "extrapolated",
 
 @frozen(eq=False)
 class Lanes:
-    """The timelines of steps on one pipeline stage, as columns of (steps,); `fills` may make its spans when asked."""
+    """The timelines of steps on one pipeline stage, as columns of (steps,) with the names and units of `Timeline`.
+
+    `laps`, `fills` and `launch` have an entry for each step; steps of one plan have the very same laps.  `fills` may
+    make its spans when asked: `filled` has them as columns, in the order of fills, those of equal steps together.
+    All spans of the steps are those of the laps, as often as `Lap.repeat` says, and those of `filled`, `repeat` times.
+    """
 
     laps: Sequence[tuple[Lap, ...]]
     fills: Sequence[tuple[Span, ...]]
+    filled: Sequence[Filled]
     launch: Sequence[str]
     seconds: Floats
     joules: Floats
@@ -50,17 +55,22 @@ class Lanes:
         table = np.array(list(map(attrgetter(*_TOTALS), timelines)), dtype=np.float64)
         columns = table.reshape(-1, len(_TOTALS)).T.copy()
         return cls([timeline.laps for timeline in timelines], [timeline.fills for timeline in timelines],
-                   [timeline.launch for timeline in timelines], *columns)
-
-    def spans(self) -> tuple[Ints, Spans]:
-        """How many fills each step has, (steps,), and these as columns, step by step."""
-        counts = np.fromiter(map(len, self.fills), np.int64, len(self))
-        return counts, Spans.of(list(chain.from_iterable(self.fills)))
+                   _filled(timelines), [timeline.launch for timeline in timelines], *columns)
 
     def timeline(self, row: int) -> Timeline:
         """That of one step."""
         totals = {name: float(getattr(self, name)[row]) for name in _TOTALS}
         return Timeline(self.laps[row], self.fills[row], launch=self.launch[row], **totals)
+
+
+def _filled(timelines: Sequence[Timeline]) -> list[Filled]:
+    """Their fills as columns: those with equal places, names and repeats together."""
+    found: dict[tuple[int, str, str, int], list[int]] = {}
+    for row, timeline in enumerate(timelines):
+        for place, (span, repeat) in enumerate(zip(timeline.fills, timeline.runs(), strict=True)):
+            found.setdefault((place, span.label, span.family, repeat), []).append(row)
+    return [Filled.of([timelines[row].fills[place] for row in rows], repeat, rows)
+            for (place, _, _, repeat), rows in sorted(found.items(), key=lambda each: each[0])]
 
 
 @frozen(eq=False)

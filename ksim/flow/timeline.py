@@ -139,8 +139,31 @@ class Totals:
                         busy_joules=self.busy_joules, clocked_joules=self.clocked_joules)
 
 
+class Paced:
+    """What a pace makes of seconds and joules: of one step, or of many in columns, at a pace each."""
+
+    __slots__ = ()
+
+    seconds: Any
+    joules: Any
+    clocked: Any
+    core_joules: Any
+    busy_joules: Any
+    clocked_joules: Any
+    launch_seconds: Any
+
+    def paced(self, pace: Any) -> Any:
+        """Seconds at *pace*."""
+        return self.seconds + (pace.time - 1.0) * self.clocked
+
+    def drawn(self, pace: Any) -> Any:
+        """Joules at *pace*, beyond idle power."""
+        busy = (pace.power - 1.0) * self.busy_joules + pace.power * (pace.time - 1.0) * self.clocked_joules
+        return self.joules + (pace.energy - 1.0) * self.core_joules + busy
+
+
 @frozen
-class Timeline:
+class Timeline(Paced):
     """One rank's step, folded: laps shared by all steps of a shape, and the spans that fill their holes.
 
     Most kernels depend on how many tokens a step has, attention on whose they
@@ -169,15 +192,6 @@ class Timeline:
     busy_joules: float = 0.0
     clocked_joules: float = 0.0
 
-    def paced(self, pace: Pace) -> float:
-        """Seconds at *pace*."""
-        return self.seconds + (pace.time - 1.0) * self.clocked
-
-    def drawn(self, pace: Pace) -> float:
-        """Joules at *pace*, beyond idle power."""
-        busy = (pace.power - 1.0) * self.busy_joules + pace.power * (pace.time - 1.0) * self.clocked_joules
-        return self.joules + (pace.energy - 1.0) * self.core_joules + busy
-
     def followed_by(self, span: Span) -> "Timeline":
         """The same, and *span* at its end; it takes just as long as it says."""
         return evolve(self, laps=(*self.laps, Lap((span,))), seconds=self.seconds + span.seconds,
@@ -188,6 +202,15 @@ class Timeline:
         """Fold *laps* and *fills*, adding up the totals."""
         blank = cls(tuple(laps), tuple(fills), 0.0, 0.0, 0.0, 0.0)
         return Totals.of(blank.counted()).timeline(blank.laps, blank.fills)
+
+    def runs(self) -> list[int]:
+        """How often each of the fills runs."""
+        runs = [0] * len(self.fills)
+        for lap in self.laps:
+            for span in lap.spans:
+                if isinstance(span, int):
+                    runs[span] += lap.repeat
+        return runs
 
     def counted(self) -> Iterator[tuple[Span, int]]:
         """Each distinct span with how often it runs."""

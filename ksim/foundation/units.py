@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import cached_property
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
            "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
@@ -77,7 +78,7 @@ class DType(Enum):
         self.bytes = size
         self._element = element or label
 
-    @property
+    @cached_property
     def element(self) -> "DType":
         """The format of the numbers themselves, in which they are multiplied."""
         return DType.named(self._element)

@@ -9,21 +9,26 @@ from ksim.flow.request import Request
 
 
 class Hit(NamedTuple):
-    """The first `tokens` tokens of a request are cached, in these `nodes` of the cache's tree."""
+    """The first `tokens` tokens of a request are cached, in these `nodes` of the cache's tree.
+
+    A cache that counts in runs says how many of the blocks are `unused`: nobody uses them, and they count as free.
+    """
 
     tokens: int
     nodes: Sequence[Any] = ()
+    unused: int = 0
 
 
 @define(eq=False)
 class Holding:
     """What one request holds of a cache, and what its tokens are.
 
-    Each name in `content` stands for a block of vLLM's cache or `unit` tokens
-    of SGLang's; the last may stand for fewer, so that `named` tokens have
-    names.  What comes after them is this request's alone.  vLLM's cache keeps
-    `blocks`, in the order of the tokens; SGLang's only how many `tokens` there
-    is room for.  The first `entered` of either are in the tree, down to `node`.
+    Each name in `content` stands for `unit` tokens; the last may stand for
+    fewer, so that `named` tokens have names.  What comes after them is this
+    request's alone.  There is room for so many `tokens`, and the first
+    `entered` of them can be found, down to `node` of the tree.  The cache that
+    goes block by block has a name for each block instead, keeps `blocks` in the
+    order of the tokens, and counts in `entered` how many of these can be found.
     """
 
     content: Sequence[Hashable] = ()
@@ -45,7 +50,10 @@ class Holding:
 
 
 class Pool(Protocol):
-    """Blocks: `used` ones are held by requests, `free` ones can be had, if need be by forgetting what they hold."""
+    """Blocks: `used` ones are held by requests, `free` ones can be had, if need be by forgetting what they hold.
+
+    Both are cheap to ask for.
+    """
 
     @property
     def free(self) -> int: ...
@@ -59,6 +67,10 @@ class Cache(Protocol):
 
     A request's way is `lookup`, `fits`, `open`, then `grow` and `enter` for
     each of its steps, and `close`; after that it may come back.
+
+    What many take at once need not be asked for one by one: `take` takes the
+    blocks of all, and `settle` says later whose they are.  A holding that is
+    `quiet` need not `enter` what it computes before it is closed.
     """
 
     @property
@@ -91,7 +103,10 @@ class Cache(Protocol):
         ...
 
     def fits(self, hit: Hit, tokens: int, spare: int = 0) -> bool:
-        """Whether *tokens* tokens that begin with *hit* could be held, *spare* blocks staying free."""
+        """Whether *tokens* tokens could be held, *spare* blocks staying free; they begin with *hit*.
+
+        The cache has not changed since that was looked up.
+        """
         ...
 
     def open(self, holding: Holding, hit: Hit) -> None:
@@ -100,6 +115,27 @@ class Cache(Protocol):
 
     def grow(self, holding: Holding, tokens: int) -> bool:
         """Have *holding* hold *tokens* tokens in all, at the cost of what is free; all or nothing."""
+        ...
+
+    def take(self, blocks: int) -> bool:
+        """Take *blocks* blocks, at the cost of what is free, for holdings that `settle` names; all or nothing."""
+        ...
+
+    def settle(self, holding: Holding, tokens: int) -> None:
+        """Let *holding* hold *tokens* tokens in all, in blocks that `take` took: as `grow` would, had it been asked.
+
+        It comes before anything else that is done with *holding*.
+        """
+        ...
+
+    def quiet(self, holding: Holding) -> bool:
+        """Whether nobody else can ever find what *holding* enters from now on, until it is closed.
+
+        So it suffices to `enter` all that is known of it once, before it is
+        closed: `close` does so itself for a request that is finished.  A quiet
+        holding needs no block for its first `holding.tokens` tokens.  It is in
+        any case right to say no.
+        """
         ...
 
     def enter(self, holding: Holding, tokens: int) -> None:

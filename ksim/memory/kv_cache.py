@@ -1,5 +1,6 @@
-"""vLLM's KV cache of one engine: who holds which blocks, and which of them others can use."""
+"""vLLM's KV cache of one engine, block by block: who holds which, and which of them others can use."""
 
+from collections import deque
 from typing import ClassVar, cast
 
 from attrs import define, field
@@ -19,8 +20,9 @@ class KVCache:
     """`capacity` blocks of `block_tokens` tokens; without `prefix_caching`, nothing is ever found again.
 
     Free blocks are lost in vLLM's order, or in that of an `eviction`.  Without
-    `plain_first`, as in older releases, blocks that hold nothing findable wait
-    behind all that are free, like the others.
+    one, VllmCache decides the same and is faster; this cache is what it is held
+    to.  Without `plain_first`, as in older releases, blocks that hold nothing
+    findable wait behind all that are free, like the others.
     """
 
     capacity: int
@@ -30,6 +32,7 @@ class KVCache:
     plain_first: bool = True
     pool: BlockPool = field(init=False)
     tree: PrefixTree = field(init=False)
+    _taken: deque[int] = field(factory=deque, init=False)
     _tick: int = field(default=0, init=False)
 
     enters_computed: ClassVar[bool] = False
@@ -89,6 +92,23 @@ class KVCache:
             self.tree.forget(block)
             holding.blocks.append(block)
         return True
+
+    def take(self, blocks: int) -> bool:
+        """Take *blocks* blocks for holdings that `settle` names; all or nothing."""
+        taken = Holding()
+        if not self.grow(taken, blocks * self.block_tokens):
+            return False
+        self._taken += taken.blocks
+        return True
+
+    def settle(self, holding: Holding, tokens: int) -> None:
+        """Let *holding* hold *tokens* tokens in all, in blocks that `take` took."""
+        missing = self.blocks(tokens) - len(holding.blocks)
+        holding.blocks += [self._taken.popleft() for _ in range(missing)]
+
+    def quiet(self, holding: Holding) -> bool:
+        """Never: each block is entered when it is full."""
+        return False
 
     def enter(self, holding: Holding, tokens: int) -> None:
         """Make the full blocks among the first *tokens* tokens of *holding* findable."""

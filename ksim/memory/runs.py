@@ -1,49 +1,44 @@
 """A radix tree of cached tokens: a node is a run of tokens, a path one prefix."""
 
 from collections.abc import Hashable, Iterator
+from typing import Generic, Self, TypeVar
 
 from ksim.memory.cache import Holding
 
 
 class Run:
-    """The tokens of `source` from place `start` up to `end`, after those of its parent; `locks` requests use it.
+    """The tokens of `source` from place `start` up to `end`, after those of its parent.
 
     The tokens themselves are nowhere: two requests have the same one at a place
     if they have equal names there, each for as many tokens, or are the same.
     """
 
-    __slots__ = ("children", "created", "end", "hits", "last_use", "locks", "parent", "source", "start")
+    __slots__ = ("children", "end", "parent", "source", "start")
 
-    def __init__(self, source: Holding, start: int, end: int, parent: "Run | None", tick: int):
+    def __init__(self, source: Holding, start: int, end: int, parent: Self | None):
         self.source = source
         self.start = start
         self.end = end
         self.parent = parent
-        self.children: dict[Hashable, Run] = {}
-        self.locks = 0
-        self.created = self.last_use = tick
-        self.hits = 0
-
-    @property
-    def depth(self) -> int:
-        """Tokens from the beginning of the prompt to its end."""
-        return self.end
+        self.children: dict[Hashable, Self] = {}
 
     @property
     def tokens(self) -> int:
         return self.end - self.start
 
 
-class RunTree:
-    """Which runs follow which.  The root is empty, and locked for ever."""
+R = TypeVar("R", bound=Run)
+
+
+class RunTree(Generic[R]):
+    """Which runs follow which.  The `root` is empty."""
 
     __slots__ = ("root",)
 
-    def __init__(self) -> None:
-        self.root = Run(Holding(), 0, 0, None, 0)
-        self.root.locks = 1
+    def __init__(self, root: R) -> None:
+        self.root = root
 
-    def match(self, holding: Holding, end: int) -> tuple[int, Run]:
+    def match(self, holding: Holding, end: int) -> tuple[int, R]:
         """How many of the first *end* tokens of *holding* are here, and the run in which they end.  Changes nothing."""
         node, place = self.root, 0
         while place < end and (child := self.child(node, holding, place)):
@@ -53,33 +48,30 @@ class RunTree:
                 break
         return place, node
 
-    def child(self, node: Run, holding: Holding, place: int) -> Run | None:
+    def child(self, node: R, holding: Holding, place: int) -> R | None:
         """The run after *node* that begins as *holding* goes on at *place*."""
         return node.children.get(_token(holding, place))
 
-    def append(self, node: Run, holding: Holding, end: int, tick: int) -> Run:
-        """Have the tokens of *holding* up to *end* follow *node*; nothing there may begin like them."""
-        run = Run(holding, node.end, end, node, tick)
-        node.children[_token(holding, node.end)] = run
+    def append(self, run: R) -> R:
+        """Have *run* follow its parent; nothing there may begin like it."""
+        assert run.parent is not None, "there is but one root"
+        run.parent.children[_token(run.source, run.start)] = run
         return run
 
-    def split(self, node: Run, place: int, tick: int) -> Run:
-        """Cut *node* at *place*; return the first part, which is used and was hit as the whole was."""
-        assert node.parent is not None, "the root cannot be split"
-        first = Run(node.source, node.start, place, node.parent, tick)
-        first.locks, first.hits = node.locks, node.hits
-        first.children[_token(node.source, place)] = node
-        node.parent.children[_token(node.source, node.start)] = first
-        node.parent, node.start = first, place
+    def split(self, node: R, first: R) -> R:
+        """Cut *node* where *first* ends, which has its beginning, its source and its parent; return *first*."""
+        first.children[_token(node.source, first.end)] = node
+        self.append(first)
+        node.parent, node.start = first, first.end
         return first
 
-    def remove(self, leaf: Run) -> Run:
+    def remove(self, leaf: R) -> R:
         """Drop *leaf*, which nothing follows; return what it followed."""
-        assert leaf.parent is not None and not leaf.children and not leaf.locks, "what is in use cannot be dropped"
+        assert leaf.parent is not None and not leaf.children, "what others follow cannot be dropped"
         del leaf.parent.children[_token(leaf.source, leaf.start)]
         return leaf.parent
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[R]:
         """All runs but the root."""
         stack = list(self.root.children.values())
         while stack:

@@ -15,6 +15,23 @@ from ksim.memory.order import EvictionOrder
 from ksim.memory.runs import Run, RunTree, agreement
 
 
+class LockedRun(Run):
+    """A run that `locks` requests use; its past is for evictions to look at."""
+
+    __slots__ = ("created", "hits", "last_use", "locks")
+
+    def __init__(self, source: Holding, start: int, end: int, parent: "LockedRun | None", tick: int):
+        super().__init__(source, start, end, parent)
+        self.locks = 0
+        self.created = self.last_use = tick
+        self.hits = 0
+
+    @property
+    def depth(self) -> int:
+        """Tokens from the beginning of the prompt to its end."""
+        return self.end
+
+
 @define
 class Slots:
     """Room for `capacity` tokens: `empty`, cached and `evictable` as nobody uses them, or used."""
@@ -46,8 +63,8 @@ class SglangCache:
     prefix_caching: bool = True
     eviction: Eviction = lru
     pool: Slots = field(init=False)
-    tree: RunTree = field(init=False)
-    _leaves: EvictionOrder[Run] = field(init=False)
+    tree: RunTree[LockedRun] = field(init=False)  # its root is locked for ever
+    _leaves: EvictionOrder[LockedRun] = field(init=False)
     _tick: int = field(default=0, init=False)
 
     block_tokens: ClassVar[int] = 1
@@ -55,7 +72,8 @@ class SglangCache:
 
     def __attrs_post_init__(self) -> None:
         self.pool = Slots(self.capacity, self.capacity)
-        self.tree = RunTree()
+        self.tree = RunTree(LockedRun(Holding(), 0, 0, None, 0))
+        self.tree.root.locks = 1
         self._leaves = EvictionOrder(self.eviction)
 
     def holding(self, request: Request) -> Holding:
@@ -83,7 +101,7 @@ class SglangCache:
         self._tick += 1
         node = hit.nodes[-1] if hit.nodes else self.tree.root
         if hit.tokens < node.end:
-            node = self.tree.split(node, hit.tokens, self._tick)
+            node = self._split(node, hit.tokens)
         holding.node, holding.tokens, holding.entered = node, hit.tokens, hit.tokens
         while node.parent is not None:
             self._lock(node)
@@ -96,16 +114,30 @@ class SglangCache:
         missing = tokens - holding.tokens
         if missing <= 0:
             return True
-        if missing > self.pool.free:
+        if not self.take(missing):
             return False
-        while self.pool.empty < missing:
-            self._evict()
-        self.pool.empty -= missing
         holding.tokens = tokens
         return True
 
+    def take(self, blocks: int) -> bool:
+        """Take *blocks* slots for holdings that `settle` names; all or nothing."""
+        if blocks > self.pool.free:
+            return False
+        while self.pool.empty < blocks:
+            self._evict()
+        self.pool.empty -= blocks
+        return True
+
+    def settle(self, holding: Holding, tokens: int) -> None:
+        """Let *holding* hold *tokens* tokens in all, in slots that `take` took."""
+        holding.tokens = max(holding.tokens, tokens)
+
     def enter(self, holding: Holding, tokens: int) -> None:
         """Do nothing: tokens can be found only when they are computed."""
+
+    def quiet(self, holding: Holding) -> bool:
+        """Never: what is computed others can find."""
+        return False
 
     def computed(self, holding: Holding, tokens: int) -> None:
         """Make the first *tokens* tokens of *holding* findable; use those that are there already."""
@@ -136,36 +168,43 @@ class SglangCache:
         """How many steps of one token each, on top of *tokens*, need no slot."""
         return holding.tokens - tokens
 
-    def _follow(self, node: Run, holding: Holding, end: int) -> Run:
+    def _follow(self, node: LockedRun, holding: Holding, end: int) -> LockedRun:
         """Go on from *node* with the tokens of *holding* up to *end*, as far as the tree has them, or append them."""
         place = node.end
         child = self.tree.child(node, holding, place)
         if child is None:
             self.pool.evictable += end - place  # till it is locked
-            return self.tree.append(node, holding, end, self._tick)
+            return self.tree.append(LockedRun(holding, place, end, node, self._tick))
         same = agreement(child.source, holding, place, min(child.end, end))
         self.pool.empty += same
-        return child if place + same == child.end else self.tree.split(child, place + same, self._tick)
+        return child if place + same == child.end else self._split(child, place + same)
 
-    def _lock(self, node: Run) -> None:
+    def _split(self, node: LockedRun, place: int) -> LockedRun:
+        """Cut *node* at *place*; return the first part, which is used and was hit as the whole was."""
+        first = LockedRun(node.source, node.start, place, node.parent, self._tick)
+        first.locks, first.hits = node.locks, node.hits
+        return self.tree.split(node, first)
+
+    def _lock(self, node: LockedRun) -> None:
         if node.locks == 0:
             self.pool.evictable -= node.tokens
             self._leaves.discard(node)
         node.locks += 1
 
-    def _unlock(self, node: Run) -> None:
+    def _unlock(self, node: LockedRun) -> None:
         node.locks -= 1
         if node.locks == 0:
             self.pool.evictable += node.tokens
             self._offer(node)
 
-    def _offer(self, node: Run) -> None:
+    def _offer(self, node: LockedRun) -> None:
         """Let *node* be evicted, if it is an unlocked leaf."""
         if node.locks == 0 and not node.children:
             self._leaves.add(node, node)
 
     def _evict(self) -> None:
         leaf = self._leaves.pop()
+        assert not leaf.locks, "what is in use cannot be dropped"
         self.pool.evictable -= leaf.tokens
         self.pool.empty += leaf.tokens
         self._offer(self.tree.remove(leaf))

@@ -78,13 +78,13 @@ class LaneColumns:
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
     def fills(self) -> tuple[Ints, Ints, Spans]:
-        """All fills: which lane each is of, which fill of it, and the spans."""
-        pieces = [(self._rows(place, stage), *lanes.spans()) for place, stretch in enumerate(self.stretches)
-                  for stage, lanes in enumerate(stretch.lanes)]
-        counts = np.concatenate([np.zeros(0, np.int64), *(counts for _, counts, _ in pieces)])
-        rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _, _ in pieces)])
-        number = np.arange(counts.sum()) - np.repeat(offsets(counts)[:-1], counts)
-        return np.repeat(rows, counts), number, Spans.joined([spans for _, _, spans in pieces])
+        """All fills: which lane each is of, how often it runs there, and the spans."""
+        pieces = [(self._rows(place, stage)[filled.rows], np.full(len(filled), filled.repeat), Spans.filled(filled))
+                  for place, stretch in enumerate(self.stretches) for stage, lanes in enumerate(stretch.lanes)
+                  for filled in lanes.filled]
+        rows, repeats = (np.concatenate([np.zeros(0, np.int64), *(piece[column] for piece in pieces)])
+                         for column in range(2))
+        return rows, repeats, Spans.joined([spans for _, _, spans in pieces])
 
     def _rows(self, place: int, stage: int) -> Ints:
         """The lanes of one stage of the stretch at *place*."""

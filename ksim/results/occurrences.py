@@ -35,10 +35,10 @@ class Occurrences:
         lanes = steps.lanes
         shape_of, examples = _shapes(lanes.laps)
         places, spans, repeats = _laps(examples)
-        fill_lanes, holes, fills = lanes.fills()
+        fill_lanes, fill_repeats, fills = lanes.fills()
         return cls(
             Spans.joined([Spans.of(spans), fills]),
-            np.concatenate([repeats, _holes(examples, int(holes.max(initial=0)))[shape_of[fill_lanes], holes]]),
+            np.concatenate([repeats, fill_repeats]),
             np.concatenate([places, fill_lanes]),
             np.arange(len(spans) + len(fills)) < len(spans),
             shape_of,
@@ -128,16 +128,6 @@ def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
         for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if not isinstance(span, int)
     ]
     return _integers(row[0] for row in found), [row[1] for row in found], _integers(row[2] for row in found)
-
-
-def _holes(examples: list[tuple[Lap, ...]], last: int) -> Ints:
-    """How often each fill of each shape runs, up to the *last* that any lane has: (shapes, fills)."""
-    found = [(shape, span, lap.repeat)
-             for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if isinstance(span, int)]
-    repeats = np.zeros((len(examples), 1 + max(last, *(hole for _, hole, _ in found), 0)), np.int64)
-    for shape, hole, repeat in found:
-        repeats[shape, hole] += repeat
-    return repeats
 
 
 def _integers(values: Any) -> Ints:

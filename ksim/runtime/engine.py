@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import simpy
@@ -18,6 +18,7 @@ from ksim.foundation.errors import KsimError
 from ksim.runtime.convoy import Convoy, wait
 from ksim.runtime.frontend import Frontend
 from ksim.runtime.governors import Supervised
+from ksim.runtime.horizon import Horizon
 from ksim.runtime.stages import Flight, Stages
 from ksim.runtime.workers import Workers
 from ksim.scheduling.assignment import Assignment
@@ -55,7 +56,7 @@ class Engine:
     """
 
     number: int
-    env: simpy.Environment
+    env: Horizon
     scheduler: Scheduler
     timers: Sequence[StepTimer]
     stages: Stages
@@ -72,7 +73,7 @@ class Engine:
     _inbox: list[Job] = field(factory=list, init=False)
     _accepted: int = field(default=0, init=False)
     _latest: float = field(default=-1.0, init=False)  # arrival
-    _done: dict[Job, simpy.Event] = field(factory=dict, init=False)
+    _done: dict[Job, Callable[[], object]] = field(factory=dict, init=False)
     _news: simpy.Event = field(init=False)
     _turns: deque[Turn] = field(factory=deque, init=False)
 
@@ -93,15 +94,16 @@ class Engine:
                     f" and there are {cache.capacity}")
         return ""
 
-    def submit(self, request: Request) -> simpy.Event:
-        """Send *request* on its way to the queue; the event fires when the user has its last token."""
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Send *request* on its way to the queue; *done* is called once the user has its last token.
+
+        If that is *timely*, it happens at the very moment, so that it may set off something else.
+        """
         self.outstanding += 1
         self._coming += 1
-        done = self.env.event()
         self._frontend.forward(request, lambda: self._receive(request, done))
-        return done
 
-    def _receive(self, request: Request, done: simpy.Event) -> None:
+    def _receive(self, request: Request, done: Callable[[], object]) -> None:
         """Queue *request* for the next turn."""
         self._coming -= 1
         cache = self.scheduler.cache
@@ -189,13 +191,15 @@ class Engine:
         if self._inbox or turn.assignment.preempted:
             return
         if (turn.waiting or turn.running) and not self._coming:
-            policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
-            raise KsimError(f"policy {policy} with admission {admission} schedules nothing at {self.env.now:.6f} s,"
-                            f" with nothing in flight,"
-                            f" {turn.waiting} requests waiting and {turn.running} running")
+            raise self._stuck(self.env.now, turn.waiting, turn.running)
         self._news = self.env.event()
         yield self._news
         yield self.env.timeout(self.host.core.wake)
+
+    def _stuck(self, now: float, waiting: int, running: int) -> KsimError:
+        policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
+        return KsimError(f"policy {policy} with admission {admission} schedules nothing at {now:.6f} s, with nothing in"
+                         f" flight, {waiting} requests waiting and {running} running")
 
     def _finish(self, turn: Turn) -> Process:
         """Wait for the oldest batch, and hand out its tokens."""
@@ -218,4 +222,4 @@ class Engine:
                 self.log.add(Emitted(now, job.request.id, self.number, run.first, run.last, run.every or 1))
             self.log.add(Finished(now, job.request.id, self.number))
             self.outstanding -= 1
-            self._done.pop(job).succeed()
+            self._done.pop(job)()

@@ -18,11 +18,15 @@ class Frontend:
     _free: float = field(default=0.0, init=False)
     _delivered: float = field(default=0.0, init=False)
 
-    def forward(self, request: Request, receive: Callable[[], None]) -> None:
-        """Call *receive* when *request* has come to the engine."""
+    def reach(self, request: Request) -> float:
+        """Accept *request*; return when it will have come to the engine."""
         client = self.client
         self._free = max(self._free, self.env.now) + client.accept
-        self._call(receive, self._free + client.travel + client.travel_token * request.prompt)
+        return self._free + client.travel + client.travel_token * request.prompt
+
+    def forward(self, request: Request, receive: Callable[[], None]) -> None:
+        """Call *receive* when *request* has come to the engine."""
+        self._call(receive, self.reach(request))
 
     def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
         """Call *receive* when the users have what *sequences* of a step sampled."""

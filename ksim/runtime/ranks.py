@@ -1,6 +1,5 @@
-"""Ranks: processes that execute every kernel, and meet and exchange pieces at collectives."""
+"""Ranks: processes that play every kernel, and meet at collectives."""
 
-from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -8,111 +7,84 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.network import Network
-from ksim.cost.routes import Hop, Route
-from ksim.flow.timeline import AT_BOOST, Pace, Span, Timeline
+from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
+from ksim.runtime.legs import Leg, Way
 
 Process = Generator[simpy.Event, Any, None]
 
 
+class End(simpy.Event):
+    """What ends for several processes at once, at a moment that is known once the last of them has come."""
+
+    def after(self, seconds: float) -> None:
+        self._ok, self._value = True, None
+        self.env.schedule(self, delay=seconds)
+
+
 @define(eq=False)
 class Meeting:
-    """A barrier for `size` processes, good for any number of meetings."""
+    """A collective of `size` processes, and any number of them one after the other.
+
+    Nobody needs to wake up in order to come: each says beforehand when it will be there.
+    """
 
     env: simpy.Environment
     size: int
-    present: int = 0
-    done: simpy.Event = field(init=False)
+    _present: int = field(default=0, init=False)
+    _latest: float = field(default=0.0, init=False)
+    _end: End = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.done = self.env.event()
+        self._end = End(self.env)
 
-    def join(self) -> simpy.Event:
-        """Come to the barrier; the event fires when all have come."""
-        done, self.present = self.done, self.present + 1
-        if self.present == self.size:
-            self.present, self.done = 0, self.env.event()
-            done.succeed()
-        return done
-
-
-@define(eq=False)
-class Exchange:
-    """One collective in progress: what each rank has yet to send and to receive, round by round."""
-
-    env: simpy.Environment
-    route: Route
-    size: float
-    missing: Counter[tuple[int, int]] = field(init=False)
-    through: dict[tuple[int, int], simpy.Event] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.missing = Counter((rank, number) for number, hops in enumerate(self.route.rounds)
-                               for hop in hops for rank in (hop.source, hop.target))
-        self.through = {key: self.env.event() for key in self.missing}
-
-    def take_part(self, rank: int) -> Process:
-        """Send *rank*'s pieces to its peers, each round as soon as it is through with the one before."""
-        yield self.env.timeout(self.route.start)
-        for number, hops in enumerate(self.route.rounds):
-            for hop in hops:
-                if hop.source == rank:
-                    self._send(hop, number)
-            if (rank, number) in self.through:
-                yield self.through[rank, number]
-
-    def _send(self, hop: Hop, number: int) -> None:
-        def deliver(_: simpy.Event) -> None:
-            for key in ((hop.source, number), (hop.target, number)):
-                self.missing[key] -= 1
-                if not self.missing[key]:
-                    self.through[key].succeed()
-
-        self.env.timeout(hop.seconds(self.size)).callbacks.append(deliver)
+    def join(self, moment: float, seconds: float) -> simpy.Event:
+        """Come at *moment*; the event fires when all have come and *seconds* have passed."""
+        end = self._end
+        self._latest = max(self._latest, moment)
+        self._present += 1
+        if self._present == self.size:
+            end.after(self._latest - self.env.now + seconds)
+            self._present, self._end = 0, End(self.env)
+        return end
 
 
 @define(eq=False)
 class Gang:
     """The GPUs of one pipeline stage; `groups` names those that meet in each kind of collective.
 
-    A collective begins when the last rank has come and ends for all together.  What is hidden runs beside the span that
-    follows, at the boost clock.
+    A collective begins when the last rank has come and ends for all together: it lasts as long as its ranks take to
+    exchange their pieces, each a round as soon as it is through with the one before, which `Route.seconds` works out.
+    What is hidden runs beside the span that follows, at the boost clock.
     """
 
     env: simpy.Environment
     network: Network
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
+    #: By the identity of laps, which all steps of a shape share; the laps are kept, that no others come by it.
+    _ways: dict[int, tuple[Sequence[Lap], Way]] = field(factory=dict, init=False)
 
     def play(self, timeline: Timeline, pace: Pace = AT_BOOST) -> simpy.Event:
         """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
-        meeting = Meeting(self.env, len(self.ranks))
-        exchanges: dict[int, Exchange] = {}
-        return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, meeting, exchanges))
-                                for rank in self.ranks])
+        return self.travel([self._way(timeline.laps).timed(timeline.fills, pace)] * len(self.ranks))
 
-    def _rank(self, rank: int, timeline: Timeline, pace: Pace, meeting: Meeting,
-              exchanges: dict[int, Exchange]) -> Process:
-        hidden: list[simpy.Event] = []
-        for position, span in enumerate(timeline):
-            played = (self._meet(rank, position, span, meeting, exchanges) if span.group else
-                      self._compute(span, pace.time if span.clocked and not span.hidden else 1.0))
-            if span.hidden:
-                hidden.append(self.env.process(played))
-                continue
-            yield from played
-            while hidden:
-                yield hidden.pop()
+    def travel(self, legs: Sequence[Sequence[Leg]]) -> simpy.Event:
+        """Have each rank go its own *legs*, as many as the others; the event fires when the last is done."""
+        meeting = Meeting(self.env, len(legs))
+        return self.env.all_of([self.env.process(self._rank(own, meeting)) for own in legs])
 
-    def _compute(self, span: Span, pace: float) -> Process:
-        yield self.env.timeout(span.lasts * pace)
+    def _rank(self, legs: Sequence[Leg], meeting: Meeting) -> Process:
+        env, ready = self.env, self.env.now
+        for alone, together, beside in legs:
+            came = ready + alone
+            yield meeting.join(came, together)
+            ready = max(env.now, came + beside)
 
-    def _meet(self, rank: int, position: int, span: Span, meeting: Meeting, exchanges: dict[int, Exchange]) -> Process:
-        yield meeting.join()
-        exchange = exchanges.get(position)
-        if exchange is None:
-            exchange = exchanges[position] = self._exchange(span)
-        yield from exchange.take_part(rank)
-        yield meeting.join()
+    def _way(self, laps: Sequence[Lap]) -> Way:
+        known = self._ways.get(id(laps))
+        if known is None:
+            known = self._ways[id(laps)] = laps, Way.of(laps, self._seconds)
+        return known[1]
 
-    def _exchange(self, span: Span) -> Exchange:
-        return Exchange(self.env, self.network.route(span.shape, self.groups[span.group]), span.shape.bytes)
+    def _seconds(self, span: Span) -> float:
+        return self.network.seconds(span.shape, self.groups[span.group])

@@ -2,7 +2,7 @@
 
 from attrs import define, field, frozen
 
-from ksim.flow.batch import Batch, Contexts
+from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.scheduling.job import Job
 
 
@@ -24,7 +24,7 @@ class Assignment:
     number: int = 0
     epoch: int = 0
     steady: tuple[Job, ...] = ()
-    offsets: tuple[int, ...] = ()
+    offsets: Offsets = Offsets()
     grants: list[Grant] = field(factory=list)
     preempted: list[Job] = field(factory=list)
 
@@ -33,16 +33,18 @@ class Assignment:
 
     def batch(self) -> Batch:
         """What it amounts to, whosever the tokens are."""
-        offsets, chunks = self.offsets, []
+        offsets, chunks, singles = self.offsets, [], []
         samples = tokens = len(offsets)
         for grant in self.grants:
             if grant.tokens == 1:
-                offsets += (grant.start - self.number,)
+                singles.append(grant.start - self.number)
             else:
                 chunks.append((grant.tokens, grant.start))
             samples += grant.samples
             tokens += grant.tokens
-        return Batch(Contexts(offsets, self.number), chunks, samples, tokens)
+        if singles:
+            offsets = Offsets((*offsets, *singles))
+        return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens)
 
     def touched(self, block_tokens: int) -> int:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""

@@ -29,11 +29,13 @@ class Counsel:
     step: int = field(default=0, init=False)
     proposes: bool = field(init=False)
     chooses: bool = field(init=False)
+    reorders: bool = field(init=False)
     demands: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.proposes = hasattr(self.policy, "propose")
         self.chooses = hasattr(self.policy, "victim")
+        self.reorders = hasattr(self.policy, "queue")
         self.demands = not isinstance(self.admission, Always)
 
     def queue(self) -> WaitingQueue:

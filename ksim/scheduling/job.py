@@ -55,10 +55,12 @@ class Job:
     rank: int = -1  # the number of its latest admission
     step: int = -1  # the schedule it was last part of
     decoding: bool = False  # did its latest chunk reach the end of what is known?
-    # While it is steady, the counts above are those before schedule `start`, and `end` yields its last token.
+    # While it is steady, the counts above are those before schedule `start`, `end` yields its last token, and `needs`
+    # says where its blocks are counted (see ksim.scheduling.steady).
     steady: bool = False
     start: int = 0
     end: int = 0
+    needs: int = -1
     emitted: list[Run] = field(factory=list)
 
     @classmethod

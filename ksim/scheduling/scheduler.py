@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
+from ksim.flow.batch import Offsets
 from ksim.memory.cache import Cache, Hit
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment, Grant
@@ -42,6 +43,7 @@ class Scheduler:
     _steady: Steady = field(init=False)
     _spare: int = field(init=False)
     _foresees: bool = field(init=False)
+    _stirred: bool = field(default=True, init=False)  # has anybody come or gone since the latest schedule?
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
@@ -58,10 +60,12 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Let *job* wait for its turn."""
+        self._stirred = True
         self.waiting.add(job)
 
     def abort(self, job: Job) -> None:
         """Drop *job* wherever it is; what it has in flight is lost."""
+        self._stirred = True
         if job.state is State.WAITING:
             self.waiting.remove(job)
         elif job.state is State.RUNNING:
@@ -96,8 +100,37 @@ class Scheduler:
                     admitted.append(job)
         return self._conclude(admitted)
 
+    def lasting(self) -> int:
+        """How many more schedules will be just like the latest, if nobody comes or goes but whose time is known."""
+        steady, waiting, latest = self._steady, self.waiting, self._assignment
+        if self._stirred or latest.grants or latest.preempted or len(steady.members) < len(self.running):
+            return 0
+        if waiting and (self._counsel.reorders or self._counsel.demands or next(iter(waiting)).due):
+            return 0
+        return steady.first_end() - self.steps - (not self.limits.async_scheduling)
+
+    def repeat(self) -> bool:
+        """Make the next schedule, which is one of those `lasting`; return False, with nothing done, without blocks."""
+        if not self._steady.renew(self.steps + 1):
+            return False
+        self.steps += 1
+        return True
+
+    def repeated(self, index: int) -> None:
+        """Take in that all repeated schedules, but the one that is ahead, were computed, up to the engine's step number
+        *index*."""
+        steady = self._steady
+        self._assignment = Assignment(self.steps, steady.epoch, steady.members, steady.offsets)
+        steady.returned, steady.index = self.steps - self.limits.async_scheduling, index
+
+    @property
+    def latest(self) -> Assignment:
+        """The latest schedule."""
+        return self._assignment
+
     def _begin(self) -> None:
         self.steps += 1
+        self._stirred = False
         self._counsel.step = self.steps
         self._assignment = Assignment(self.steps, self._steady.epoch)
         self._budget = self.limits.max_num_batched_tokens
@@ -179,9 +212,10 @@ class Scheduler:
         steady, assignment = self._steady, self._assignment
         given, rest = assignment.steady, assignment.grants
         steady.dissolve(self.running, self.steps - 1)
-        assignment.steady, assignment.offsets, assignment.grants = (), (), []
+        assignment.steady, assignment.offsets, assignment.grants = (), Offsets(), []
         self._budget += len(given)
         for job in given:
+            steady.hold(job, job.computed + 1)
             self._grant(job, 1, admitted=False)
         assignment.grants += rest
 
@@ -270,6 +304,7 @@ class Scheduler:
         return done
 
     def _finish(self, job: Job) -> None:
+        self._stirred = True
         if job.state is State.WAITING:  # preempted while its last token was on the way
             self.waiting.remove(job)
         else:

@@ -3,15 +3,22 @@
 Nothing is counted for them step by step.  A job that joins notes the schedule
 with which it begins; what it has computed and knows follows from the numbers of
 the latest schedule and of the latest return.  The calendar says at which
-schedule a job needs a block, fills one, or gets its last token.
+schedule a job gets its last token.  Where nobody else can find what it enters,
+it needs a block every so many schedules, and all that need one at the same time
+are but a number; for the others, the calendar says when they need or fill one.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from attrs import define, field
 
+from ksim.flow.batch import Offsets
 from ksim.memory.cache import Cache
 from ksim.scheduling.job import Job
+
+#: Of a job's blocks: they are in the calendar; they are counted, and it needs no more.
+CALENDAR, ENOUGH = -1, -2
 
 
 @define(eq=False)
@@ -28,12 +35,16 @@ class Steady:
     max_model_len: int
     length: int = 0
     members: tuple[Job, ...] = ()
-    offsets: tuple[int, ...] = ()
+    offsets: Offsets = Offsets()
     epoch: int = 0  # grows when all leave at once
     returned: int = 0  # the latest schedule that has come back
     index: int = -1  # and the engine's number of that step
     _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
+    _needs: list[int] = field(init=False)  # by the remainder of the schedule's number: who needs a block at it
+
+    def __attrs_post_init__(self) -> None:
+        self._needs = [0] * self.cache.block_tokens
 
     def join(self, jobs: Sequence[Job], start: int) -> None:
         """Let *jobs*, which come after the others in order of admission, be steady from schedule *start* on."""
@@ -44,7 +55,7 @@ class Steady:
             self._plan(job, start)
         self.length += len(jobs)
         self.members += tuple(jobs)
-        self.offsets += tuple(job.computed - start for job in jobs)
+        self.offsets = Offsets((*self.offsets, *[job.computed - start for job in jobs]))
 
     def tokens_left(self, job: Job) -> int:
         """How many tokens *job* has yet to get, beyond one that is on its way."""
@@ -53,7 +64,23 @@ class Steady:
     def advance(self, schedule: int) -> bool:
         """See to the blocks that the members need at *schedule*; return whether there were enough."""
         self._retire(schedule)
-        return all(self._renew(job, schedule) for job in _due(self._blocks, schedule))
+        return self.renew(schedule)
+
+    def renew(self, schedule: int) -> bool:
+        """The same where nobody has gone since the schedule before; without enough blocks, nothing is done."""
+        needs, due = self._needs[schedule % len(self._needs)], self._blocks.get(schedule)
+        if due and needs + len(due) > self.cache.pool.free:
+            return False
+        if needs and not self.cache.take(needs):
+            return False
+        if due:
+            for job in _due(self._blocks, schedule):
+                self._renew(job, schedule)
+        return True
+
+    def first_end(self) -> int:
+        """The first schedule that yields a last token; the one after the latest that came back where nobody is here."""
+        return min(self._last, default=self.returned)
 
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
@@ -61,16 +88,17 @@ class Steady:
 
     def leave(self, jobs: Sequence[Job], schedule: int) -> None:
         """Let *jobs* go, counted up to and with *schedule*."""
+        self._drop(jobs)
         for job in jobs:
             self._settle(job, schedule)
         self.length -= len(jobs)
-        self._keep(set(jobs))
 
     def dissolve(self, running: Sequence[Job], schedule: int) -> None:
         """Let all go, counted up to and with *schedule*."""
         for job in running[: self.length]:
             self._settle(job, schedule)
-        self.length, self.members, self.offsets = 0, (), ()
+        self.length, self.members, self.offsets = 0, (), Offsets()
+        self._needs = [0] * len(self._needs)
         self._blocks.clear()
         self._last.clear()
         self.epoch += 1
@@ -88,36 +116,54 @@ class Steady:
             job.due += scheduled - back
         if back:
             job.emit(back, self.index)
+        self.hold(job, job.computed)
+        if job.needs != CALENDAR:
+            self.cache.enter(job.holding, job.computed - job.due)
+
+    def hold(self, job: Job, tokens: int) -> None:
+        """Have *job*, which is steady no more, hold what was taken for its first *tokens* tokens."""
+        if job.needs != CALENDAR:
+            self.cache.settle(job.holding, tokens)
 
     def _retire(self, schedule: int) -> None:
         """Before *schedule*: drop the members whose last token is known to be on its way."""
-        spent = {job for job in self._last.get(schedule - 1, ()) if job.steady and self._final(job) < schedule}
-        if self.ahead and spent:
-            self._keep(spent)
+        if self.ahead and (ending := self._last.get(schedule - 1)):
+            self._drop([job for job in ending if job.steady and self._final(job) < schedule])
 
-    def _renew(self, job: Job, schedule: int) -> bool:
-        """Take the block that *job* needs and enter the one that it fills; return whether there was one."""
+    def _drop(self, jobs: Sequence[Job]) -> None:
+        """Let *jobs* be members no more, as far as they are."""
+        for job in jobs:
+            place = bisect_left(self.members, job.rank, key=_rank)
+            if place < len(self.members) and self.members[place] is job:
+                self.members = self.members[:place] + self.members[place + 1:]
+                self.offsets = Offsets(self.offsets[:place] + self.offsets[place + 1:])
+                if job.needs >= 0:
+                    self._needs[job.needs] -= 1
+                    job.needs = ENOUGH
+
+    def _renew(self, job: Job, schedule: int) -> None:
+        """Take the block that *job* needs and enter the one that it fills; there is one."""
         end = self._computed(job, schedule) + 1
-        if not self.cache.grow(job.holding, end):
-            return False
+        grown = self.cache.grow(job.holding, end)
+        assert grown, "one block each was free"
         self.cache.enter(job.holding, end - self.ahead)
         self._plan(job, schedule + 1)
-        return True
 
     def _computed(self, job: Job, schedule: int) -> int:
         """How many tokens *job* has computed when *schedule* begins."""
         return job.computed + schedule - job.start
 
     def _plan(self, job: Job, first: int) -> None:
-        """Enter in the calendar when, from schedule *first* on, *job* next needs or fills a block."""
-        event = first + self.cache.steps_until_event(job.holding, self._computed(job, first), self.ahead)
+        """Note when, from schedule *first* on, *job* next needs or fills a block."""
+        computed = self._computed(job, first)
+        if self.cache.quiet(job.holding):
+            job.needs = (first + job.holding.tokens - computed) % len(self._needs)
+            self._needs[job.needs] += 1
+            return
+        job.needs = CALENDAR
+        event = first + self.cache.steps_until_event(job.holding, computed, self.ahead)
         if event <= self._final(job):
             self._blocks.setdefault(event, []).append(job)
-
-    def _keep(self, gone: set[Job]) -> None:
-        kept = [(job, offset) for job, offset in zip(self.members, self.offsets, strict=True) if job not in gone]
-        self.members = tuple(job for job, _ in kept)
-        self.offsets = tuple(offset for _, offset in kept)
 
     def _final(self, job: Job) -> int:
         """The last schedule that has *job* in it: one too many where a stop token ends it unforeseen."""

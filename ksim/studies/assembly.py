@@ -1,6 +1,6 @@
 """From a scenario to engines: everything that it names, built and wired."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from math import inf, nan
 from typing import Any
 
@@ -8,6 +8,7 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
+from ksim.cluster.elsewhere import Elsewhere
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.library import Library
@@ -23,11 +24,14 @@ from ksim.memory.cache import Cache
 from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.memory.vllm import VllmCache
 from ksim.results.footprint import Rates
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.governors import Supervised, checked
+from ksim.runtime.horizon import Horizon
 from ksim.runtime.ranks import Gang
+from ksim.runtime.skipping import Skipping
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
@@ -55,7 +59,7 @@ from ksim.studies.sizing import kv_blocks, limits
 
 @frozen
 class Site:
-    """What a scenario's engines have in common."""
+    """What a scenario's engines have in common; where it `skips`, those that can go ahead of the clock do."""
 
     scenario: Scenario
     model: Model
@@ -67,6 +71,7 @@ class Site:
     version: EngineVersion
     routing: Routing = Routing()
     rates: Rates = Rates()
+    skips: bool = True
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Site":
@@ -120,17 +125,20 @@ def _priced(oracle: Any, version: EngineVersion) -> Any:
     return Library(oracle, version.paces) if version.paces else oracle
 
 
-def build(site: Site, env: simpy.Environment, log: Log, on_end: Callable[[], None]) -> Cluster:
-    """Build *site*'s engines and the cluster around them."""
+def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
+          here: Container[int] | None = None) -> Cluster:
+    """Build *site*'s engines and the cluster around them; those that are not *here* are left to other processes."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
     convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
-    engines = [_engine(site, number, env, log, convoy) for number in range(ranks)]
     router = plugin("cluster.routers", scenario.router)
+    watched = ranks > 1 and not getattr(router, "blind", False)
+    engines = [_engine(site, number, env, log, convoy, watched) if here is None or number in here else Elsewhere(number)
+               for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: Convoy | None) -> Engine:
+def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, watched: bool) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
     timers = site.timers(first)
@@ -138,8 +146,17 @@ def _engine(site: Site, number: int, env: simpy.Environment, log: Log, convoy: C
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
-    return Engine(number, env, scheduler, timers, _stages(site, env, first), site.host, log, serve.gpus, convoy,
-                  _governor(site))
+    stages, governor = _stages(site, env, first), _governor(site)
+    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
+        clock = stages.clocks[0] if stages.clocks else None
+        return Skipping(number, env, scheduler, timers, stages, site.host, log, serve.gpus, None, governor, clock,
+                        watched)
+    return Engine(number, env, scheduler, timers, stages, site.host, log, serve.gpus, convoy, governor)
+
+
+def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:
+    return (stages.stages == 1 and convoy is None
+            and (governor is None or governor.governor is None))
 
 
 def _governor(site: Site) -> Supervised | None:
@@ -157,8 +174,10 @@ def _cache(site: Site, blocks: int) -> Cache:
     assert serve.block_size is not None, "settings are derived before engines are built"
     if serve.prefix_cache == "sglang":
         return SglangCache(blocks * serve.block_size, serve.enable_prefix_caching, eviction)
-    return KVCache(blocks, serve.block_size, serve.enable_prefix_caching, None if eviction is vllm else eviction,
-                   site.version.unhashed_blocks_first)
+    room = blocks, serve.block_size, serve.enable_prefix_caching
+    if eviction is vllm:
+        return VllmCache(*room, site.version.unhashed_blocks_first)
+    return KVCache(*room, eviction, site.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:

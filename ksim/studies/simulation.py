@@ -1,46 +1,86 @@
 """Run a scenario to its end."""
 
-from collections.abc import Callable, Iterable
+import pickle
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 
-import simpy
+from attrs import evolve
 
+from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
+from ksim.runtime.horizon import Horizon
+from ksim.studies.apart import Coupled, alone, check, merged, shares
 from ksim.studies.assembly import Site, build
+from ksim.studies.processes import spread
 from ksim.studies.scenario import Scenario
 from ksim.workload.ledger import Ledger
 
 
-def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
+def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
     """Build everything *scenario* names, run it until the last request has ended, and return what happened.
 
-    `on_end` is called for each request that ends.  Raises KsimError for a
+    `on_end` is called for each request that ends.  Replicas that nothing couples
+    run in as many processes as *jobs* says, with the same result; where they are
+    coupled, a remark of the result says by what.  Raises KsimError for a
     scenario that cannot be built, or a workload that cannot be read.
     """
-    ledger = Ledger()
-    return play(Site.of(scenario), scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
+    site, ledger, remarks = Site.of(scenario), Ledger(), []
+    if jobs > 1:
+        try:
+            return _apart(site, scenario, on_end, jobs)
+        except Coupled as reason:
+            remarks.append(f"ran in one process, not in {jobs}: {reason}")
+    result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
+    return evolve(result, remarks=(*remarks, *result.remarks))
 
 
 def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
-         ledger: Ledger | None = None) -> Result:
-    """Serve *requests*, ordered by arrival, with the engines of *site*; the scenario's workload is not looked at,
-    but for its `max_concurrency`."""
-    log, scenario = Log(), site.scenario
-    serve(site, requests, log, on_end)
-    return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(),
-                  ledger.remarks() if ledger else (), site.rates)
+         ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
+    """Serve *requests*, ordered by arrival, with the engines of *site*, or only those that are *here*; the scenario's
+    workload is not looked at, but for its `max_concurrency`."""
+    log = Log()
+    serve(site, requests, log, on_end, here)
+    return _result(site, log, ledger.remarks() if ledger else ())
 
 
-def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None]) -> None:
-    """Serve *requests* until the last of them has ended; what happens goes into *log*."""
-    env = simpy.Environment()
-    cluster = build(site, env, log, on_end)
+def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
+          here: Container[int] | None = None) -> None:
+    """The same, into *log*, which need not keep what happens."""
+    env = Horizon()
+    cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
+
+
+def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
+    """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
+    check(site)
+    logs, remarks = [], ()
+    with collector.paused():
+        for packed in spread(partial(_part, scenario), shares(site.scenario.serve.data_parallel_size, jobs), jobs):
+            log, remarks = pickle.loads(packed)
+            logs.append(log)
+            for _ in (*log.of(Finished), *log.of(Rejected)):
+                on_end()
+        return _result(site, merged(logs), remarks)
+
+
+def _part(scenario: Scenario, here: Container[int]) -> bytes:
+    """The log of the replicas that are *here*, and the remarks on the workload."""
+    ledger = Ledger()
+    result = play(Site.of(scenario), alone(scenario.workload.requests(scenario.seed, ledger)), ledger=ledger, here=here)
+    with collector.paused():  # takes half as long
+        return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
+
+
+def _result(site: Site, log: Log, remarks: Sequence[str]) -> Result:
+    scenario = site.scenario
+    return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(), remarks, site.rates)
 
 
 def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:

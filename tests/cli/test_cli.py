@@ -70,6 +70,21 @@ def test_a_trace_shows_the_kernels_of_a_window(scenario):
     assert all(0.05 < 1e-6 * kernel["ts"] < 0.15 for kernel in kernels)
 
 
+def test_replicas_in_processes_of_their_own_write_the_same_bytes(scenario):
+    replicas = ("--set", "serve.data_parallel_size=3", "--no-plots", "--quiet")
+    for jobs in (1, 2):
+        ksim("run", "s.toml", "-o", f"with-{jobs}", "-j", jobs, *replicas, folder=scenario)
+    files = [file.name for file in (scenario / "with-1").iterdir()]
+    assert len(files) >= 6
+    assert all((scenario / "with-1" / name).read_bytes() == (scenario / "with-2" / name).read_bytes() for name in files)
+
+
+def test_what_cannot_run_in_several_processes_says_why(scenario):
+    done = subprocess.run([sys.executable, "-m", "ksim", "run", "s.toml", "--jobs", "2", "--quiet"], cwd=scenario,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True)
+    assert done.stderr == "ksim: ran in one process, not in 2: data_parallel_size is 1\n"
+
+
 def test_another_seed_gives_another_run(scenario):
     runs = [ksim("run", "s.toml", "--seed", seed, folder=scenario) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]

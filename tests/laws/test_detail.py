@@ -6,21 +6,17 @@ from typing import Any
 
 import pytest
 import simpy
-from attrs import fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.cost.routes import Hop, Route
-from ksim.flow.events import Event, Finished, Stepped
-from ksim.flow.log import Log
-from ksim.flow.timeline import Pace
-from ksim.runtime.ranks import Exchange
+from ksim.flow.events import Finished, Stepped
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.laws.happenings import facts, times
+from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
-
-TIMES = {"time", "scheduled", "prepared", "start", "end", "taken", "paces"}
 
 #: Two layers, four KV heads: its steps have few kernels, and can be cut in four.
 TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
@@ -69,22 +65,6 @@ serves = st.fixed_dictionaries({
 })
 #: Products of 32 rows and more are cut; which lane is the longer one depends on how many SMs the other has.
 overlaps = st.sampled_from([{}, {"overlap_stages": 2, "overlap_sms": 1}, {"overlap_stages": 4, "overlap_sms": 64}])
-
-
-def facts(log: Log) -> list[tuple[Any, ...]]:
-    """What happened, but for the times."""
-    return [(type(event), *(getattr(event, field.name) for field in fields(type(event)) if field.name not in TIMES))
-            for event in log.events]
-
-
-def times(log: Log) -> list[float]:
-    def of(event: Event) -> list[float]:
-        found = [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
-        values = [part for value in found for part in (value if isinstance(value, tuple) else (value,))]
-        return [number for value in values
-                for number in ((value.time, value.energy, value.power) if isinstance(value, Pace) else (value,))]
-
-    return [time for event in log.events for time in of(event)]
 
 
 @given(serve=serves, overlap=overlaps, workload=workloads, system=st.sampled_from(["hgx-h200", "pairs.toml"]),

@@ -7,12 +7,15 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.studies.lookup import plugin
 
 NAMES = catalog.names("cluster.routers")
+BLIND = [name for name in NAMES if getattr(plugin("cluster.routers", Choice(name)), "blind", False)]
 
 
 @frozen
@@ -33,7 +36,7 @@ engines = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 5000)), min_siz
 histories = st.lists(st.tuples(engines, st.integers(1, 9000)), min_size=1, max_size=12)
 
 
-def answers(name: str, history: Sequence[tuple[list[View], int]]) -> list[View]:
+def answers(name: str, history: Sequence[tuple[list[V], int]]) -> list[V]:
     router = plugin("cluster.routers", Choice(name))
     return [router.choose(Request(number, float(number), prompt, 10), views, float(number))
             for number, (views, prompt) in enumerate(history)]
@@ -52,3 +55,11 @@ def test_an_answer_is_one_of_those_given(name, history):
 @settings(max_examples=60, deadline=None)
 def test_equal_histories_have_equal_answers(name, history):
     assert answers(name, history) == answers(name, history)
+
+
+@pytest.mark.parametrize("name", BLIND)
+@given(history=histories)
+@settings(max_examples=60, deadline=None)
+def test_a_blind_one_answers_without_looking(name, history):
+    unseen = [([Elsewhere(view.number) for view in views], prompt) for views, prompt in history]
+    assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]

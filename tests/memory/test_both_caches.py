@@ -13,6 +13,7 @@ from ksim.flow.request import Request
 from ksim.memory.cache import Cache
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.sglang import SglangCache
+from ksim.memory.vllm import VllmCache
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
@@ -24,7 +25,8 @@ from ksim.studies.simulation import simulate
 from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
-CACHES = {"vllm": KVCache, "sglang": lambda blocks, block_tokens, caching: SglangCache(blocks * block_tokens, caching)}
+CACHES = {"vllm": VllmCache,
+          "sglang": lambda blocks, block_tokens, caching: SglangCache(blocks * block_tokens, caching)}
 
 each_cache = pytest.mark.parametrize("name", CACHES)
 
@@ -37,9 +39,13 @@ class Proposing:
         yield from ((job, ALL) for job in waiting)
 
 
+#: And vLLM's block by block.
+EVERY = CACHES | {"blocks": KVCache}
+
+
 def engine_of(workload: Workload, name: str, policy: Any) -> Loop:
     limits = dict(workload.settings)
-    cache = CACHES[name](limits.pop("blocks"), limits.pop("block_tokens"), limits.pop("prefix_caching"))
+    cache = EVERY[name](limits.pop("blocks"), limits.pop("block_tokens"), limits.pop("prefix_caching"))
     return Loop(Scheduler(Limits(**(ROOMY | limits)), policy, cache))
 
 
@@ -113,6 +119,15 @@ def test_decodes_that_are_not_counted_step_by_step_take_their_slots_all_the_same
         assert seen(short) == seen(long)
 
 
+@pytest.mark.parametrize("policy", [Fcfs, Proposing])
+@given(workload=workloads(pipelines=True))
+@settings(max_examples=100, deadline=None)
+def test_vllms_cache_in_runs_makes_the_schedules_that_it_makes_block_by_block(policy, workload):
+    runs = play(workload, "vllm", policy()), play(workload, "blocks", policy())
+    for short, long in islice(zip(*runs, strict=True), 1000):
+        assert seen(short) == seen(long)
+
+
 def one_by_one(cache: Cache, requests: Sequence[Request]) -> list[int]:
     """Serve *requests*, one at a time; return how many tokens each finds."""
     engine = Loop(Scheduler(Limits(**ROOMY), Fcfs(), cache))
@@ -144,7 +159,7 @@ def conversations(draw: st.DrawFn, chunk_tokens: int) -> list[Request]:
 def test_with_room_for_all_sglang_finds_no_less_than_vllm_with_blocks_of_16(chunk_tokens, data):
     requests = data.draw(conversations(chunk_tokens))
     to_the_token = one_by_one(SglangCache(16000), requests)
-    in_blocks = one_by_one(KVCache(1000, 16), requests)
+    in_blocks = one_by_one(VllmCache(1000, 16), requests)
     assert all(tokens >= blocks for tokens, blocks in zip(to_the_token, in_blocks, strict=True))
 
 
@@ -152,7 +167,7 @@ def test_sglang_finds_the_tokens_of_a_block_that_vllm_does_not():
     words = list(range(40))
     requests = [Request(0, 0.0, 40, 5, words, 1), Request(1, 0.0, 40, 5, [*words[:30], *range(100, 110)], 1)]
     assert one_by_one(SglangCache(1000), requests) == [0, 30]
-    assert one_by_one(KVCache(100, 16), requests) == [0, 16]
+    assert one_by_one(VllmCache(100, 16), requests) == [0, 16]
 
 
 def at_once(cache: Cache, requests: Sequence[Request], policy: Any = None, **limits: Any) -> list[Job]:
@@ -168,7 +183,7 @@ def at_once(cache: Cache, requests: Sequence[Request], policy: Any = None, **lim
 
 def test_vllm_shares_within_a_step_and_sglang_from_the_next_on():
     twins = [Request(number, 0.0, 33, 5, (7, 8, number), 16) for number in range(2)]
-    assert [job.cached for job in at_once(KVCache(100, 16), twins)] == [0, 32]
+    assert [job.cached for job in at_once(VllmCache(100, 16), twins)] == [0, 32]
     assert [job.cached for job in at_once(SglangCache(1600), twins)] == [0, 0]
 
 
@@ -185,7 +200,7 @@ def test_one_of_those_that_begin_alike_goes_ahead_where_a_step_cannot_share():
     assert [(job.number, job.cached) for job in jobs] == [(0, 0), (1, 32), (2, 32), (3, 0)]
     jobs = at_once(SglangCache(1000), requests, LongestPrefixFirst(), max_num_seqs=2)
     assert [(job.number, job.cached) for job in jobs] == [(0, 0), (3, 0), (1, 32), (2, 32)]
-    jobs = at_once(KVCache(100, 16), requests, LongestPrefixFirst(), max_num_seqs=2)
+    jobs = at_once(VllmCache(100, 16), requests, LongestPrefixFirst(), max_num_seqs=2)
     assert [(job.number, job.cached) for job in jobs] == [(0, 0), (1, 32), (2, 32), (3, 0)]
 
 
@@ -209,7 +224,7 @@ def test_policies_may_ask_the_cache_and_are_given_it_first():
             assert calls
             return job.number
 
-    cache = KVCache(10, 16)
+    cache = VllmCache(10, 16)
     at_once(cache, [Request(0, 0.0, 5, 1)], Curious())
     assert calls == [cache]
 

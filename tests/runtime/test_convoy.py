@@ -18,7 +18,7 @@ def serve(requests: dict[int, list[Request]], seconds=lambda batch: 10.0, **sett
 
     def arrive(number, request):
         yield env.timeout(request.arrival)
-        yield engines[number].submit(request)
+        engines[number].submit(request, lambda: None)
 
     for number, asked in requests.items():
         for request in asked:

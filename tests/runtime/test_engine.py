@@ -185,7 +185,9 @@ def test_a_request_runs_if_and_only_if_its_cache_fits(ahead):
 def test_a_request_is_outstanding_from_its_submission_to_its_last_token():
     env = simpy.Environment()
     served = engine(env, Log())
-    short, long = served.submit(Request(0, 0.0, 5, 1)), served.submit(Request(1, 0.0, 5, 3))
+    short, long = env.event(), env.event()
+    served.submit(Request(0, 0.0, 5, 1), short.succeed)
+    served.submit(Request(1, 0.0, 5, 3), long.succeed)
     assert served.outstanding == 2
     env.run(short)
     assert (env.now, served.outstanding) == (10, 1)
@@ -199,7 +201,9 @@ def test_an_engine_knows_how_much_of_a_prompt_it_has_cached():
     served = engine(env, Log())
     first = Request(0, 0.0, 40, 1, chunks=("a", "b"))
     assert served.prefix_hit(first) == 0
-    env.run(served.submit(first))
+    done = env.event()
+    served.submit(first, done.succeed)
+    env.run(done)
     assert served.prefix_hit(Request(1, 0.0, 50, 1, chunks=("a", "b", "c"))) == 32
     assert served.prefix_hit(Request(2, 0.0, 32, 1, chunks=("a", "b"))) == 16
     assert served.prefix_hit(Request(3, 0.0, 50, 1, chunks=("x", "b", "c"))) == 0

@@ -9,9 +9,11 @@ from attrs import evolve
 from ksim.compute.graph import Collective
 from ksim.cost.routes import Hop, Route
 from ksim.flow.timeline import Lap, Pace, Span, Timeline
-from ksim.runtime.ranks import Exchange, Gang, Meeting
+from ksim.runtime.legs import Leg, Way
+from ksim.runtime.ranks import Gang, Meeting
 from tests.cost.toys import network
 from tests.runtime.by_hand import timeline
+from tests.runtime.process_by_process import Exchange
 
 
 def exchange(route: Route, size: float, ranks: range) -> dict[int, float]:
@@ -29,19 +31,19 @@ def exchange(route: Route, size: float, ranks: range) -> dict[int, float]:
     return through
 
 
-def test_a_meeting_begins_when_the_last_has_come():
+def test_a_meeting_begins_when_the_last_will_be_there_and_ends_for_all():
+    """They come at 1, 5 and 2, and say so at once; together, they take 3 s."""
     env = simpy.Environment()
     meeting, met = Meeting(env, 3), []
 
-    def come(delay):
-        yield env.timeout(delay)
-        yield meeting.join()
+    def come(moment):
+        yield meeting.join(moment, 3)
         met.append(env.now)
 
-    for delay in (1, 5, 2):
-        env.process(come(delay))
+    for moment in (1, 5, 2):
+        env.process(come(moment))
     env.run()
-    assert met == [5, 5, 5]
+    assert met == [8, 8, 8]
 
 
 def test_a_meeting_can_be_held_again():
@@ -50,8 +52,7 @@ def test_a_meeting_can_be_held_again():
 
     def come(*delays):
         for delay in delays:
-            yield env.timeout(delay)
-            yield meeting.join()
+            yield meeting.join(env.now + delay, 0)
             met.append(env.now)
 
     env.process(come(1, 1))
@@ -127,3 +128,19 @@ def test_a_gang_can_play_one_timeline_after_another(gang):
         gang.env.run(gang.play(timeline(1.0, 2.0)))
         ends.append(gang.env.now)
     assert [b - a for a, b in pairwise([0, *ends])] == [3, 3, 3]
+
+
+def test_ranks_may_go_legs_of_their_own(gang):
+    """The second keeps the others up in the first leg; beside its collective of 2 s, the third computes for 9 s."""
+    legs = [[Leg(alone, 2, beside), Leg(1, 0, 0)] for alone, beside in ((3, 1), (5, 1), (4, 9), (3, 0))]
+    gang.env.run(gang.travel(legs))
+    assert gang.env.now == 4 + 9 + 1
+
+
+def test_laps_are_cut_into_legs_once(gang, monkeypatch):
+    cut = []
+    monkeypatch.setattr(Way, "of", lambda laps, seconds, of=Way.of: cut.append(laps) or of(laps, seconds))
+    laps = (Lap((0, Span("a", "gemm", 2.0)), repeat=2),)
+    for seconds in (1.0, 3.0):
+        gang.env.run(gang.play(Timeline(laps, (Span("b", "gemm", seconds),), 0, 0, 0, 0)))
+    assert (gang.env.now, cut) == (6 + 10, [laps])

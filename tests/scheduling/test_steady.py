@@ -8,6 +8,8 @@ import pytest
 from attrs import frozen
 from hypothesis import given, settings
 
+from ksim.memory.kv_cache import KVCache
+from ksim.memory.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL, Waiting, Wish
 from ksim.scheduling.policies.fcfs import Fcfs
@@ -60,7 +62,7 @@ def seen(engine: Loop) -> dict[str, Any]:
         "preempted": [job.number for job in assignment.preempted],
         "finished": [job.number for job in engine.finished],
         "waiting": [job.number for job in scheduler.waiting],
-        "running": [(job.number, job.holding.blocks) for job in scheduler.running],
+        "running": [job.number for job in scheduler.running],
         "free": scheduler.cache.pool.free,
     }
 
@@ -76,11 +78,12 @@ def history(job: Job) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("policy", "proposing"), [
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
+@pytest.mark.parametrize("cache", [KVCache, VllmCache])
 @given(workload=workloads())
-@settings(max_examples=300, deadline=None)
-def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, workload):
+@settings(max_examples=200, deadline=None)
+def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, cache, workload):
     short = long = loop()
-    for short, long in islice(zip(workload.play(policy), workload.play(proposing), strict=True), PAUSES):
+    for short, long in islice(zip(workload.play(policy, cache), workload.play(proposing), strict=True), PAUSES):
         assert seen(short) == seen(long)
     for one, other in zip(short.jobs, long.jobs, strict=True):
         assert emitted(one) == emitted(other)

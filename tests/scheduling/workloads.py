@@ -6,6 +6,7 @@ from typing import Any
 from attrs import frozen
 from hypothesis import strategies as st
 
+from ksim.memory.kv_cache import KVCache
 from tests.scheduling.loop import Loop, loop
 
 
@@ -35,9 +36,9 @@ class Workload:
     def longest(self) -> int:
         return max(min(a.prompt + a.output, self.settings["max_model_len"]) for a in self.arrivals)
 
-    def play(self, policy: Any) -> Iterator[Loop]:
+    def play(self, policy: Any, cache: Any = KVCache) -> Iterator[Loop]:
         """Play it with *policy*, and pause after every schedule and every update."""
-        engine = loop(policy=policy, **self.settings)
+        engine = loop(policy=policy, cache=cache, **self.settings)
         coming = sorted(self.arrivals, key=lambda arrival: arrival.turn)
         while coming or engine.scheduler.running or engine.scheduler.waiting:
             while coming and coming[0].turn <= engine.turns:

@@ -2,6 +2,12 @@
 
 To add one, add a file with an attrs class that has `choose`.  It sees engines
 as `EngineView`, and answers with one of those it was given.
+
+One that goes by the requests alone, and of engines reads no more than their
+`number`, may say so by a class attribute, ``blind: ClassVar[bool] = True``:
+`ksim run --jobs` can then run replicas in processes of their own.  Each of
+them asks a router of its own about every request, in their order, so equal
+questions must have equal answers.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """One after the other, whatever they have to do."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import define
 
@@ -12,6 +13,7 @@ __all__ = ["RoundRobin"]
 
 @define
 class RoundRobin:
+    blind: ClassVar[bool] = True
     _turn: int = 0
 
     def choose(self, request: Request, engines: Sequence[V], now: float) -> V:

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil
+from typing import Any
 
-from attrs import frozen
+import numpy as np
+from attrs import evolve, frozen
 
 from ksim.compute.kernels import Launch, Work
 from ksim.flow.batch import Batch, Contexts
+from ksim.flow.batches import Batches
 from ksim.foundation.units import DType
 
 __all__ = ["Attention"]
@@ -28,6 +31,8 @@ class Attention:
     sequence, `chunk_most` the most new tokens; `chunk_pairs` counts (query,
     key) pairs, and `chunk_reach` what they would be without masks: new tokens
     times keys.
+
+    Many kernels of one layer may be one whose counts are columns of (kernels,): then its work is columns too.
     """
 
     decodes: int
@@ -50,6 +55,11 @@ class Attention:
     def __str__(self) -> str:
         return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
                 f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+
+    def at(self, row: int) -> "Attention":
+        """One of many kernels whose counts are columns."""
+        counts: Any = {name: int(getattr(self, name)[row]) for name in COUNTS}
+        return evolve(self, **counts)
 
     @property
     def sequences(self) -> int:
@@ -105,6 +115,11 @@ class Attention:
         ]
 
 
+#: The counts over a batch, in the order of their fields.
+COUNTS = ("decodes", "decode_keys", "decode_longest", "chunks", "chunk_queries", "chunk_keys", "chunk_pairs",
+          "chunk_reach", "chunk_most", "chunk_longest")
+
+
 @frozen
 class AttentionLayer:
     """Attention's shape on one rank before a batch is known; `window` tokens are seen back, 0 means all."""
@@ -132,18 +147,41 @@ class AttentionLayer:
         return Attention(len(batch.contexts), decode_keys, decode_longest, len(batch.chunks), queries, keys, pairs,
                          reach, most, longest, self.heads, self.kv_heads, self.head_dim, self.cache)
 
+    def columns(self, batches: Batches) -> Attention:
+        """The kernels that compute each of *batches*, as one whose counts are columns of (batches,)."""
+        new, context, chunks = batches.chunks.new, batches.chunks.context, batches.chunks
+        seen = np.minimum(context, self.window - 1) + new if self.window else context + new
+        longest = np.minimum(seen, self.window) if self.window else seen
+        pairs = self._all_chunk_pairs(new, context)
+        counts = [batches.decodes, *self._all_decode_keys(batches)]
+        counts += [chunks.sums(each) for each in (np.ones_like(new), new, seen, pairs, new * seen)]
+        counts += [chunks.most(each) for each in (new, longest)]
+        columns: Any = dict(zip(COUNTS, counts, strict=True))
+        return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **columns)
+
     def _decode_keys(self, contexts: Contexts) -> tuple[int, int]:
         """Keys that sequences with one new token each read: of all of them, and of the longest."""
         if not contexts:
             return 0, 0
         longest = contexts.longest + 1
         if self.window and longest > self.window:
-            return sum(min(context + 1, self.window) for context in contexts), self.window
+            return contexts.capped(self.window - 1) + len(contexts), self.window
         return contexts.total + len(contexts), longest
+
+    def _all_decode_keys(self, batches: Batches) -> tuple[Any, Any]:
+        some = batches.decodes > 0
+        if not self.window:
+            return batches.total + batches.decodes, batches.longest + some
+        return batches.capped(self.window - 1) + batches.decodes, np.minimum(batches.longest + some, self.window)
 
     def _chunk_pairs(self, new: int, context: int) -> int:
         """Pairs of a causal chunk: its token i (from 1) sees context + i tokens, at most the window."""
-        if not self.window or context + new <= self.window:
-            return new * context + new * (new + 1) // 2
-        growing = max(0, self.window - context)  # tokens that do not yet see a whole window
+        growing = min(new, max(0, self.window - context)) if self.window else new
+        return int(self._causal(new, context, growing))
+
+    def _all_chunk_pairs(self, new: Any, context: Any) -> Any:
+        return self._causal(new, context, np.clip(self.window - context, 0, new) if self.window else new)
+
+    def _causal(self, new: Any, context: Any, growing: Any) -> Any:
+        """Pairs of a chunk, or of many as columns, of whose tokens so many do not yet see a whole window."""
         return growing * context + growing * (growing + 1) // 2 + (new - growing) * self.window

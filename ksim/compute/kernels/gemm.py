@@ -1,6 +1,7 @@
 """Dense matrix products."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import ceil
 
 from attrs import frozen
@@ -39,7 +40,7 @@ class Gemm:
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k} {self.weights}"
 
-    @property
+    @cached_property
     def work(self) -> Work:
         return Work(
             flops=2.0 * self.m * self.n * self.k,

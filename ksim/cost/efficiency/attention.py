@@ -130,15 +130,22 @@ class _Time:
 
 
 def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANTS) -> Physics:
-    """The reference time of attention over the batches that *shapes* describes by `COLUMNS`."""
-    columns = [np.asarray(shapes[name], dtype=np.float64) for name in COLUMNS]
-    rows = len(columns[0])
+    """The reference time of attention over the batches that *shapes* describes by `COLUMNS`.
+
+    What all have alike may be a number.
+    """
+    known = {name: shape if isinstance(shape := shapes[name], float) else np.asarray(shape, dtype=np.float64)
+             for name in COLUMNS}
+    rows = max(shape.size for shape in known.values() if not isinstance(shape, float))
     if rows <= SINGLY:
+        columns = [[shape] * rows if isinstance(shape, float) else shape.tolist() for shape in known.values()]
         each = [_physics(gpu, dict(zip(COLUMNS, row, strict=True)), constants, Floats)
-                for row in zip(*(column.tolist() for column in columns), strict=True)]
+                for row in zip(*columns, strict=True)]
         table = np.array(each, dtype=np.float64).reshape(rows, 5 + len(FEATURES)).T
     else:
-        table = np.array(_physics(gpu, dict(zip(COLUMNS, columns, strict=True)), constants, Arrays))
+        table = np.empty((5 + len(FEATURES), rows))
+        for column, found in zip(table, _physics(gpu, known, constants, Arrays), strict=True):
+            column[:] = found
     seconds, compute, memory, waves, split = table[:5]
     idle: Array = 1 - waves / np.maximum(np.ceil(waves), 1.0)
     return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, split.astype(np.intp),

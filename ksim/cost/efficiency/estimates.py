@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
+from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.cost.efficiency.families import Family, Shapes, family_of
+from ksim.cost.answers import Estimates, bound_of
+from ksim.cost.efficiency.families import FAMILIES, Family, Shapes, attentions, family_of
 from ksim.cost.efficiency.physics import Physics
 from ksim.cost.efficiency.pricing import Prices, blend, price
 from ksim.cost.efficiency.profile import Efficiency, Profile
@@ -48,6 +50,13 @@ class Chosen:
     exact: bool
 
     @property
+    def sources(self) -> tuple[str, str]:
+        """Who says what lies within the data, and beyond them."""
+        if not self.exact:
+            return (f"{self.tier}, as {self.name}",) * 2
+        return self.tier, f"{self.tier}, extrapolated"
+
+    @property
     def further(self) -> float:
         """How far its kernels count as beyond the data whatever their shape."""
         return 0.0 if self.exact else AS_ANOTHER
@@ -79,9 +88,15 @@ class Profiled:
             groups.setdefault(group, []).append(i)
         found: dict[int, Estimate] = {}
         for places in groups.values():
-            found.update(zip(places, self._group([kernels[i] for i in places], gpu), strict=True))
-        return [found[i] if isinstance(kernel, Pointwise) else _bounded(found[i], kernel, gpu)
-                for i, kernel in enumerate(kernels)]
+            found.update(zip(places, self._group([kernels[i] for i in places], gpu).each(), strict=True))
+        return [found[i] for i in range(len(kernels))]
+
+    def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
+        """Of many kernels that are one, whose counts are columns."""
+        family = FAMILIES["attention"]
+        found = self._alike(family, kernel, attentions(kernel), gpu)
+        return (found or _by_waves([kernel.at(row) for row in range(np.size(kernel.decodes))], gpu)).at_least(
+            np.maximum(*bounds(kernel, gpu)))
 
     def price(self, family: Family, names: Sequence[str], shapes: Shapes,
               gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
@@ -93,7 +108,8 @@ class Profiled:
         prices = price(chosen.efficiency, physics, family.features, shapes, chosen.further)
         if self.fallback is not None and chosen.tier == self.tier and prices.beyond.any():
             outside = prices.beyond > 0
-            other = self.fallback.price(family, names, {name: column[outside] for name, column in shapes.items()}, gpu)
+            other = self.fallback.price(family, names, {
+                name: column[outside] if np.ndim(column) else column for name, column in shapes.items()}, gpu)
             prices = prices if other is None else prices.with_those(outside, blend(prices.of(outside), other[2]))
         return chosen, physics, prices
 
@@ -110,36 +126,48 @@ class Profiled:
                     return other if other is not None and other.exact else own
         return None if self.fallback is None else self.fallback._chosen(names, gpu)
 
-    def _group(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+    def _group(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Kernels of one efficiency, or memory-bound ones of several."""
         family = family_of(kernels[0])
-        if family is not None:
-            shapes = family.columns(kernels, gpu)
-            if len(kernels) > 1 and isinstance(kernels[0], Pointwise):
-                return self._side_by_side(family, kernels, shapes, gpu)
-            priced = self.price(family, family.names(kernels[0]), shapes, gpu)
-            if priced is not None:
-                chosen, physics, prices = priced
-                return [_said(family, chosen, row) for row in _rows(physics, prices)]
-            if family.within is not None:
-                physics = family.physics(gpu, shapes, {})
-                return [_estimate(family, f"{self.tier}, by physics alone", row)
-                        for row in _rows(physics, _alone(physics, family.within(gpu)))]
-        return [Waves().estimate(kernel, gpu) for kernel in kernels]
+        if family is not None and isinstance(kernels[0], Pointwise):
+            return self._side_by_side(family, kernels, gpu)
+        found = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
+        least = np.array([max(bounds(kernel, gpu)) for kernel in kernels])
+        return (_by_waves(kernels, gpu) if found is None else found).at_least(least)
 
-    def _side_by_side(self, family: Family, kernels: Sequence[Kernel], shapes: Shapes, gpu: Gpu) -> list[Estimate]:
-        """Memory-bound kernels in one go, or one by one where their efficiencies cannot be stacked."""
-        chosen, stack = self._stack(family, kernels, gpu)
+    def _alike(self, family: Family, kernel: Kernel, shapes: Shapes, gpu: Gpu) -> Estimates | None:
+        """Kernels of one efficiency, such as *kernel*, by their columns; None where nothing is known of them."""
+        priced = self.price(family, family.names(kernel), shapes, gpu)
+        if priced is not None:
+            chosen, physics, prices = priced
+            return _estimates(family, physics, prices, chosen.sources)
+        if family.within is not None:
+            physics = family.physics(gpu, shapes, {})
+            alone = f"{self.tier}, by physics alone"
+            return _estimates(family, physics, _alone(physics, family.within(gpu)), (alone, alone))
+        return None
+
+    def _side_by_side(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+        """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
+        shapes = family.columns(kernels, gpu)
+        several = list({kernel.family: kernel for kernel in kernels}.values())
+        if len(several) == 1:
+            return self._alike(family, kernels[0], shapes, gpu) or _by_waves(kernels, gpu)
+        places = {kernel.family: place for place, kernel in enumerate(several)}
+        rows = np.array([places[kernel.family] for kernel in kernels])
+        chosen, stack = self._stack(family, several, gpu)
         if stack is None:
-            return [self._group([kernel], gpu)[0] for kernel in kernels]
-        physics, prices = stack.price(shapes, gpu)
+            kinds = [[kernel for kernel in kernels if kernel.family == kind] for kind in places]
+            found = [iter(self._side_by_side(family, kind, gpu).each()) for kind in kinds]
+            return Estimates.of([next(found[row]) for row in rows])
+        physics, prices = stack.of_rows(rows).price(shapes, gpu)
         if self.fallback is not None and prices.beyond.any():
-            other = self.fallback._stack(family, kernels, gpu)[1]
-            prices = prices if other is None else blend(prices, other.price(shapes, gpu)[1])
-        rows = _rows(physics, prices)
-        return [_said(family, own, row) for own, row in zip(chosen, rows, strict=True)]
+            other = self.fallback._stack(family, several, gpu)[1]
+            prices = prices if other is None else blend(prices, other.of_rows(rows).price(shapes, gpu)[1])
+        return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
+        """The efficiencies of *kernels*, each of which is of another family."""
         key = (gpu.architecture, *(kernel.family for kernel in kernels))
         if key not in self._stacks:
             found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
@@ -150,23 +178,8 @@ class Profiled:
         return self._stacks[key]
 
 
-def _bounded(estimate: Estimate, kernel: Kernel, gpu: Gpu) -> Estimate:
-    """*estimate*, but not below what the GPU's peaks allow."""
-    least = max(bounds(kernel, gpu))
-    if estimate.low >= least:
-        return estimate
-    return evolve(estimate, seconds=max(estimate.seconds, least), low=least, high=max(estimate.high, least))
-
-
-Row = tuple[Any, ...]
-
-
-def _rows(physics: Physics, prices: Prices) -> list[Row]:
-    """What there is to say of each kernel."""
-    columns = (prices.seconds, physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory,
-               physics.waves, physics.idle, physics.launch, prices.seconds / np.maximum(physics.roofline, 1e-12),
-               prices.low, prices.high, prices.beyond > 0)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+    return Estimates.of([Waves().estimate(kernel, gpu) for kernel in kernels])
 
 
 def _alone(physics: Physics, within: float) -> Prices:
@@ -175,12 +188,11 @@ def _alone(physics: Physics, within: float) -> Prices:
                   np.ones_like(physics.seconds))
 
 
-def _said(family: Family, chosen: Chosen, row: Row) -> Estimate:
-    more = f", as {chosen.name}" if not chosen.exact else ", extrapolated" if row[-1] else ""
-    return _estimate(family, chosen.tier + more, row)
-
-
-def _estimate(family: Family, source: str, row: Row) -> Estimate:
-    seconds, launch, compute, waves, idle, at, eta, low, high, outside = row
-    bound = "launch" if launch else "compute" if compute else "memory"
-    return Estimate(seconds, bound, waves, idle, family.launches[at], source, eta, low, high, outside)
+def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequence[str],
+               chosen: NDArray[np.intp] | int = 0) -> Estimates:
+    """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
+    outside = prices.beyond > 0
+    bound = bound_of(physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
+    return Estimates(prices.seconds, bound, physics.waves, physics.idle, physics.launch, 2 * chosen + outside,
+                     prices.seconds / np.maximum(physics.roofline, 1e-12), prices.low, prices.high, outside,
+                     family.launches, sources)

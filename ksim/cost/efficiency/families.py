@@ -8,7 +8,7 @@ import numpy as np
 from attrs import asdict, evolve, frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.attention import COUNTS, Attention
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.causal_conv import CausalConv
 from ksim.compute.kernels.delta_rule import DeltaRule
@@ -87,6 +87,15 @@ def _attentions(kernels: Sequence[Attention], gpu: Gpu) -> Shapes:
         "footprint": np.full(several, np.inf),  # a step reads the caches of all layers before one again
         "writes": np.zeros(several),
     }
+
+
+def attentions(kernel: Attention) -> Shapes:
+    """Of many kernels that are one, whose counts are columns; what is the same for all is a number."""
+    counts = {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS}
+    alone = not counts["chunks"].any()
+    same: Any = {"heads": float(kernel.heads), "kv_heads": float(kernel.kv_heads), "head_dim": float(kernel.head_dim),
+                 "cache_bytes": float(kernel.cache.bytes), "footprint": np.inf, "writes": 0.0}
+    return {**{name: 0.0 if alone and name.startswith("chunk") else column for name, column in counts.items()}, **same}
 
 
 def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:

@@ -16,8 +16,10 @@ from ksim.cost.efficiency.physics import Array, doubles
 
 #: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
 CHUNK = 4096
-#: The same where each row meets a thousand points, and the most rows that are evaluated in double precision there.
-BULK, EXACT = 128, 64
+#: The same where each row meets a thousand points, in single precision; more rows than `EXACT` are evaluated so.
+BULK, EXACT = 128, 4096
+#: The same in double precision, in pairs of rows and points: more would be memory that the system clears first.
+PAIRS = 15_000
 
 
 class Model(Protocol):
@@ -190,7 +192,8 @@ class _Component:
 
     def between(self, inputs: Array, smooth: float) -> Array:
         at = row_side(inputs[:, self.seen] / self.lengths - self.centre).astype(self.near.dtype)
-        return _chunked(lambda part: (kernel_of(part @ self.near, smooth) @ self.weights).astype(np.float64), at, BULK)
+        rows = BULK if at.dtype == np.float32 else max(1, PAIRS // len(self.weights))
+        return _chunked(lambda part: (kernel_of(part @ self.near, smooth) @ self.weights).astype(np.float64), at, rows)
 
 
 @frozen(eq=False)
@@ -225,8 +228,11 @@ def kernel_of(squares: NDArray[Any], smooth: float) -> NDArray[Any]:
     if not smooth:
         np.exp(np.negative(distance, out=distance), out=distance)
         return squares
-    near: NDArray[Any] = np.exp(-distance)
-    near *= 1.0 + smooth * distance
+    near: NDArray[Any] = np.negative(distance)
+    np.exp(near, out=near)
+    distance *= smooth
+    distance += 1.0
+    near *= distance
     return near
 
 

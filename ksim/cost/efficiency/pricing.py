@@ -1,6 +1,7 @@
 """From a fitted efficiency to times: many kernels of one family at once."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from attrs import fields, frozen
@@ -47,8 +48,8 @@ def price(efficiency: Efficiency, physics: Physics, features: Sequence[str], sha
 
 def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], shapes: Mapping[str, Array]) -> Array:
     """The columns called *names*: of the features, worked out further, or, as in ``log2 m``, of the shapes."""
-    if tuple(names) == tuple(features):
-        return physics.features
+    if (places := _places(tuple(names), tuple(features))) is not None:
+        return physics.features.take(places, axis=1)
     at = {name: i for i, name in enumerate(features)}
 
     def column(name: str) -> Array:
@@ -58,7 +59,13 @@ def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], s
             found = np.log2(shapes[name.removeprefix(LOG)]) if name.startswith(LOG) else physics.further(name)
         return found
 
-    return np.stack([column(name) for name in names], axis=1) if names else np.empty((len(physics.seconds), 0))
+    return np.stack([column(name) for name in names], axis=1)
+
+
+@lru_cache
+def _places(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
+    """Where *names* are among *features*; None where one is not."""
+    return np.array([features.index(name) for name in names], dtype=np.intp) if {*names} <= {*features} else None
 
 
 def blend(inside: Prices, other: Prices) -> Prices:

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 from attrs import field, frozen
+from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array, doubles
 
@@ -48,6 +49,10 @@ class Region:
         """Regions of as many inputs each, one above the other: each is asked about its own row."""
         return cls(*(np.stack([getattr(region, name) for region in regions])
                      for name in ("mean", "scale", "lowest", "highest")))
+
+    def of_rows(self, rows: NDArray[np.intp]) -> "Region":
+        """Of those that are stacked, the ones at *rows*."""
+        return Region(*(getattr(self, name)[rows] for name in ("mean", "scale", "lowest", "highest")))
 
 
 _DIRECTIONS: dict[int, Array] = {}

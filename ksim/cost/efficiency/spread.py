@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from attrs import field, frozen
+from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array, doubles
 
@@ -48,6 +49,10 @@ class Spread:
 
         return cls(np.array([spread.column for spread in spreads]), padded("edges", most, np.inf),
                    padded("low", most + 1, 0.0), padded("high", most + 1, 0.0))
+
+    def of_rows(self, rows: NDArray[np.intp]) -> "Spread":
+        """Of those that are stacked, the ones at *rows*."""
+        return Spread(*(getattr(self, name)[rows] for name in ("column", "edges", "low", "high")))
 
     def interval(self, inputs: Array, beyond: Array) -> tuple[Array, Array]:
         """Logs of the factors from estimates to the ends of their 90 % intervals, wider for what lies *beyond*."""

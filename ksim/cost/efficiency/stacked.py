@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from ksim.cost.efficiency.models import Constant
 from ksim.cost.efficiency.physics import Array, Physics
@@ -38,6 +39,13 @@ class Stack:
                    tuple(FEATURES.index(name) for name in place),
                    Region.stacked([each.region for each in efficiencies]),
                    Spread.stacked([each.spread for each in efficiencies]), np.array(further))
+
+    def of_rows(self, rows: NDArray[np.intp]) -> "Stack":
+        """The efficiencies at *rows*, one above the other."""
+        if len(rows) == len(self.scales):
+            return self
+        return Stack({name: term[rows] for name, term in self.terms.items()}, self.scales[rows], self.place,
+                     self.region.of_rows(rows), self.spread.of_rows(rows), self.further[rows])
 
     def price(self, shapes: Mapping[str, Array], gpu: Gpu) -> tuple[Physics, Prices]:
         """Price the kernels of *shapes*, one by each of the efficiencies."""

@@ -6,6 +6,8 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import Attention
+from ksim.cost.answers import Estimates
 from ksim.cost.efficiency.estimates import Profiled, shipped
 from ksim.cost.efficiency.profile import Profile
 from ksim.cost.oracles import Estimate
@@ -35,6 +37,10 @@ class Learned:
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         """All of *kernels* at once, which is faster than one by one."""
         return self.prices.estimates(kernels, gpu)
+
+    def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
+        """Of many kernels that are one, whose counts are columns."""
+        return self.prices.columns(kernel, gpu)
 
     @property
     def prices(self) -> Profiled:

@@ -6,6 +6,8 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import Attention
+from ksim.cost.answers import Estimates
 from ksim.cost.efficiency.estimates import PROFILES, Profiled
 from ksim.cost.efficiency.profile import Profile
 from ksim.cost.oracles import Estimate
@@ -36,6 +38,10 @@ class Measured:
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         """All of *kernels* at once; raises ConfigError where no profile speaks of *gpu*."""
         return self.prices(gpu).estimates(kernels, gpu)
+
+    def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
+        """Of many kernels that are one, whose counts are columns."""
+        return self.prices(gpu).columns(kernel, gpu)
 
     def prices(self, gpu: Gpu) -> Profiled:
         if gpu.name not in self._priced:

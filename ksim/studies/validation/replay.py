@@ -9,7 +9,8 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.foundation import catalog
-from ksim.memory.kv_cache import KVCache
+from ksim.memory.cache import Cache
+from ksim.memory.vllm import VllmCache
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.scheduler import Scheduler
@@ -42,9 +43,9 @@ class Replay:
 
     def __attrs_post_init__(self) -> None:
         case, settings = self.case, self.case.settings
-        cache = KVCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
+        cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
         self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
-        self._jobs = list(_jobs(case))
+        self._jobs = list(_jobs(case, cache))
         self._places = {job: place for place, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
         self._arrivals = deque(sorted((request.arrival_step, place) for place, request in enumerate(case.requests)))
@@ -155,22 +156,22 @@ class Replay:
         self._outcomes[self._places[job]] |= {"end": step, "why": why}
 
 
-def _jobs(case: Case) -> Iterator[Job]:
+def _jobs(case: Case, cache: Cache) -> Iterator[Job]:
     """The jobs of *case*, in the order of its list."""
     numbers = {name: number for number, name in enumerate(sorted(request.id for request in case.requests))}
     earliest = min((request.arrival_time or 0.0 for request in case.requests), default=0.0)
     for place, request in enumerate(case.requests):
         arrival = float(place) if request.arrival_time is None else request.arrival_time
-        yield _job(request, arrival - min(earliest, 0.0), numbers[request.id], case.settings)
+        yield _job(request, arrival - min(earliest, 0.0), numbers[request.id], case.settings, cache)
 
 
-def _job(request: CaseRequest, arrival: float, number: int, settings: Settings) -> Job:
+def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, cache: Cache) -> Job:
     prompt = prompts.tokens(request.prompt)
     output = np.full(min(request.output_len, settings.max_model_len), request.output_token, np.uint64)
     if request.limit > request.output_len == len(output):
         output[-1] = _STOP
     content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size)
     asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
-    job = Job.of(asked, number, settings.block_size, limit=request.limit)
+    job = Job.of(asked, number, settings.block_size, limit=request.limit, holding=cache.holding(asked))
     job.reads_cache = not request.skip_cache
     return job

@@ -1,0 +1,90 @@
+"""The KV cache alone: microseconds of a request's whole way through it, on private prompts and on conversations."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import count, islice
+
+import numpy as np
+
+from ksim.flow.request import Request
+from ksim.foundation import collector
+from ksim.memory.cache import Cache, Holding
+
+#: What a request may take, in microseconds.
+GOALS = {"private": 10.0, "conversations": 60.0}
+BLOCK, BUDGET, CHUNK = 16, 8192, 512
+
+
+def microseconds(load: str, cache: Cache, requests: int = 2000, running: int = 64) -> float:
+    """CPU time of one request of *load* in *cache*, beside *running* others, after as many have filled it."""
+    stream, held = LOADS[load](), deque[tuple[Holding, int]]()
+    _serve(cache, islice(stream, requests), held, running)
+    measured = list(islice(stream, requests))
+    with collector.paused():
+        begin = time.process_time()
+        _serve(cache, measured, held, running)
+        return (time.process_time() - begin) / requests * 1e6
+
+
+def _serve(cache: Cache, requests: Iterator[Request] | list[Request], held: deque[tuple[Holding, int]],
+           running: int) -> None:
+    """Let each request in, and the one that came *running* before it out."""
+    for request in requests:
+        if len(held) >= running:
+            cache.close(*held.popleft())
+        holding = cache.holding(request)
+        _prefill(cache, holding, request.prompt)
+        held.append((holding, _decode(cache, holding, request)))
+
+
+def _prefill(cache: Cache, holding: Holding, prompt: int) -> None:
+    """Compute *prompt* tokens: short ones in three chunks, as in a batch with others."""
+    chunk = min(BUDGET, -(-prompt // 3))
+    hit = cache.lookup(holding, prompt)
+    end = min(prompt, hit.tokens + chunk)
+    if not (cache.fits(hit, prompt) and cache.fits(hit, end)):
+        raise AssertionError("the cache is too small for what runs at once")
+    cache.open(holding, hit)
+    cache.grow(holding, end)
+    cache.enter(holding, end)
+    while end < prompt:
+        end = min(prompt, end + chunk)
+        cache.grow(holding, end)
+        cache.enter(holding, end)
+
+
+def _decode(cache: Cache, holding: Holding, request: Request) -> int:
+    """Grow block by block up to the last token; return how many are computed."""
+    end = request.prompt + request.output - 1
+    quiet = cache.quiet(holding)
+    for tokens in range(-(-request.prompt // BLOCK) * BLOCK + 1, end + 1, BLOCK):
+        cache.grow(holding, tokens)
+        if not quiet:
+            cache.enter(holding, tokens - 1)
+    return end
+
+
+def _private() -> Iterator[Request]:
+    """1,150 tokens in and 212 out, and nothing is shared."""
+    for number in count():
+        yield Request(number, 0.0, 1150, 212)
+
+
+def _conversations() -> Iterator[Request]:
+    """Turns of 40 conversations at a time, each with all that came before it: 12,000 tokens in chunks of 512 or so."""
+    rng, names = np.random.default_rng(0), count()
+    sessions: list[list[int]] = [[] for _ in range(40)]
+    for number in count():
+        place = int(rng.integers(len(sessions)))
+        if len(sessions[place]) > 40:
+            sessions[place] = []
+        chunks = sessions[place]
+        chunks.extend(islice(names, int(rng.integers(1, 10))))
+        prompt = len(chunks) * CHUNK - int(rng.integers(0, CHUNK))
+        yield Request(number, 0.0, prompt, int(rng.integers(50, 600)), tuple(chunks), CHUNK)
+        if prompt % CHUNK:
+            chunks.pop()  # the next turn goes on in the middle of it
+
+
+LOADS = {"private": _private, "conversations": _conversations}

@@ -1,0 +1,40 @@
+"""A run played kernel by kernel: CPU time of a step by how many GPUs share it, beside what it may take."""
+
+import time
+
+from ksim.flow.events import Stepped
+from ksim.flow.request import Request
+from ksim.studies.assembly import Site
+from ksim.studies.scenario import ANY_WORKLOAD, Scenario
+from ksim.studies.simulation import play
+
+MODEL, GPU = "llama-3.1-70b", "h200"
+WIDTHS = (1, 2, 4, 8)
+#: CPU time that a step of eight ranks may take.
+GOAL = {8: 2.0}
+#: Tokens that each of the requests writes, and how many come at once.
+OUTPUT, REQUESTS = 200, 16
+
+
+def milliseconds(width: int, detail: str = "kernel") -> float:
+    """CPU time of one step of *width* ranks, in milliseconds: a prefill, then decodes."""
+    site = Site.of(_scenario(width, detail))
+    requests = [Request(number, 0.0, 512, OUTPUT) for number in range(REQUESTS)]
+    play(site, requests[:1])  # profiles are read when they are first needed
+    begin = time.process_time()
+    result = play(site, requests)
+    seconds = time.process_time() - begin
+    return 1e3 * seconds / sum(1 for _ in result.log.of(Stepped))
+
+
+def _scenario(width: int, detail: str) -> Scenario:
+    # In 16 bits, one GPU has no room for the weights.
+    serve = {"tensor_parallel_size": width, "max_model_len": 4096, **({"quantization": "fp8"} if width == 1 else {})}
+    return Scenario.of({"model": MODEL, "gpu": GPU, "serve": serve, "workload": ANY_WORKLOAD, "detail": detail})
+
+
+if __name__ == "__main__":
+    for width in WIDTHS:
+        fine, whole = (min(milliseconds(width, detail) for _ in range(3)) for detail in ("kernel", "step"))
+        print(f"TP{width}: {fine:8.3f} ms a step kernel by kernel, {whole:.3f} in whole steps"
+              + (f" (goal {GOAL[width]:g})" if width in GOAL else ""))

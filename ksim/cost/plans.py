@@ -1,0 +1,112 @@
+"""Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attrs import define, evolve, field
+
+from ksim.compute.graph import Block, Op
+from ksim.compute.layers import Layer, waits
+from ksim.compute.model import Model
+from ksim.cost.overlap import Overlap, Summed, overlapped, paired
+from ksim.cost.plan import Hole, Part, Plan, Shape, Sums
+from ksim.cost.spans import Pricer, of_host
+from ksim.flow.timeline import Lap, Span
+from ksim.specs.deployment import Shard
+from ksim.specs.host import Host
+
+#: What the part of a step before its samples depends on.
+_Body = tuple[int, int | None, frozenset[Op]]
+_Launched = Sequence[tuple[Sequence[Op | Summed], int]]
+
+
+@define(eq=False)
+class Plans:
+    """Plans by shape, parts by what they depend on, and launches, each priced once."""
+
+    model: Model
+    shard: Shard
+    pricer: Pricer
+    host: Host
+    overlap: Overlap | None
+    _plans: dict[Shape, Plan] = field(factory=dict, init=False)
+    _bodies: dict[_Body, Part] = field(factory=dict, init=False)
+    _heads: dict[int, Part] = field(factory=dict, init=False)
+    _spans: dict[Op | Summed, tuple[Span, ...]] = field(factory=dict, init=False)
+    _holes: dict[tuple[Hole, ...], tuple[Hole, ...]] = field(factory=dict, init=False)
+
+    def of(self, shapes: Sequence[Shape]) -> list[Plan]:
+        """The plan of each of *shapes*."""
+        if new := [shape for shape in dict.fromkeys(shapes) if shape not in self._plans]:
+            self._price_parts(new)
+            self._plans.update((shape, self._plan(shape)) for shape in new)
+        return [self._plans[shape] for shape in shapes]
+
+    def one(self, shape: Shape) -> Plan:
+        """The plan of *shape*."""
+        return self._plans.get(shape) or self.of([shape])[0]
+
+    def _price_parts(self, shapes: Iterable[Shape]) -> None:
+        """Price the parts of *shapes* that are new together."""
+        bodies = {key: self._launched(self.model.body(tokens, self.shard, everywhere))
+                  for tokens, _, _, everywhere, missing in shapes
+                  if (key := (tokens, everywhere, missing)) not in self._bodies}
+        heads = {samples: self._launched([Block(self.model.sampled(samples, self.shard))])
+                 for _, samples, *_ in shapes if samples not in self._heads}
+        self._price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
+        self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
+        self._heads.update((samples, self._part(launched)) for samples, launched in heads.items())
+
+    def _launched(self, blocks: Sequence[Block]) -> _Launched:
+        """What each of *blocks* launches, and how often."""
+        return [(list(paired(block.ops, self.overlap)) if self.overlap else block.ops, block.repeat)
+                for block in blocks]
+
+    def _part(self, launched: _Launched, missing: frozenset[Op] = frozenset()) -> Part:
+        """All but attention is priced; equal layers of attention share one hole."""
+        holes: dict[tuple[str, Layer], int] = {}
+        runs: list[int] = []
+        laps = []
+        for ops, repeat in launched:
+            spans: list[Span | int] = []
+            for op in ops:
+                if (priced := self._spans.get(op)) is not None:
+                    spans += priced
+                elif isinstance(op, Op) and waits(op.kernel) and op not in missing:
+                    hole = holes.setdefault((op.label, op.kernel), len(holes))
+                    runs += [0] * (len(holes) - len(runs))
+                    runs[hole] += repeat
+                    spans.append(hole)
+            laps.append(Lap(tuple(spans), repeat))
+        found = tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items())
+        return Part.of(laps, self._holes.setdefault(found, found))
+
+    def _plan(self, shape: Shape) -> Plan:
+        """Its inputs have the last hole; the body's last lap and the head are one."""
+        tokens, samples, launching, everywhere, missing = shape
+        body, head = self._bodies[tokens, everywhere, missing], self._heads[samples]
+        launches = body.launches + head.launches
+        gaps = of_host("gaps", launches.gaps(launching, self.host.inputs))
+        last = Lap((*body.laps[-1].spans, *head.laps[0].spans))
+        laps = (Lap((len(body.holes),)), *body.laps[:-1], last, Lap((gaps,)))
+        sums = Sums.of(body.totals, head.totals)
+        sums.seconds += gaps.seconds
+        return Plan(shape, laps, body.holes, sums, launching.value, launches.seconds(launching, self.host.worker))
+
+    def _price(self, ops: Sequence[Op | Summed]) -> None:
+        """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.
+
+        Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
+        """
+        new = dict.fromkeys(op for op in ops if op not in self._spans)
+        whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
+                                            if isinstance(op, Op) and not waits(op.kernel)}
+        unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
+        spans = self.pricer.spans([*whole.values(), *unequal.values()])
+        self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
+        for op, mean in zip(unequal, spans[len(whole):], strict=True):
+            (fullest,) = self._spans[op]
+            self._spans[op] = (evolve(fullest, joules=mean.joules, core_joules=mean.core_joules,
+                                      busy_joules=mean.busy_joules, flops=mean.flops, bytes=mean.bytes),)
+        if self.overlap:
+            self._spans.update((op, overlapped(self.pricer, op, self.overlap)) for op in new if isinstance(op, Summed))

@@ -1,0 +1,86 @@
+"""Many batches as columns: what kernels count of each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from ksim.flow.batch import Batch
+
+Ints = NDArray[np.int64]
+
+
+@frozen(eq=False)
+class Chunks:
+    """The chunks of batches, in order, as columns of (chunks,): their new tokens and those that they have in the cache.
+
+    `rows` are the batches with any, and `starts` is where the chunks of each begin.
+    """
+
+    new: Ints
+    context: Ints
+    rows: Ints
+    starts: Ints
+    batches: int
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Chunks":
+        found = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
+                 for new, context in batch.chunks]
+        row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        starts = np.flatnonzero(row[1:] != row[:-1]) + 1
+        starts = np.concatenate(([0], starts)) if found else starts
+        return cls(new, context, row[starts], starts, len(batches))
+
+    def sums(self, values: Ints) -> Ints:
+        """*values* of (chunks,) added up in each batch: (batches,)."""
+        return self._spread(np.add, values)
+
+    def most(self, values: Ints) -> Ints:
+        """The largest of *values* of (chunks,) in each batch, 0 where it has none: (batches,)."""
+        return self._spread(np.maximum, values)
+
+    def _spread(self, operation: np.ufunc, values: Ints) -> Ints:
+        found = np.zeros(self.batches, dtype=np.int64)
+        if len(values):
+            found[self.rows] = operation.reduceat(values, self.starts)
+        return found
+
+
+@frozen(eq=False)
+class Batches:
+    """Columns of (batches,) over sequences with one new token: how many, what they have cached, and the most of one."""
+
+    batches: Sequence[Batch]
+    decodes: Ints
+    total: Ints
+    longest: Ints
+    chunks: Chunks
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Batches":
+        contexts = [batch.contexts for batch in batches]
+        counts = [(len(each.offsets), each.offsets.sum, each.offsets.most, each.shift) for each in contexts]
+        decodes, total, longest, shift = np.array(counts, dtype=np.int64).reshape(-1, 4).T
+        return cls(batches, decodes, total + decodes * shift, np.where(decodes > 0, longest + shift, 0),
+                   Chunks.of(batches))
+
+    @property
+    def sequences(self) -> Ints:
+        """How many sequences each batch has."""
+        return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
+
+    def of_rows(self, rows: Ints) -> "Batches":
+        """Some of them."""
+        return Batches.of([self.batches[row] for row in rows.tolist()])
+
+    def capped(self, most: int) -> Ints:
+        """What sequences with one new token have cached where none counts for more than *most*: (batches,)."""
+        found = self.total.copy()
+        for row in np.flatnonzero(self.longest > most).tolist():
+            found[row] = self.batches[row].contexts.capped(most)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.batches)

@@ -1,0 +1,58 @@
+"""The dates of an engine's turns by arithmetic: what its loop, worker, GPUs and front end would wait for each other."""
+
+from collections import deque
+
+from attrs import define, field
+
+from ksim.specs.host import Host
+
+
+@define(eq=False)
+class Clockwork:
+    """Where an engine's loop and what is in flight stand; seconds from the start of the run.
+
+    The next turn begins `now`; the worker, the GPUs and the front end have work until the moments that bear their
+    names.  A turn launches a batch or nothing, and finishes the oldest in flight once there are enough.
+    """
+
+    host: Host
+    workers: int
+    now: float = 0.0
+    worker: float = 0.0
+    gpus: float = 0.0
+    frontend: float = 0.0
+    _flying: deque[tuple[float, int]] = field(factory=deque)
+
+    def copy(self) -> "Clockwork":
+        return Clockwork(self.host, self.workers, self.now, self.worker, self.gpus, self.frontend,
+                         deque(self._flying))
+
+    def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
+        """Make a batch of so many sequences that *touched* so many blocks, and launch it.
+
+        Return when its inputs are prepared, when it is launched, and when GPUs can begin.
+        """
+        ready = self.now + self.host.core.making(sequences, touched, self.workers)
+        prepared = max(ready, self.worker) + self.host.worker.preparing(sequences)
+        launched = self.worker = prepared + launch_seconds
+        self.now = max(self.now, ready if self.workers > 1 else launched)
+        return prepared, launched, max(prepared, self.gpus)
+
+    def fly(self, launched: float, start: float, seconds: float, samples: int) -> float:
+        """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
+        end."""
+        end = self.gpus = max(start + seconds, launched)
+        self._flying.append((end, samples))
+        return end
+
+    def finish(self) -> tuple[float, float]:
+        """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
+        end, samples = self._flying.popleft()
+        client = self.host.client
+        taken = self.now = max(self.now, end) + self.host.core.taking(samples)
+        self.frontend = max(self.frontend, taken + client.deliver + client.deliver_sequence * samples)
+        return taken, self.frontend
+
+    def wake(self, news: float) -> None:
+        """Begin the next turn because of what came at *news*."""
+        self.now = max(self.now, news) + self.host.core.wake

@@ -1,0 +1,182 @@
+"""An engine that goes ahead of the clock, from one piece of news to the next, without an event for each step.
+
+What it decides depends on nothing but the requests that have come to it.  So as long as nothing happens elsewhere, it
+takes turn after turn by arithmetic; and while its batch only goes on decoding, turns are known before they are taken.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from math import inf, nextafter
+
+from attrs import define, field
+
+from ksim.cost.clock import FREE, Clock, Setting
+from ksim.flow.batch import Batch, Contexts
+from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
+from ksim.flow.request import Request
+from ksim.flow.timeline import AT_BOOST, Paced
+from ksim.runtime.clockwork import Clockwork
+from ksim.runtime.engine import Engine, Process
+from ksim.runtime.recorder import Recorder
+from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.job import Job
+
+__all__ = ["Skipping"]
+
+#: Turns foreseen at most in one go.
+FURTHEST = 512
+
+
+@define(eq=False)
+class Skipping(Engine):
+    """Of one stage.  `clock` is that of its GPUs, where a power limit rules them.
+
+    An engine that is `watched` is looked at by a router, and so must be in the state of each moment that passes.
+    """
+
+    clock: Clock | None = None
+    watched: bool = False
+    _clockwork: Clockwork = field(init=False)
+    _recorder: Recorder = field(init=False)
+    _setting: Setting = field(init=False)
+    _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
+    _tickets: int = field(default=0, init=False)
+    _flying: deque[Assignment] = field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._clockwork = Clockwork(self.host, self.workers)
+        self._recorder = Recorder(self.number, self.timers[0], self.log)
+        self._setting = self.governor.fixed if self.governor else FREE
+
+    # Requests.
+
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        self.outstanding += 1
+        self.env.coupled |= timely
+        heappush(self._sent, (self._frontend.reach(request), self._tickets, request, done))
+        self._tickets += 1
+        if not self._news.triggered:
+            self._news.succeed()
+
+    def _receive_sent(self) -> None:
+        """Queue what has come when the turn begins."""
+        sent, now, cache = self._sent, self._clockwork.now, self.scheduler.cache
+        while sent and sent[0][0] <= now:
+            moment, _, request, done = heappop(sent)
+            self._latest = max(moment, nextafter(self._latest, inf))
+            job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request),
+                         arrived=self._latest)
+            self._accepted += 1
+            self._done[job] = done
+            self.log.add(Received(moment, request.id, self.number))
+            self.scheduler.add(job)
+
+    @property
+    def _news_at(self) -> float:
+        """The first moment at which something may come that the engine does not know of yet."""
+        return min(self.env.news, self._sent[0][0] if self._sent else inf)
+
+    # Turns.
+
+    def _run(self) -> Process:
+        env, scheduler, works, flying = self.env, self.scheduler, self._clockwork, self._flying
+        depth = scheduler.limits.depth
+        while True:
+            if env.news < works.now:
+                yield env.quiet_before(works.now)
+            self._receive_sent()
+            assignment = scheduler.schedule(works.now)
+            self._note(assignment)
+            if assignment:
+                batch = assignment.batch()
+                self._send(batch, self.timers[0].load(batch), assignment.touched(scheduler.cache.block_tokens))
+            elif not any(flying):
+                flying.clear()
+                yield from self._rest(assignment)
+                continue
+            flying.append(assignment)
+            if len(flying) >= depth and (oldest := flying.popleft()):
+                taken, delivered = self._land()
+                if self.watched and env.news < taken:
+                    yield env.quiet_before(taken)
+                self._take_in(oldest, delivered)
+            if assignment and (turns := scheduler.lasting()) > 1:
+                self._go_on(assignment, batch, turns)
+
+    def _note(self, assignment: Assignment) -> None:
+        """Write down who has come into the batch, and who had to leave it."""
+        now = self._clockwork.now
+        for job in assignment.preempted:
+            self.log.add(Preempted(now, job.request.id, self.number))
+        for grant in assignment.grants:
+            if grant.admitted:
+                job = grant.job
+                self.log.add(Admitted(now, job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
+
+    def _send(self, batch: Batch, load: Paced, touched: int) -> None:
+        """Send a batch on its way."""
+        works, cache, scheduler = self._clockwork, self.scheduler.cache, self.scheduler
+        scheduled = works.now
+        prepared, launched, start = works.prepare(batch.sequences, touched, load.launch_seconds)
+        pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
+        end = works.fly(launched, start, load.paced(pace), batch.samples)
+        self._recorder.launch(batch, scheduled, prepared, start, end, len(scheduler.waiting), len(scheduler.running),
+                              cache.pool.used, pace)
+
+    def _land(self) -> tuple[float, float]:
+        """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
+        taken, delivered = self._clockwork.finish()
+        self._recorder.land(taken, delivered)
+        self.steps += 1
+        return taken, delivered
+
+    def _take_in(self, assignment: Assignment, delivered: float) -> None:
+        finished = self.scheduler.update(assignment, self.steps - 1)
+        if not finished:
+            return
+        for job in finished:
+            for run in job.emitted:
+                self.log.add(Emitted(delivered, job.request.id, self.number, run.first, run.last, run.every or 1))
+            self.log.add(Finished(delivered, job.request.id, self.number))
+        if self.env.coupled or self.watched:  # somebody waits for this moment
+            self.env.timeout(delivered - self.env.now).callbacks.append(lambda _: self._end(finished))
+        else:
+            self._end(finished)
+
+    def _end(self, finished: Sequence[Job]) -> None:
+        for job in finished:
+            self.outstanding -= 1
+            self._done.pop(job)()
+
+    def _go_on(self, assignment: Assignment, batch: Batch, turns: int) -> None:
+        """Take up to so many *turns* that only go on with *batch*, as long as there is no news."""
+        works, scheduler, news = self._clockwork, self.scheduler, self._news_at
+        length = max(works.gpus - works.now, 1e-6)  # about as long as a turn
+        offsets, shift, count = batch.contexts.offsets, batch.contexts.shift, len(batch.contexts)
+        turns = min(turns, FURTHEST, int(min((news - works.now) / length, FURTHEST)) + 2)
+        batches = [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]
+        for following, load in zip(batches, self.timers[0].loads(batches), strict=True):
+            if works.now > news or not scheduler.repeat():
+                break
+            self._send(following, load, 0)
+            self._land()
+        scheduler.repeated(self.steps - 1)
+        if self._flying:
+            self._flying[0] = scheduler.latest
+
+    def _rest(self, assignment: Assignment) -> Process:
+        """Sleep until a request comes, unless there is something to do."""
+        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
+        self._recorder.flush()
+        if assignment.preempted:
+            return
+        if (waiting or running) and not self._sent:
+            raise self._stuck(self._clockwork.now, waiting, running)
+        if not self._sent:
+            self._news = self.env.event()
+            yield self._news
+        while self.env.news <= (first := self._sent[0][0]):  # one that sets out later may overtake it
+            yield self.env.quiet_before(nextafter(first, inf))
+        self._clockwork.wake(first)

@@ -1,0 +1,41 @@
+"""Estimates as columns: there and back, and never below what the peaks allow."""
+
+import numpy as np
+import pytest
+
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.answers import Estimates, columns
+from ksim.cost.oracles import Estimate
+from ksim.flow.batch import Batch
+from ksim.flow.batches import Batches
+from ksim.foundation.errors import ConfigError
+from tests.cost.toys import TOY
+
+SEVERAL = [Estimate(1e-6, "launch", 0.5, 0.5, "whole", "measured", 2.0, 5e-7, 2e-6),
+           Estimate(2e-6, "compute", 1.5, 0.5, "split", "measured, extrapolated", 2.0, 1e-6, 3e-6, True),
+           Estimate(3e-6, "memory", source="waves")]
+
+
+def test_columns_give_back_the_estimates_that_they_were_made_of():
+    found = Estimates.of(SEVERAL).each()
+    assert found == SEVERAL
+    for name in ("eta", "low", "high"):
+        assert [getattr(each, name) for each in found] == pytest.approx([getattr(each, name) for each in SEVERAL],
+                                                                       nan_ok=True)
+
+
+def test_no_end_of_an_interval_is_below_what_the_peaks_allow():
+    found = Estimates.of(SEVERAL).at_least(np.array([1e-7, 2.5e-6, 1e-6]))
+    assert found.seconds.tolist() == [1e-6, 2.5e-6, 3e-6]
+    assert found.low.tolist() == [5e-7, 2.5e-6, 1e-6]
+    assert found.high[:2].tolist() == [2e-6, 3e-6]
+
+
+def test_an_answer_that_is_no_time_names_the_oracle_and_the_kernel():
+    class Broken:
+        def columns(self, kernel, gpu):
+            return Estimates.of([SEVERAL[0], Estimate(float("nan"), "memory")])
+
+    kernel = AttentionLayer(8, 8, 64).columns(Batches.of([Batch.of((1, 5)), Batch.of((1, 6))]))
+    with pytest.raises(ConfigError, match=r"oracle Broken: says nan s for attention 1 seqs, 1 queries, 7 keys"):
+        columns(Broken(), kernel, TOY)

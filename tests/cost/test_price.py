@@ -1,0 +1,146 @@
+"""Steps priced together are the steps priced one by one."""
+
+from functools import cache
+
+import pytest
+from attrs import evolve, fields
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.cost.oracles.measured import Measured
+from ksim.cost.overlap import Overlap
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.flow.timeline import Span, Timeline
+from ksim.foundation.config import Choice
+from ksim.studies.assembly import Site
+from ksim.studies.lookup import plugin
+from ksim.studies.scenario import Scenario
+from tests.studies.test_scenario import TABLE
+
+#: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
+MODELS = [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("deepseek-v3", 8), ("glm-5", 8),
+          ("qwen3.5-397b-a17b", 8), ("qwen3-30b-a3b", 4)]
+ORACLES = ("measured", "learned", "waves", "roofline")
+
+sequences = st.one_of(st.tuples(st.just(1), st.integers(0, 8000)), st.tuples(st.integers(2, 700), st.integers(0, 7000)))
+batches = st.builds(lambda several, share: Batch.of(*several, samples=round(share * len(several))),
+                    st.lists(sequences, min_size=1, max_size=6), st.floats(0, 1))
+windows = st.lists(batches, min_size=1, max_size=12)
+
+
+class Seconds:
+    """An oracle of one's own."""
+
+    def seconds(self, kernel, gpu):
+        return 1e-6 + 1e-15 * kernel.work.flops + 1e-13 * kernel.work.bytes
+
+
+@cache
+def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", pipeline: int = 1) -> StepTimer:
+    serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
+    made = Site.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
+    return evolve(made, oracle=Seconds() if oracle == "own" else plugin("cost.oracles", Choice(oracle)))
+
+
+def assert_alike(found: Timeline, expected: Timeline) -> None:
+    """To the last digits of numbers, which sums in another order differ in."""
+    for one, other in [(found, expected), *zip(found.fills, expected.fills, strict=True)]:
+        for name in (each.name for each in fields(type(one)) if each.name not in ("laps", "fills")):
+            mine, theirs = getattr(one, name), getattr(other, name)
+            if isinstance(theirs, float):
+                assert mine == pytest.approx(theirs, rel=1e-11, abs=1e-30, nan_ok=True), name
+            else:
+                assert mine == theirs, name
+    assert found.laps == expected.laps
+
+
+def check(pricer: StepTimer, several: list[Batch]) -> None:
+    lanes = pricer.price(several)
+    assert len(lanes) == len(several)
+    for row, batch in enumerate(several):
+        assert_alike(lanes.timeline(row), pricer.timeline(batch))
+
+
+@pytest.mark.parametrize("model, tensor", MODELS)
+@given(several=windows)
+@settings(max_examples=8, deadline=None)
+def test_steps_together_are_steps_apart(model, tensor, several):
+    check(timer(model, tensor), several)
+
+
+@pytest.mark.parametrize("oracle", [*ORACLES, "own"])
+@pytest.mark.parametrize("gpu", ["h200", "a100-80g", "b200"])
+@given(several=windows)
+@settings(max_examples=4, deadline=None)
+def test_whoever_prices_them(gpu, oracle, several):
+    check(timer("gpt-oss-20b" if oracle == "own" else "llama-3.1-8b", 1, oracle, gpu), several)
+
+
+@given(several=windows)
+@settings(max_examples=5, deadline=None)
+def test_with_products_beside_their_sums(several):
+    check(evolve(timer("gemma-2-2b", 2), overlap=Overlap(4, 16)), several)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_on_every_stage(stage):
+    timers = Site.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
+        "pipeline_parallel_size": 2, "max_model_len": 8192}})).timers()
+    check(timers[stage], [Batch.of((1, 700), (61, 200)), Batch.of((600, 0)), Batch.of((1, 9))])
+
+
+class Asked:
+    """Prices by another oracle, and counts how often it is asked."""
+
+    def __init__(self, oracle):
+        self.oracle, self.questions, self.shapes = oracle, 0, 0
+
+    def estimates(self, kernels, gpu):
+        self.questions += 1
+        self.shapes += len(kernels)
+        return self.oracle.estimates(kernels, gpu)
+
+
+def test_all_that_is_new_is_asked_about_in_two_questions():
+    """One about plans, one about attention; of tokens and samples that are known, only attention is new."""
+    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
+    pricer.price([Batch.of((tokens, 0), samples=samples) for tokens, samples in ((600, 1), (700, 0), (800, 3))])
+    assert oracle.questions == 2
+    before = oracle.shapes
+    pricer.price([Batch.of((tokens, 9), samples=samples) for tokens, samples in ((600, 3), (700, 1), (800, 0))])
+    assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
+
+
+def test_an_oracle_that_changes_the_answers_of_another_prices_steps_together_too():
+    class Slower(Measured):
+        def estimates(self, kernels, gpu):
+            return [evolve(each, seconds=2 * each.seconds) for each in super().estimates(kernels, gpu)]
+
+    check(evolve(timer("llama-3.1-8b", 1), oracle=Slower()), [Batch.of((1, 700)), Batch.of((1, 9), (600, 0))])
+
+
+def test_steps_of_one_plan_have_the_same_laps():
+    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).laps
+    assert one is other and one is not third
+
+
+def test_lanes_add_up_to_laps_and_what_fills_them():
+    several = [Batch.of((1, 700), (61, 200)), Batch.of((1, 9)), Batch.of((600, 0))]
+    lanes = timer("deepseek-v3", 8).price(several)
+    for name in ("seconds", "joules", "flops", "bytes", "core_joules", "busy_joules"):
+        parts = [sum(lap.repeat * getattr(span, name) for lap in laps for span in lap.spans if isinstance(span, Span))
+                 for laps in lanes.laps]
+        for each in lanes.filled:
+            for row, amount in zip(each.rows, each.repeat * getattr(each, name), strict=True):
+                parts[row] += amount
+        assert getattr(lanes, name) == pytest.approx(parts, rel=1e-12)
+
+
+def test_prices_do_not_depend_on_how_many_are_asked_about():
+    """Not even where a thousand points are interpolated in bulk."""
+    pricer = timer("llama-3.1-8b", 1)
+    several = [Batch.of((1, 10 * step)) for step in range(300)]
+    alone = [pricer.price([each]).seconds[0] for each in several]
+    assert pricer.price(several).seconds == pytest.approx(alone, rel=1e-12)

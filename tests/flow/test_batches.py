@@ -1,0 +1,33 @@
+"""Columns over batches count what the batches count one by one."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.flow.batches import Batches
+
+sequences = st.tuples(st.integers(1, 600), st.integers(0, 9000))
+windows = st.lists(st.lists(sequences, max_size=6).map(lambda several: Batch.of(*several)), min_size=1, max_size=8)
+
+
+@given(offsets=st.lists(st.integers(0, 5000)), shift=st.integers(0, 3000), most=st.integers(0, 6000))
+def test_a_capped_sum_counts_none_for_more_than_the_cap(offsets, shift, most):
+    assert Offsets(offsets).capped(most) == sum(min(each, most) for each in offsets)
+    assert Contexts(offsets, shift).capped(most) == sum(min(each + shift, most) for each in offsets)
+
+
+@given(several=windows, window=st.sampled_from([0, 128, 4096]))
+def test_attention_of_many_batches_is_that_of_each(several, window):
+    layer = AttentionLayer(32, 8, 128, window)
+    columns = layer.columns(Batches.of(several))
+    assert [columns.at(row) for row in range(len(several))] == [layer.over(batch) for batch in several]
+    for name in ("flops", "bytes", "padded"):
+        amounts = [getattr(layer.over(batch).work, name) for batch in several]
+        assert np.broadcast_to(getattr(columns.work, name), len(several)).tolist() == amounts
+
+
+@given(several=windows)
+def test_batches_know_how_many_sequences_they_have(several):
+    assert Batches.of(several).sequences.tolist() == [batch.sequences for batch in several]

@@ -1,0 +1,79 @@
+"""Skipping never changes anything: an engine that goes ahead of the clock does what one does that takes every step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksim.flow.events import Finished
+from ksim.flow.log import Log
+from ksim.foundation import catalog
+from ksim.studies.assembly import Site
+from ksim.studies.scenario import Scenario
+from ksim.studies.simulation import play
+from tests.laws.happenings import facts, times
+
+#: Two layers: steps of some 20 us, most of them the host's.
+TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "config.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+def uniform(low: int, high: int) -> dict[str, Any]:
+    return {"kind": "uniform", "low": low, "high": high}
+
+
+#: Requests that come one by one or all at once, alone, in sessions or with prefixes that they share, or whenever
+#: another is through; into a cache that may be too small for them.
+workloads = st.fixed_dictionaries({
+    "synthetic": st.fixed_dictionaries({
+        "arrivals": st.just({"process": "burst"}) | st.fixed_dictionaries(
+            {"process": st.just("poisson"), "rate": st.sampled_from([20, 100, 500, 5000])}),
+        "prompt": st.sampled_from([uniform(1, 150), uniform(1, 5)]),
+        "output": st.sampled_from([uniform(1, 10), uniform(20, 90)]),
+        "count": st.integers(1, 25), "max_tokens": st.just(250),
+    }, optional={
+        "sessions": st.just({"turns": uniform(1, 3), "think": uniform(0, 1)}),
+        "prefixes": st.just({"groups": 2, "tokens": 40}),
+    }),
+}, optional={"max_concurrency": st.integers(1, 6)})
+serves = st.fixed_dictionaries({
+    "async_scheduling": st.booleans(), "enable_prefix_caching": st.booleans(),
+    "max_num_seqs": st.sampled_from([2, 8, 32]), "max_num_batched_tokens": st.sampled_from([32, 256]),
+    "num_gpu_blocks_override": st.sampled_from([20, 40, 500]), "max_model_len": st.just(256),
+    "data_parallel_size": st.sampled_from([1, 1, 3]), "pipeline_parallel_size": st.sampled_from([1, 1, 1, 2]),
+    "admission": st.sampled_from(["always", "reserve_output"]), "prefix_cache": st.sampled_from(["vllm", "sglang"]),
+})
+powers = st.sampled_from([{}, {}, {"cap": "200 W"}, {"clock": "1.5 GHz"}, {"governor": "per_phase"}])
+
+
+def both(scenario: dict[str, Any]) -> tuple[Log, Log]:
+    """The logs of a run that skips, and of one that does not."""
+    made = Scenario.of(scenario)
+    site = Site.of(made)
+    skipped, stepped = (play(evolve(site, skips=skips), made.workload.requests(made.seed)).log
+                        for skips in (True, False))
+    return skipped, stepped
+
+
+@pytest.mark.parametrize("policy", catalog.names("scheduling.policies"))
+@given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
+       router=st.sampled_from(catalog.names("cluster.routers")))
+@settings(max_examples=25, deadline=None)
+def test_skipping_never_changes_anything(model, policy, serve, workload, power, seed, router):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    assert any(stepped.of(Finished))
+    assert facts(skipped) == facts(stepped)
+    assert times(skipped) == pytest.approx(times(stepped), rel=1e-9)
