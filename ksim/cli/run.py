@@ -79,7 +79,8 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs)
+    kept = Kept(output, plots, trace, _seconds(trace_window), stream)
+    _simulate(changed(scenario, settings, seed), kept, quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
