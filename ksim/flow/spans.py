@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -42,11 +41,11 @@ _KIND = attrgetter("label", "family", "bound", "group", "launch", "source")
 
 @frozen(eq=False)
 class Spans:
-    """Spans as columns of (spans,): which of `kinds` each is, what prints as its shape, and numbers as in `Span`."""
+    """Spans as columns of (spans,): which of `kinds` each is, its shape as it prints, and numbers as in `Span`."""
 
     kinds: Sequence[Kind]
     kind: Ints
-    shapes: Sequence[Any]
+    shapes: Sequence[str]
     seconds: Floats
     joules: Floats
     flops: Floats
@@ -71,7 +70,7 @@ class Spans:
         kind = np.fromiter((known.setdefault(key, len(known)) for key in map(_KIND, spans)), np.int64, len(spans))
         numbers = chain.from_iterable(map(attrgetter(*NUMBERS), spans))
         table = np.fromiter(numbers, np.float64, len(spans) * len(NUMBERS)).reshape(-1, len(NUMBERS)).T.copy()
-        return cls([Kind(*key) for key in known], kind, [span.shape for span in spans], *table)
+        return cls([Kind(*key) for key in known], kind, [str(span.shape) for span in spans], *table)
 
     @classmethod
     def filled(cls, fills: Filled) -> "Spans":
@@ -82,7 +81,8 @@ class Spans:
         kinds = [Kind(fills.label, fills.family, BOUNDS[bound], "", fills.launches[launch], fills.sources[source])
                  for bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
         columns = {name: getattr(fills, name).astype(np.float64) for name in NUMBERS if name != "hidden"}
-        return cls(kinds, kind, list(map(fills.shape, range(len(fills)))), **columns, hidden=np.zeros(len(fills)))
+        shapes = [str(fills.shape(place)) for place in range(len(fills))]
+        return cls(kinds, kind, shapes, **columns, hidden=np.zeros(len(fills)))
 
     @classmethod
     def joined(cls, pieces: Sequence["Spans"]) -> "Spans":

@@ -150,7 +150,7 @@ class _Tally:
 
     def heaviest(self) -> dict[str, list[Any]]:
         """How many shapes each kernel came in, and the shape and launch that took most time."""
-        spans, names = self.occurrences.spans, list(map(str, self.occurrences.spans.shapes))
+        spans, names = self.occurrences.spans, self.occurrences.spans.shapes
         shapes, known = codes(zip(self.groups.tolist(), names, strict=True))
         seconds, launch = sums(shapes, self.seconds, len(known)), np.zeros(len(known), np.int64)
         launch[shapes] = spans.kind

@@ -116,8 +116,7 @@ def _busiest_second(history: History) -> float:
     if not requests.completed.any():
         return 0.0
     begin = requests.arrival[requests.completed].min()
-    buckets = (requests.tokens_of(requests.completed) - begin).astype(np.int64)
-    return float(np.bincount(buckets).max(initial=0))
+    return float(requests.per_second(requests.completed, begin).max(initial=0))
 
 
 def _latencies(history: History) -> Summary:

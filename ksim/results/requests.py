@@ -9,7 +9,7 @@ from attrs import define, frozen
 from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
 from ksim.flow.log import Columns
 from ksim.flow.request import Request
-from ksim.results.arrays import Bools, Floats, Ints, ints, offsets, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shares, sums
 from ksim.results.steps import Steps
 
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
@@ -73,9 +73,9 @@ class Requests:
         """How many tokens each prompt has."""
         return ints(self.requests, "prompt")
 
-    def _tokens(self) -> tuple[Ints, Ints]:
+    def _tokens(self) -> tuple[Ints, Places]:
         """How many tokens each request got, and from which steps."""
-        runs, numbers = self.runs, np.arange(len(self.steps))
+        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)  # there are a great many
         counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
         stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
         return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
@@ -226,19 +226,19 @@ class Requests:
     @cached_property
     def gaps(self) -> Floats:
         """Seconds between one token and the next, request by request as in `tokens`."""
-        inside = np.ones(max(len(self.tokens) - 1, 0), dtype=bool)
         ends = self.first[1:][self.output > 0] - 1
-        inside[ends[:-1]] = False
-        gaps = self.tokens[1:] - self.tokens[:-1]
-        return np.compress(inside, gaps)
+        return np.delete(np.diff(self.tokens), ends[:-1])
 
-    def tokens_of(self, mask: Bools) -> Floats:
-        """The token times of the requests in *mask*."""
-        return self.tokens[np.repeat(mask, self.output)]
+    def per_second(self, mask: Bools, begin: float) -> Ints:
+        """How many tokens the requests in *mask* got in each second from *begin* on, before which they got none."""
+        steps = self.token_steps if mask.all() else self.token_steps[np.repeat(mask, self.output)]
+        counts = np.bincount(steps, minlength=len(self.steps))
+        some = counts > 0
+        return sums((self.steps.time[some] - begin).astype(np.int64), counts[some], 0).astype(np.int64)
 
     def gaps_of(self, mask: Bools) -> Floats:
         """The gaps between the tokens of the requests in *mask*."""
-        return self.gaps[np.repeat(mask, self.gap_counts)]
+        return self.gaps if mask.all() else self.gaps[np.repeat(mask, self.gap_counts)]
 
     @cached_property
     def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:

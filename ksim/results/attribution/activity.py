@@ -81,14 +81,12 @@ class Activity:
     def _curve(self, place: int) -> tuple[Floats, Floats]:
         rows = self._steps.rows(place)
         amounts = self._of_steps[rows]
-        pieces = np.zeros((len(amounts), 3, amounts.shape[1]))
-        pieces[:, 0, UPDATE] = amounts[:, UPDATE]
-        pieces[:, 1, SCHEDULE] = amounts[:, SCHEDULE]
-        pieces[:, 2, LAUNCH:] = amounts[:, LAUNCH:]
+        heights = np.zeros((1 + 3 * len(amounts), amounts.shape[1]))
+        heights[1::3, UPDATE] = amounts[:, UPDATE]
+        heights[2::3, SCHEDULE] = amounts[:, SCHEDULE]
+        heights[3::3, LAUNCH:] = amounts[:, LAUNCH:]
         knots = np.stack([self._steps.ahead[rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
-        heights = np.cumsum(pieces.reshape(-1, amounts.shape[1]), axis=0)
-        return np.append(0.0, knots.ravel()), np.concatenate([np.zeros_like(heights[:1]), heights]) if len(
-            heights) else np.zeros((1, amounts.shape[1]))
+        return np.append(0.0, knots.ravel()), np.cumsum(heights, axis=0, out=heights)
 
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""

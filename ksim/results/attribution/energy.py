@@ -1,11 +1,12 @@
 """Whose a run's joules are: each request's share of its steps, and what GPUs drew while there was no step."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from attrs import define
 
-from ksim.results.arrays import Floats, Ints, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, Places, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.kernels import joules_of
@@ -69,35 +70,39 @@ class Energy:
         """What each request has up to the step of its first token, and after it: (requests, 2); nan for those that did
         not complete."""
         requests, pieces, known = self.history.requests, self.shares.pieces, self._known
-        prompts, decodes = sizes(pieces.new, pieces.context), ((known > 0).astype(np.int64), known, known)
+        prompts, decodes = sizes(pieces.new, pieces.context), (known > 0, known, known)
         rates = self._rates(prompts, decodes)
         rows = self.shares.stretches.stints.row[pieces.stint]
         amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
         after = pieces.step > requests.token_steps[requests.first[rows]]
         found = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
         steps, some = requests.token_steps, requests.output > 0
-        amounts = rates[TOKENS][steps] * decodes[TOKENS] + (rates[PAIRS] + rates[KEYS])[steps] * known
+        amounts = (rates[PAIRS] + rates[KEYS])[steps]
+        amounts *= known
+        amounts += rates[TOKENS][steps] * decodes[TOKENS]
         if some.any():
             first = requests.first[:-1][some]
             found[some, 0] += amounts[first]
             found[some, 1] += np.add.reduceat(amounts, first) - amounts[first]
         return np.where(requests.completed[:, None], found, np.nan)
 
-    def _rates(self, *computed: tuple[Ints, Ints, Ints]) -> list[Floats]:
-        """Joules for each token, pair and key of each step, of which pieces and tokens have so many."""
-        steps = (self.shares.pieces.step, self.history.requests.token_steps)
+    def _rates(self, prompts: Sequence[Ints], decodes: Sequence[Places | Bools]) -> list[Floats]:
+        """Joules for each token, pair and key of each step, of which pieces of *prompts* and *decodes* have so many."""
+        steps, pieces, count = self.history.requests.token_steps, self.shares.pieces.step, len(self.joules)
         # No more than there is, should pieces have been taken for another request's.
-        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], sum(
-            sums(rows, of[by], len(self.joules)) for rows, of in zip(steps, computed, strict=True))))
-            for by in (TOKENS, PAIRS, KEYS)]
+        known = [sums(pieces, prompt, count) + sums(steps, decode, count)
+                 for prompt, decode in zip(prompts, decodes, strict=True)]
+        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], known[by]))
+                for by in (TOKENS, PAIRS, KEYS)]
 
     @cached_property
-    def _known(self) -> Ints:
+    def _known(self) -> Places:
         """Of each token of a completed request that came from a step of one token: how many its sequence had, with the
         one that it came from.  All but those with which a request had caught up do; these are 0, as are others'."""
         requests, stints = self.history.requests, self.shares.stretches.stints
-        known = np.repeat(requests.prompt - requests.first[:-1], requests.output) + np.arange(len(requests.tokens))
+        ahead = (requests.prompt - requests.first[:-1]).astype(np.int32)
+        known = np.repeat(ahead, requests.output) + np.arange(len(requests.tokens), dtype=np.int32)
         known *= np.repeat(requests.completed, requests.output)
         caught_up = stints.first >= 0
         known[requests.runs.place(stints.row[caught_up], stints.first[caught_up])] = 0
-        return known
+        return np.asarray(known, np.int32)

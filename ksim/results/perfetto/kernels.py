@@ -15,7 +15,7 @@ from ksim.results.perfetto.text import lines, picked, thousandths
 #: Where ranks compute and communicate at once, the latter has a thread of its own.
 _FIRST_LINK = 10_100
 #: Lanes whose kernels are written at once.
-_BLOCK = 64
+_BLOCK = 16
 
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:

@@ -45,9 +45,10 @@ class Seconds:
         if not done.any() or self.begin is None:
             return
         self._first = min(self._first, float(requests.arrival[done].min()))
-        found = np.bincount((requests.tokens_of(done) - self.begin).astype(np.int64), minlength=len(self._counts))
-        found[: len(self._counts)] += self._counts
-        self._counts = found
+        found = requests.per_second(done, self.begin)
+        longer, shorter = (found, self._counts) if len(found) > len(self._counts) else (self._counts, found)
+        longer[: len(shorter)] += shorter
+        self._counts = longer
 
     @property
     def most(self) -> float | None:
