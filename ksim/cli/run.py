@@ -15,6 +15,9 @@ Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.pn
 Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
 Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
                                      " trace.json.gz shows; by default its first, up to 200,000 slices")]
+Stream = Annotated[bool, typer.Option("--stream", help="write rows while the run goes on, and keep only what is in"
+                                      " flight, for millions of requests (with -o): no plots, trace, kernels or"
+                                      " attribution")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run replicas in that nothing couples")]
@@ -24,7 +27,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything ran
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "",
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
 ) -> None:
@@ -38,7 +41,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window)), quiet, jobs)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs)
 
 
 @with_serve_flags
@@ -62,7 +65,7 @@ def replay(
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "",
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
@@ -76,7 +79,8 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    _simulate(changed(scenario, settings, seed), Kept(output, plots, trace, _seconds(trace_window)), quiet, jobs)
+    kept = Kept(output, plots, trace, _seconds(trace_window), stream)
+    _simulate(changed(scenario, settings, seed), kept, quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -126,12 +130,15 @@ class Kept:
     plots: bool
     trace: bool
     window: tuple[float, float] | None
+    stream: bool = False
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
         from ksim.foundation.errors import ConfigError
         from ksim.results import run_directory
 
+        if self.stream and (self.output is None or self.window):
+            raise ConfigError("--stream", "writes rows to a directory, and no trace; give -o, and no --trace-window")
         if self.window and not (self.output and self.trace):
             raise ConfigError("--trace-window", "is of the trace that -o writes; give -o, and no --no-trace")
         if self.output is not None:
@@ -142,6 +149,9 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
     from ksim.studies.simulation import simulate
 
     kept.check()
+    if kept.stream:
+        _stream(scenario, kept, quiet)
+        return
     with _Progress(quiet) as progress:
         result = simulate(scenario, progress.advance, jobs)
     for remark in result.remarks:
@@ -152,6 +162,19 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
         result.print()
         if kept.output is not None:
             print(f"written to {kept.output}")
+
+
+def _stream(scenario: Any, kept: Kept, quiet: bool) -> None:
+    from ksim.studies.streaming import stream
+
+    assert kept.output is not None, "checked before"
+    with _Progress(quiet) as progress:
+        result = stream(scenario, kept.output, progress.advance)
+    for remark in result.remarks:
+        print(f"ksim: {remark}", file=sys.stderr)
+    if not quiet:
+        print(result.vllm_block())
+        print(f"written to {kept.output}")
 
 
 class _Progress:

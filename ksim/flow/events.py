@@ -1,16 +1,12 @@
 """What happened: frozen records, the only thing results may read."""
 
-from collections.abc import Iterator
 from math import inf, nan
-from typing import Any, TypeVar
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from ksim.flow.batch import Batch
 from ksim.flow.request import Request
 from ksim.flow.timeline import Pace, Timeline
-
-E = TypeVar("E", bound="Event")
 
 
 @frozen
@@ -147,21 +143,3 @@ class EngineBuilt:
     reach: float = 0.0
     #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
     known_clock: float = nan
-
-
-@define
-class Log:
-    """All events in the order they happened, and the engines they happened to."""
-
-    engines: list[EngineBuilt] = field(factory=list)
-    events: list[Event] = field(factory=list)
-
-    def add(self, event: Event) -> None:
-        self.events.append(event)
-
-    def record(self, stretch: Any) -> None:
-        self.events.extend(stretch.steps())
-
-    def of(self, kind: type[E]) -> Iterator[E]:
-        """The events of one kind."""
-        return (event for event in self.events if isinstance(event, kind))

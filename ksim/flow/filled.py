@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import fields, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.timeline import Span
@@ -56,6 +56,11 @@ class Filled:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, shapes are made at last: what makes them need not be something that can be."""
+        shapes = [self.shape(place) for place in range(len(self))]
+        return Filled, (*(getattr(self, each.name) for each in fields(Filled)[:-1]), shapes.__getitem__)
 
     @classmethod
     def of(cls, spans: Sequence[Span], repeat: int, rows: Sequence[int] | Ints) -> "Filled":

@@ -1,6 +1,7 @@
 """Steps as columns: what `Stepped` says of one step, for many consecutive ones of an engine."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import numpy as np
 from attrs import fields, frozen
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.flow.filled import Filled
+from ksim.flow.makeup import Makeup
 from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
 
 Floats = NDArray[np.float64]
@@ -50,7 +52,7 @@ class Lanes:
 
     @classmethod
     def of(cls, timelines: Sequence[Timeline]) -> "Lanes":
-        table = np.array([[getattr(timeline, name) for name in _TOTALS] for timeline in timelines], dtype=np.float64)
+        table = np.array(list(map(attrgetter(*_TOTALS), timelines)), dtype=np.float64)
         columns = table.reshape(-1, len(_TOTALS)).T.copy()
         return cls([timeline.laps for timeline in timelines], [timeline.fills for timeline in timelines],
                    _filled(timelines), [timeline.launch for timeline in timelines], *columns)
@@ -115,20 +117,22 @@ class Stretch:
     def __len__(self) -> int:
         return len(self.batches)
 
+    def makeup(self) -> Makeup:
+        """What the batches are made of."""
+        return Makeup.of(self.batches)
+
     @classmethod
     def of(cls, steps: Sequence[Stepped]) -> "Stretch":
         """Those of one engine, in the order of their index, none missing; there is at least one."""
-        def floats(name: str) -> Floats:
-            return np.array([getattr(step, name) for step in steps], dtype=np.float64)
-
-        def ints(name: str) -> Ints:
-            return np.array([getattr(step, name) for step in steps], dtype=np.int64)
-
+        time, scheduled, prepared, start, end, taken = np.array(
+            list(map(attrgetter("time", "scheduled", "prepared", "start", "end", "taken"), steps)), np.float64).T.copy()
+        waiting, running, blocks = np.array(
+            list(map(attrgetter("waiting", "running", "blocks"), steps)), np.int64).T.copy()
         stages = range(len(steps[0].timelines))
         return cls(
-            steps[0].engine, steps[0].index, floats("time"), floats("scheduled"), floats("prepared"), floats("start"),
-            floats("end"), floats("taken"), [step.batch for step in steps], ints("waiting"), ints("running"),
-            ints("blocks"), [Lanes.of([step.timelines[stage] for step in steps]) for stage in stages],
+            steps[0].engine, steps[0].index, time, scheduled, prepared, start, end, taken,
+            [step.batch for step in steps], waiting, running, blocks,
+            [Lanes.of([step.timelines[stage] for step in steps]) for stage in stages],
             [Paces.of([step.paces[stage] if step.paces else AT_BOOST for step in steps]) for stage in stages])
 
     def steps(self) -> Iterator[Stepped]:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+#: Whole numbers of which there are a great many.
+Places = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -34,7 +36,7 @@ def codes(keys: Iterable[Any]) -> tuple[Ints, list[Any]]:
     return np.array(numbers, dtype=np.int64), list(known)
 
 
-def sums(groups: Ints, amounts: Floats | Ints, count: int) -> Floats:
+def sums(groups: Ints | Places, amounts: Floats | Ints | Places | Bools, count: int) -> Floats:
     """Add up the amounts of each of *count* groups."""
     return np.bincount(groups, weights=amounts, minlength=count).astype(np.float64, copy=False)
 

@@ -3,8 +3,11 @@
 docs/energy.md says how joules are shared.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from ksim.flow.events import EngineBuilt
 from ksim.results.arrays import Bools, Floats, codes, ratio, shares, sums
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
@@ -13,13 +16,24 @@ from ksim.results.metrics import Summary
 PERCENTILES = (90, 99)
 
 
+def _statistics(name: str) -> list[str]:
+    return [f"{statistic}_{name}_joules" for statistic in ("mean", "median", *(f"p{q}" for q in PERCENTILES))]
+
+
+KEYS = ("energy_joules_low", "energy_joules_high", "prefill_energy_joules", "decode_energy_joules",
+        "idle_energy_joules", "unattributed_energy_joules", *_statistics("energy_to_first_token"),
+        *_statistics("energy_per_output_token"), *_statistics("energy_per_request"), "sessions",
+        "mean_energy_per_session_joules", "p90_energy_per_session_joules")
+
+
 def energy(spent: Energy) -> Summary:
     """Judge the energy of a run; what nothing in it can tell is None.  Only completed requests are asked."""
-    requests = spent.history.requests
+    history, requests, steps = spent.history, spent.history.requests, spent.history.steps
     done, (first, after) = requests.completed, spent.requests.T
     several = done & (requests.output > 1)
     return {
-        **_interval(spent.history),
+        **interval(history.engines, history.static_joules, float(steps.joules.sum()),
+                   float(steps.joules @ steps.per_engine("reach"))),
         "prefill_energy_joules": spent.prefill,
         "decode_energy_joules": spent.decode,
         "idle_energy_joules": spent.idle,
@@ -31,18 +45,17 @@ def energy(spent: Energy) -> Summary:
     }
 
 
-def _interval(history: History) -> Summary:
-    """The 90 % interval, as if all kernels erred together; static power is taken to be known."""
-    reach = history.steps.per_engine("reach")
-    known = len(reach) > 0 and bool((reach > 0).all())
-    dynamic, off = float(history.steps.joules.sum()), float(history.steps.joules @ reach)
-    low, high = (history.static_joules + dynamic + side * off for side in (-1, 1))
+def interval(engines: Sequence[EngineBuilt], static: float, dynamic: float, off: float) -> Summary:
+    """The 90 % interval of *static* and *dynamic* joules, where the latter are so much *off* if all kernels err
+    together; static power is taken to be known."""
+    known = off > 0 and all(built.reach > 0 for built in engines)
+    low, high = (static + dynamic + side * off for side in (-1, 1))
     return {"energy_joules_low": low if known else None, "energy_joules_high": high if known else None}
 
 
 def _spread(name: str, joules: Floats) -> Summary:
     """Mean, median and percentiles of *joules*."""
-    keys = [f"{statistic}_{name}_joules" for statistic in ("mean", "median", *(f"p{q}" for q in PERCENTILES))]
+    keys = _statistics(name)
     if not len(joules):
         return dict.fromkeys(keys)
     values = [joules.mean(), np.median(joules), *np.percentile(joules, PERCENTILES)]

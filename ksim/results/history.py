@@ -1,17 +1,30 @@
 """A run as arrays: the log, read once, for everything that judges it."""
 
-from collections import defaultdict
+from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from attrs import define
 
-from ksim.flow.events import EngineBuilt, Event, Log, Stepped
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    EngineBuilt,
+    Event,
+    Finished,
+    Preempted,
+    Received,
+    Rejected,
+    Routed,
+)
+from ksim.flow.log import Columns, Log
 from ksim.results.arrays import Floats, each, floats, sums
 from ksim.results.requests import Requests
 from ksim.results.steps import Steps
+
+KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished)
 
 
 @define(eq=False, slots=False)
@@ -25,16 +38,13 @@ class History:
         return sorted(self.log.engines, key=attrgetter("engine"))
 
     @cached_property
-    def events(self) -> dict[type[Event], list[Any]]:
-        """The events of each kind, in time order."""
-        kinds: dict[type[Event], list[Any]] = defaultdict(list)
-        for event in self.log.events:
-            kinds[type(event)].append(event)
-        return kinds
+    def events(self) -> dict[type[Event], Columns]:
+        """The events of each kind but steps as columns, in time order."""
+        return {kind: self.log.columns(kind) for kind in KINDS}
 
     @cached_property
     def steps(self) -> Steps:
-        return Steps(self.engines, sorted(self.events[Stepped], key=attrgetter("engine", "index")))
+        return Steps(self.engines, self.log.stretches, self.log.before)
 
     @cached_property
     def requests(self) -> Requests:
@@ -43,7 +53,8 @@ class History:
     @cached_property
     def duration(self) -> float:
         """Seconds from the start of the run to its last event."""
-        return max(map(attrgetter("time"), self.log.events), default=0.0)
+        times = [float(columns["time"].max(initial=0.0)) for columns in self.events.values()]
+        return max(*times, float(self.steps.time.max(initial=0.0)))
 
     @cached_property
     def gpus(self) -> int:
@@ -67,17 +78,10 @@ class History:
         return np.maximum(0.0, self.duration - np.array(ended) - floats(self.engines, "sleep_after"))
 
     @cached_property
-    def slept_joules(self) -> Floats:
-        """What the GPUs of each engine saved by sleeping."""
-        built = self.engines
-        asleep = sums(self.steps.engine, self.naps, len(built)) + self.last_naps
-        saved = floats(built, "static_watts") - floats(built, "sleep_watts")
-        return np.where(asleep > 0, asleep * saved, 0.0) * each(built, lambda engine: engine.ranks * engine.stages)
-
-    @cached_property
     def static_joules(self) -> float:
         """What all GPUs drew in any case, asleep or awake."""
-        return self.static_watts * self.duration - float(self.slept_joules.sum())
+        asleep = sums(self.steps.engine, self.naps, len(self.engines)) + self.last_naps
+        return static_joules(self.engines, asleep, self.duration)
 
     @cached_property
     def host_gaps(self) -> Floats:
@@ -104,7 +108,7 @@ class History:
         unfinished = ~requests.completed & np.isnan(requests.rejected)
         # What did not finish has work up to its engine's last step.
         ends = np.where(unfinished, self.steps.first[requests.engine + 1] - 1, requests.last_step)
-        known = (requests.engine >= 0) & (ends >= 0)
+        known = (requests.engine >= 0) & (ends >= self.steps.first[requests.engine])
         np.minimum.at(oldest, ends[known], requests.reached[known])
         return oldest
 
@@ -122,6 +126,10 @@ class History:
     def busy_gpu_seconds(self) -> float:
         return float(self.steps.gpu_seconds.sum())
 
-    @cached_property
-    def host_gpu_seconds(self) -> float:
-        return float((self.host_waits * self.steps.gpus).sum())
+
+def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: float) -> float:
+    """What the GPUs of *engines* draw in *duration* seconds in any case, *asleep* for so many of them."""
+    gpus = each(engines, lambda engine: engine.ranks * engine.stages)
+    saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
+    slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus
+    return float(floats(engines, "static_watts") @ gpus) * duration - float(slept.sum())

@@ -59,7 +59,7 @@ def _clocks(history: History) -> Iterator[Insight]:
     """Whether clocks went where nobody has measured what that saves and costs."""
     steps = history.steps
     least = steps.per_engine("known_clock")[steps.lane_step]
-    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks < least * (1 - 1e-6)
+    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.pace("clock") < least * (1 - 1e-6)
     if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
         yield Insight(
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from ksim.flow.timeline import Span
-from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, shares, sums
+from ksim.flow.spans import Kind
+from ksim.results.arrays import Bools, Floats, Ints, codes, floats, ratio, shares, sums
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
@@ -63,7 +63,7 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
     """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
-    groups, keys = occurrences.groups(lambda span: (span.label, span.family))
+    groups, keys = occurrences.groups(lambda kind: (kind.label, kind.family))
     tally = _Tally(occurrences, history.steps, groups, len(keys), which)
     return {
         "label": [label for label, _ in keys],
@@ -109,12 +109,11 @@ class _Tally:
 
     def time(self) -> dict[str, Floats]:
         """How often and how long one rank ran each kernel, and what limited it for which share of that."""
-        seconds, bounds = self.seconds, [s.bound for s in self.occurrences.spans]
+        seconds, bounds = self.seconds, self.occurrences.of_kinds(lambda kind: kind.bound)
         columns = {"launches": self.total(self.runs), "seconds": self.total(seconds),
                    "hidden_seconds": self.total(self.runs * self.occurrences.column("hidden"))}
         for bound in BOUNDS:
-            limited = np.array([name == bound for name in bounds], dtype=bool)
-            columns[f"{bound}_share"] = shares(self.total(seconds * limited), columns["seconds"])
+            columns[f"{bound}_share"] = shares(self.total(seconds * (bounds == bound)), columns["seconds"])
         return columns
 
     def waves(self) -> dict[str, Floats]:
@@ -151,16 +150,17 @@ class _Tally:
 
     def heaviest(self) -> dict[str, list[Any]]:
         """How many shapes each kernel came in, and the shape and launch that took most time."""
-        seconds, found = self.seconds, self.occurrences.spans
-        by_shape: list[dict[str, float]] = [{} for _ in range(self.count)]
-        launch: dict[tuple[int, str], str] = {}
-        for group, span, time in zip(self.groups.tolist(), found, seconds.tolist(), strict=True):
-            shape = str(span.shape)
-            by_shape[group][shape] = by_shape[group].get(shape, 0.0) + time
-            launch[group, shape] = span.launch
-        most = [max(sorted(shapes), key=shapes.__getitem__) for shapes in by_shape]
-        return {"shapes": [len(shapes) for shapes in by_shape], "heaviest_shape": most,
-                "heaviest_launch": [launch[group, shape] for group, shape in enumerate(most)]}
+        spans, names = self.occurrences.spans, self.occurrences.spans.shapes
+        shapes, known = codes(zip(self.groups.tolist(), names, strict=True))
+        seconds, launch = sums(shapes, self.seconds, len(known)), np.zeros(len(known), np.int64)
+        launch[shapes] = spans.kind
+        group = np.array([number for number, _ in known], dtype=np.int64)
+        by_name = sorted(range(len(known)), key=lambda shape: known[shape][1])
+        order = np.array(by_name, dtype=np.int64)[np.argsort(-seconds[by_name], kind="stable")]
+        most = order[np.unique(group[order], return_index=True)[1]].tolist()
+        return {"shapes": np.bincount(group, minlength=self.count).tolist(),
+                "heaviest_shape": [known[shape][1] for shape in most],
+                "heaviest_launch": [spans.kinds[int(launch[shape])].launch for shape in most]}
 
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
@@ -170,8 +170,8 @@ class _Tally:
     def sources(self) -> list[str]:
         """Where the times of each kernel come from."""
         found: list[set[str]] = [set() for _ in range(self.count)]
-        for group, span in zip(self.groups.tolist(), self.occurrences.spans, strict=True):
-            found[group].add(span.source)
+        for group, kind in set(zip(self.groups.tolist(), self.occurrences.spans.kind.tolist(), strict=True)):
+            found[group].add(self.occurrences.spans.kinds[kind].source)
         return ["; ".join(sorted(sources - {""})) for sources in found]
 
 
@@ -180,18 +180,18 @@ def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tu
 
     They are those of one rank of each pipeline stage, added up over the stages.
     """
-    return seconds_of(history, occurrences, lambda span: getattr(span, attribute))
+    return seconds_of(history, occurrences, lambda kind: getattr(kind, attribute))
 
 
 def seconds_of(history: History, occurrences: Occurrences,
-               key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
+               key: Callable[[Kind], Hashable]) -> tuple[list[Any], Floats]:
     """The same by what *key* makes of the kernels."""
     groups, names = occurrences.groups(key)
     return names, _by_step(history.steps, occurrences.seconds_by_lane(groups, len(names)))
 
 
 def joules_of(history: History, occurrences: Occurrences,
-              key: Callable[[Span], Hashable]) -> tuple[list[Any], Floats]:
+              key: Callable[[Kind], Hashable]) -> tuple[list[Any], Floats]:
     """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
     groups, names = occurrences.groups(key)
     return names, _by_step(history.steps, occurrences.joules_by_lane(groups, len(names))

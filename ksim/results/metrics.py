@@ -3,15 +3,18 @@
 docs/glossary.md says of every key what it means.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
+from ksim.flow.events import EngineBuilt
 from ksim.results.arrays import Bools, Floats, floats, ratio
 from ksim.results.history import History
 from ksim.results.saturation import saturation
 from ksim.results.series import concurrency
+from ksim.results.totals import Served, Work
 from ksim.results.uncertainty import uncertainty
 
 Summary = dict[str, Any]
@@ -36,18 +39,30 @@ def summarise(history: History, limits: Limits = Limits(), closed: bool = False)
 
     *closed* says that clients waited for answers before they asked again.
     """
+    work, served = history_totals(history, limits)
+    in_flight, duration = concurrency(history), history.duration
     return {
-        **_counts(history),
-        **_throughput(history, limits),
+        **counts(served, duration),
+        **throughput(served, duration, limits),
+        "max_output_tokens_per_s": _busiest_second(history),
+        "max_concurrent_requests": int(in_flight.peak),
+        "mean_concurrent_requests": ratio(float(in_flight.integral(np.array([duration]))[0]), duration),
         **_latencies(history),
         **uncertainty(history),
-        **_cache(history),
-        **_batches(history),
-        **_utilisation(history),
-        **_energy(history),
-        **_clocks(history),
+        "extrapolated_share": ratio(work.extrapolated, work.gpu_seconds),
+        **cache(work, served),
+        **batches(work),
+        **utilisation(work, history.engines, duration),
+        **drawn(work, served, history.static_joules, duration),
+        **clocks(work),
         **saturation(history, closed),
     }
+
+
+def history_totals(history: History, limits: Limits) -> tuple[Work, Served]:
+    """What all steps and all requests of a run add up to."""
+    whole = np.ones(len(history.requests), dtype=bool)
+    return Work.of(history, np.ones(len(history.steps), dtype=bool)), Served.of(history, whole, good(history, limits))
 
 
 def spread(name: str, seconds: Floats) -> Summary:
@@ -56,7 +71,8 @@ def spread(name: str, seconds: Floats) -> Summary:
     keys = [f"{statistic}_{name}_ms" for statistic in (*centre, *(f"p{percent}" for percent in PERCENTILES))]
     if not len(seconds):
         return dict.fromkeys(keys)
-    values = [seconds.mean(), np.median(seconds), seconds.std(), *np.percentile(seconds, PERCENTILES)]
+    percentiles = np.percentile(seconds, PERCENTILES)
+    values = [seconds.mean(), percentiles[PERCENTILES.index(50)], seconds.std(), *percentiles]
     return dict(zip(keys, (float(1e3 * value) for value in values), strict=True))
 
 
@@ -70,39 +86,27 @@ def good(history: History, limits: Limits) -> Bools:
     return within
 
 
-def _counts(history: History) -> Summary:
-    requests = history.requests
-    done, prompts = requests.completed, _prompts(history)
+def counts(served: Served, duration: float) -> Summary:
+    """How many requests had which end, and their tokens."""
     return {
-        "duration": history.duration,
-        "completed": int(done.sum()),
-        "failed": int((~np.isnan(requests.rejected)).sum()),
-        "unfinished": int((~done & np.isnan(requests.rejected)).sum()),
-        "total_input_tokens": int(prompts[done].sum()),
-        "total_output_tokens": int(requests.output[done].sum()),
+        "duration": duration,
+        "completed": served.completed,
+        "failed": served.failed,
+        "unfinished": served.unfinished,
+        "total_input_tokens": served.prompts,
+        "total_output_tokens": served.outputs,
     }
 
 
-def _prompts(history: History) -> Floats:
-    return floats(history.requests.requests, "prompt")
-
-
-def _throughput(history: History, limits: Limits) -> Summary:
-    requests, duration = history.requests, history.duration
-    done = requests.completed
-    output = int(requests.output[done].sum())
-    met = int(good(history, limits).sum()) if limits else None
-    ended = int((done | ~np.isnan(requests.rejected)).sum())
-    in_flight = concurrency(history)
+def throughput(served: Served, duration: float, limits: Limits) -> Summary:
+    """Requests and tokens per second."""
+    ended = served.completed + served.failed
     return {
-        "request_throughput": ratio(int(done.sum()), duration),
-        "request_goodput": None if met is None else ratio(met, duration),
-        "slo_attainment": None if met is None else ratio(met, ended),
-        "output_throughput": ratio(output, duration),
-        "total_token_throughput": ratio(float(_prompts(history)[done].sum()) + output, duration),
-        "max_output_tokens_per_s": _busiest_second(history),
-        "max_concurrent_requests": int(in_flight.peak),
-        "mean_concurrent_requests": ratio(float(in_flight.integral(np.array([duration]))[0]), duration),
+        "request_throughput": ratio(served.completed, duration),
+        "request_goodput": ratio(served.met, duration) if limits else None,
+        "slo_attainment": ratio(served.met, ended) if limits else None,
+        "output_throughput": ratio(served.outputs, duration),
+        "total_token_throughput": ratio(served.prompts + served.outputs, duration),
     }
 
 
@@ -112,8 +116,7 @@ def _busiest_second(history: History) -> float:
     if not requests.completed.any():
         return 0.0
     begin = requests.arrival[requests.completed].min()
-    buckets = (requests.tokens_of(requests.completed) - begin).astype(np.int64)
-    return float(np.bincount(buckets).max(initial=0))
+    return float(requests.per_second(requests.completed, begin).max(initial=0))
 
 
 def _latencies(history: History) -> Summary:
@@ -127,67 +130,59 @@ def _latencies(history: History) -> Summary:
     }
 
 
-def _cache(history: History) -> Summary:
-    requests, steps = history.requests, history.steps
-    again = requests.readmitted
-    weights = steps.end - steps.start
+def cache(work: Work, served: Served) -> Summary:
+    """How full the caches were, and what they saved and cost."""
     return {
-        "prefix_cache_hit_rate": ratio(float(np.nansum(requests.cached)), float(np.nansum(requests.known))),
-        "preemptions": len(requests.preempted),
-        "recomputed_tokens": int(sum(event.known - event.cached for event in again)),
-        "kv_cache_usage_mean": ratio(float(steps.kv_usage @ weights), float(weights.sum())),
-        "kv_cache_usage_peak": float(steps.kv_usage.max()) if len(steps) else None,
+        "prefix_cache_hit_rate": ratio(served.found, served.looked_up),
+        "preemptions": served.preemptions,
+        "recomputed_tokens": served.recomputed,
+        "kv_cache_usage_mean": ratio(work.kv_seconds, work.seconds),
+        "kv_cache_usage_peak": work.kv_peak if work.steps else None,
     }
 
 
-def _batches(history: History) -> Summary:
-    steps = history.steps
-    count = len(steps)
+def batches(work: Work) -> Summary:
+    """How many steps there were, and how large."""
     return {
-        "steps": count,
-        "mean_step_ms": ratio(1e3 * float((steps.end - steps.start).sum()), count),
-        "mean_batch_tokens": ratio(int(steps.tokens.sum()), count),
-        "mean_batch_sequences": ratio(int((steps.decodes + steps.prefills).sum()), count),
+        "steps": work.steps,
+        "mean_step_ms": ratio(1e3 * work.seconds, work.steps),
+        "mean_batch_tokens": ratio(work.tokens, work.steps),
+        "mean_batch_sequences": ratio(work.sequences, work.steps),
     }
 
 
-def _utilisation(history: History) -> Summary:
+def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> Summary:
     """Work done over the work the GPUs could have done at their peaks, in the whole run and while busy."""
-    steps, engines = history.steps, history.engines
     gpus = floats(engines, "ranks") * floats(engines, "stages")
-    summary: Summary = {"gpus": history.gpus}
-    for name, work, peak in (("mfu", steps.flops, "peak_flops"), ("mbu", steps.bytes, "peak_bandwidth")):
-        possible = float(floats(engines, peak) @ gpus) * history.duration
-        while_busy = float(steps.gpu_seconds @ steps.per_engine(peak))
-        summary[name] = ratio(float(work.sum()), possible)
-        summary[f"busy_{name}"] = ratio(float(work.sum()), while_busy)
-    available = history.gpus * history.duration
-    summary["gpu_busy_share"] = ratio(history.busy_gpu_seconds, available)
-    summary["host_share"] = ratio(history.host_gpu_seconds, available)
-    return summary
-
-
-def _clocks(history: History) -> Summary:
-    """How fast the SMs ran while they worked, and for how much of that time below the boost clock."""
-    steps = history.steps
-    seconds, clocks = steps.lane_seconds * steps.lane_ranks, steps.lane_clocks
-    known = ~np.isnan(clocks)
-    slowed = float(seconds[known & (floats(steps.lane_paces, "energy") < 1.0)].sum())
+    available = float(gpus.sum()) * duration
     return {
-        "mean_sm_clock_mhz": ratio(1e-6 * float(seconds[known] @ clocks[known]), float(seconds[known].sum())),
-        "throttled_share": ratio(slowed, float(seconds[known].sum())),
+        "gpus": int(gpus.sum()),
+        "mfu": ratio(work.flops, float(floats(engines, "peak_flops") @ gpus) * duration),
+        "busy_mfu": ratio(work.flops, work.flops_possible),
+        "mbu": ratio(work.bytes, float(floats(engines, "peak_bandwidth") @ gpus) * duration),
+        "busy_mbu": ratio(work.bytes, work.bytes_possible),
+        "gpu_busy_share": ratio(work.gpu_seconds, available),
+        "host_share": ratio(work.host_seconds, available),
     }
 
 
-def _energy(history: History) -> Summary:
-    static, dynamic = history.static_joules, float(history.steps.joules.sum())
-    tokens, total = int(history.requests.output.sum()), static + dynamic
+def clocks(work: Work) -> Summary:
+    """How fast the SMs ran while they worked, and for how much of that time below the boost clock."""
+    return {
+        "mean_sm_clock_mhz": ratio(1e-6 * work.cycles, work.known),
+        "throttled_share": ratio(work.slowed, work.known),
+    }
+
+
+def drawn(work: Work, served: Served, static: float, duration: float) -> Summary:
+    """The energy of a run that drew *static* joules in any case."""
+    tokens, total = served.generated, static + work.joules
     return {
         "generated_tokens": tokens,
         "energy_joules": total,
         "static_energy_joules": static,
-        "dynamic_energy_joules": dynamic,
-        "average_watts": ratio(total, history.duration),
+        "dynamic_energy_joules": work.joules,
+        "average_watts": ratio(total, duration),
         "joules_per_output_token": ratio(total, tokens),
         "tokens_per_joule": ratio(tokens, total),
     }

@@ -1,14 +1,15 @@
 """Which spans ran how often, counted without unfolding a single step."""
 
-from collections.abc import Callable, Hashable
-from itertools import chain
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen
 
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
-from ksim.results.arrays import Bools, Floats, Ints, codes, floats, sums
+from ksim.flow.spans import Kind, Spans
+from ksim.flow.timeline import Lap, Span
+from ksim.results.arrays import Bools, Floats, Ints, codes, sums
+from ksim.results.lane_columns import LaneColumns
 from ksim.results.steps import Steps
 
 
@@ -21,36 +22,34 @@ class Occurrences:
     `place` the shape; the fills stand once per lane, with `place` the lane.
     """
 
-    spans: list[Span]
+    spans: Spans
     repeats: Ints
     place: Ints
     shared: Bools = field(repr=False)
     shape_of: Ints = field(repr=False)
-    paces: list[Pace] = field(repr=False)
+    lanes: LaneColumns = field(repr=False)
     _columns: dict[str, Floats] = field(factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, steps: Steps) -> "Occurrences":
         lanes = steps.lanes
-        shape_of, examples = _shapes(lanes)
+        shape_of, examples = _shapes(lanes.laps)
         places, spans, repeats = _laps(examples)
-        fill_lanes, fills, fill_repeats = _fills(lanes, shape_of, examples)
+        fill_lanes, fill_repeats, fills = lanes.fills()
         return cls(
-            spans + fills,
+            Spans.joined([Spans.of(spans), fills]),
             np.concatenate([repeats, fill_repeats]),
             np.concatenate([places, fill_lanes]),
             np.arange(len(spans) + len(fills)) < len(spans),
             shape_of,
-            steps.lane_paces,
+            lanes,
         )
 
     def counts(self, weights: Floats | Ints) -> Floats:
         """How often each span ran, every lane counted as often as its weight says."""
         shapes = sums(self.shape_of, weights, int(self.shape_of.max(initial=-1)) + 1)
-        counts = self.repeats.astype(np.float64)
-        counts[self.shared] *= shapes[self.place[self.shared]]
-        counts[~self.shared] *= weights[self.place[~self.shared]]
-        return counts
+        own = np.count_nonzero(self.shared)  # those of laps stand first
+        return np.asarray(self.repeats * np.concatenate([shapes[self.place[:own]], weights[self.place[own:]]]))
 
     def by_lane(self, groups: Ints, amounts: Floats, width: int) -> Floats:
         """The sum of *amounts* over the spans of each lane, apart for each of *width* groups: (lanes, width)."""
@@ -66,7 +65,7 @@ class Occurrences:
 
         *name* may be `low` or `high`, for the ends of its interval.
         """
-        slowed = self.counts(weights * (floats(self.paces, "time") - 1.0)) * self.column("clocked")
+        slowed = self.counts(weights * (self.lanes.pace("time") - 1.0)) * self.column("clocked")
         return (self.counts(weights) + slowed) * self.column(name)
 
     def drawn(self, weights: Floats | Ints) -> Floats:
@@ -77,7 +76,7 @@ class Occurrences:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
         seconds = self.column("seconds")
         slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
-        return self.by_lane(groups, seconds, width) + (floats(self.paces, "time") - 1.0)[:, None] * slowed
+        return self.by_lane(groups, seconds, width) + (self.lanes.pace("time") - 1.0)[:, None] * slowed
 
     def joules_by_lane(self, groups: Ints, width: int) -> Floats:
         """What the spans of each lane drew on one rank, apart for each of *width* groups: (lanes, width)."""
@@ -85,27 +84,40 @@ class Occurrences:
 
     def _draws(self) -> list[tuple[Floats, Floats]]:
         """What joules are made of, as in `Timeline.drawn`: factors of lanes and amounts of spans, to be multiplied and
-        added up."""
-        time, energy, power = (floats(self.paces, name) for name in ("time", "energy", "power"))
+        added up.  At the boost clock, that is the first of them alone."""
+        time, energy, power = (self.lanes.pace(name) for name in ("time", "energy", "power"))
         busy = self.column("busy_joules")
-        return [(np.ones_like(time), self.column("joules")), (energy - 1.0, self.column("core_joules")),
-                (power - 1.0, busy), (power * (time - 1.0), busy * self.column("clocked"))]
+        paced = [(energy - 1.0, self.column("core_joules")), (power - 1.0, busy),
+                 (power * (time - 1.0), busy * self.column("clocked"))]
+        return [(np.ones_like(time), self.column("joules")), *(pair for pair in paced if pair[0].any())]
 
     def column(self, name: str) -> Floats:
-        """Attribute *name* of each span."""
+        """That number of each span; `clocked` and `lasts` too."""
         if name not in self._columns:
-            self._columns[name] = floats(self.spans, name)
+            self._columns[name] = self._derived(name)
         return self._columns[name]
 
-    def groups(self, key: Callable[[Span], Hashable]) -> tuple[Ints, list[Any]]:
-        """Number the spans by what *key* makes of them: (the number of each span, the distinct keys)."""
-        return codes(map(key, self.spans))
+    def _derived(self, name: str) -> Floats:
+        if name == "clocked":
+            return np.asarray(self.of_kinds(lambda kind: kind.clocked), np.float64)
+        if name == "lasts":
+            return self.spans.seconds + self.spans.hidden
+        return np.asarray(getattr(self.spans, name))
+
+    def of_kinds(self, value: Callable[[Kind], Any]) -> Any:
+        """What *value* makes of the kind of each span."""
+        return np.array([value(kind) for kind in self.spans.kinds])[self.spans.kind]
+
+    def groups(self, key: Callable[[Kind], Hashable]) -> tuple[Ints, list[Any]]:
+        """Number the spans by what *key* makes of their kinds: (the number of each span, the distinct keys)."""
+        numbers, keys = codes(map(key, self.spans.kinds))
+        return numbers[self.spans.kind], keys
 
 
-def _shapes(lanes: list[Timeline]) -> tuple[Ints, list[tuple[Lap, ...]]]:
+def _shapes(laps: Sequence[tuple[Lap, ...]]) -> tuple[Ints, list[tuple[Lap, ...]]]:
     """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
-    numbers, distinct = codes(id(lane.laps) for lane in lanes)
-    by_id = {id(lane.laps): lane.laps for lane in lanes}
+    numbers, distinct = codes(map(id, laps))
+    by_id = dict(zip(map(id, laps), laps, strict=True))
     return numbers, [by_id[key] for key in distinct]
 
 
@@ -116,26 +128,6 @@ def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
         for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if not isinstance(span, int)
     ]
     return _integers(row[0] for row in found), [row[1] for row in found], _integers(row[2] for row in found)
-
-
-def _fills(lanes: list[Timeline], shape_of: Ints, examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
-    """The spans each lane has to itself: (their lane, the spans, how often each runs)."""
-    holes = [_holes(laps) for laps in examples]
-    fills = [lane.fills for lane in lanes]
-    repeats = _integers(chain.from_iterable(
-        (holes[shape].get(hole, 0) for hole in range(len(own)))
-        for shape, own in zip(shape_of.tolist(), fills, strict=True)))
-    return np.repeat(np.arange(len(lanes)), [len(own) for own in fills]), list(chain.from_iterable(fills)), repeats
-
-
-def _holes(laps: tuple[Lap, ...]) -> dict[int, int]:
-    """How often each fill runs."""
-    repeats: dict[int, int] = {}
-    for lap in laps:
-        for span in lap.spans:
-            if isinstance(span, int):
-                repeats[span] = repeats.get(span, 0) + lap.repeat
-    return repeats
 
 
 def _integers(values: Any) -> Ints:

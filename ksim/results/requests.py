@@ -1,18 +1,42 @@
 """The requests of a run as arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, frozen
 
 from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
+from ksim.flow.log import Columns
 from ksim.flow.request import Request
-from ksim.results.arrays import Bools, Floats, Ints, each, floats, ints, offsets, shares
+from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shares, sums
 from ksim.results.steps import Steps
 
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
+
+
+@frozen(eq=False)
+class Runs:
+    """Tokens of the request at `row`, one from each of the steps `first`, `first` + `every`, ..., `last`: columns."""
+
+    row: Ints
+    first: Ints
+    last: Ints
+    every: Ints
+
+    @property
+    def counts(self) -> Ints:
+        """How many tokens each run has."""
+        return (self.last - self.first) // self.every + 1
+
+    def place(self, row: Ints, step: Ints) -> Ints:
+        """Where among all tokens, run by run, those begin that the requests at *row* got from *step* on."""
+        scale = 1 + int(max(self.last.max(initial=0), step.max(initial=0)))
+        run = np.searchsorted(self.row * scale + self.first, row * scale + step) - 1
+        counts, first = np.append(self.counts, 0), offsets(self.counts)
+        own = np.append(self.row, -1)[run] == row
+        passed = -((np.append(self.first, 0)[run] - step) // np.append(self.every, 1)[run])
+        return first[run + 1] - np.where(own, np.maximum(counts[run] - passed, 0), 0)
 
 
 @define(eq=False, slots=False)
@@ -24,14 +48,15 @@ class Requests:
     the steps that they came from.
     """
 
-    events: dict[type[Event], list[Any]]
+    events: Mapping[type[Event], Columns]
     steps: Steps
 
     def __attrs_post_init__(self) -> None:
-        arrived: list[Arrived] = self.events[Arrived]
-        self.requests: list[Request] = [event.request for event in arrived]
-        self.row = {request.id: row for row, request in enumerate(self.requests)}
-        self.arrival = floats(arrived, "time")
+        arrived = self.events[Arrived]
+        self.requests: list[Request] = arrived["request"].tolist()
+        self.ids = ints(self.requests, "id")
+        self._order = np.argsort(self.ids, kind="stable")
+        self.arrival: Floats = arrived["time"]
         self.output, self.token_steps = self._tokens()
         self.tokens: Floats = self.steps.time[self.token_steps]
         self.first: Ints = offsets(self.output)
@@ -39,59 +64,69 @@ class Requests:
     def __len__(self) -> int:
         return len(self.requests)
 
-    def rows(self, events: Sequence[Any]) -> Ints:
-        """The row of each event's request."""
-        return each(events, lambda event: self.row[event.request_id])
-
-    def _tokens(self) -> tuple[Ints, Ints]:
-        """How many tokens each request got, and from which steps: stretches of them, put in the order of the rows."""
-        runs: list[Emitted] = self.events[Emitted]
-        begin = self.steps.first[:-1][self.steps.places(runs)]
-        rows, every = self.rows(runs), ints(runs, "every")
-        first, last = begin + ints(runs, "first"), begin + ints(runs, "last")
-        counts = np.bincount(rows, weights=(last - first) // every + 1, minlength=len(self)).astype(np.int64)
-        stretches = np.stack([first, last + 1, every], axis=1)[np.argsort(rows, kind="stable")]
-        numbers = np.arange(len(self.steps))
-        return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches.tolist())])
-
-    def _once(self, events: Sequence[Any], values: Floats) -> Floats:
-        """The value of each request's first event, nan where it has none."""
-        column = np.full(len(self), np.nan)
-        rows, earliest = np.unique(self.rows(events), return_index=True)
-        column[rows] = values[earliest]
-        return column
+    def rows(self, ids: Ints) -> Ints:
+        """The rows of the requests with these ids."""
+        return self._order[np.searchsorted(self.ids, ids, sorter=self._order)] if len(ids) else np.zeros(0, np.int64)
 
     @cached_property
-    def _admissions(self) -> list[Admitted]:
-        return [event for event in self.events[Admitted] if not event.again]
+    def prompt(self) -> Ints:
+        """How many tokens each prompt has."""
+        return ints(self.requests, "prompt")
+
+    def _tokens(self) -> tuple[Ints, Places]:
+        """How many tokens each request got, and from which steps."""
+        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)  # there are a great many
+        counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
+        stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
+        return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs of tokens, request by request."""
+        events = self.events[Emitted]
+        first, last = (self.steps.row(events["engine"], events[name]) for name in ("first", "last"))
+        columns = (self.rows(events["request_id"]), first, last, events["every"])
+        order = np.argsort(columns[0], kind="stable")
+        return Runs(*(column[order] for column in columns))
+
+    def _once(self, events: Columns, values: str = "time") -> Floats:
+        """The value of each request's first event, nan where it has none."""
+        column = np.full(len(self), np.nan)
+        column[self.rows(events["request_id"])[::-1]] = events[values][::-1]
+        return column
+
+    def _admissions(self, again: bool) -> Columns:
+        events = self.events[Admitted]
+        return {name: column[events["again"] == again] for name, column in events.items()}
 
     @cached_property
     def admitted(self) -> Floats:
         """When each request was admitted for the first time."""
-        return self._once(self._admissions, floats(self._admissions, "time"))
+        return self._once(self._admissions(False))
 
     @cached_property
     def known(self) -> Floats:
         """How many tokens the cache was searched for at the first admission."""
-        return self._once(self._admissions, floats(self._admissions, "known"))
+        return self._once(self._admissions(False), "known")
 
     @cached_property
     def cached(self) -> Floats:
         """How many of them were found."""
-        return self._once(self._admissions, floats(self._admissions, "cached"))
+        return self._once(self._admissions(False), "cached")
 
     @cached_property
     def finished(self) -> Floats:
-        return self._once(self.events[Finished], floats(self.events[Finished], "time"))
+        return self._once(self.events[Finished])
 
     @cached_property
     def rejected(self) -> Floats:
-        return self._once(self.events[Rejected], floats(self.events[Rejected], "time"))
+        return self._once(self.events[Rejected])
 
     @cached_property
     def reasons(self) -> dict[int, str]:
         """Why the rejected rows were."""
-        return {self.row[event.request_id]: event.reason for event in self.events[Rejected]}
+        refused = self.events[Rejected]
+        return dict(zip(self.rows(refused["request_id"]).tolist(), refused["reason"].tolist(), strict=True))
 
     @cached_property
     def completed(self) -> Bools:
@@ -107,46 +142,47 @@ class Requests:
         """The place in `Steps.engines` of the engine that each request came to last; -1 for none."""
         column = np.full(len(self), -1)
         for kind in (Routed, Admitted):
-            column[self.rows(self.events[kind])] = self.steps.places(self.events[kind])
+            events = self.events[kind]
+            column[self.rows(events["request_id"])] = self.steps.places(events["engine"])
         return column
 
     @cached_property
     def reached(self) -> Floats:
         """When each request was routed to an engine, or arrived where no router is."""
-        routed = self._once(self.events[Routed], floats(self.events[Routed], "time"))
+        routed = self._once(self.events[Routed])
         return np.where(np.isnan(routed), self.arrival, routed)
 
     @cached_property
     def received(self) -> Floats:
         """When each request had come through the front end to its engine, or was routed where no front end is."""
-        through = self._once(self.events[Received], floats(self.events[Received], "time"))
+        through = self._once(self.events[Received])
         return np.where(np.isnan(through), self.reached, through)
 
     @cached_property
-    def preempted(self) -> list[Preempted]:
+    def preempted(self) -> Columns:
+        """The preemptions."""
         return self.events[Preempted]
 
     @cached_property
-    def readmitted(self) -> list[Admitted]:
+    def readmitted(self) -> Columns:
         """The admissions after a preemption."""
-        return [event for event in self.events[Admitted] if event.again]
+        return self._admissions(True)
 
     @cached_property
     def preemptions(self) -> Ints:
         """How often each request was preempted."""
-        return np.bincount(self.rows(self.preempted), minlength=len(self))
+        return np.bincount(self.rows(self.preempted["request_id"]), minlength=len(self))
 
     @cached_property
     def displaced(self) -> Bools:
         """Which requests never ran again after a preemption: their last token was on its way, or the run ended."""
-        return self.preemptions > np.bincount(self.rows(self.readmitted), minlength=len(self))
+        return self.preemptions > np.bincount(self.rows(self.readmitted["request_id"]), minlength=len(self))
 
     @cached_property
     def last_step(self) -> Ints:
         """The row of the step that ended each request's last token so far; -1 for none."""
-        runs: list[Emitted] = self.events[Emitted]
         column = np.full(len(self), -1)
-        column[self.rows(runs)] = self.steps.first[:-1][self.steps.places(runs)] + ints(runs, "last")
+        column[self.runs.row] = self.runs.last
         return column
 
     @cached_property
@@ -190,19 +226,19 @@ class Requests:
     @cached_property
     def gaps(self) -> Floats:
         """Seconds between one token and the next, request by request as in `tokens`."""
-        inside = np.ones(max(len(self.tokens) - 1, 0), dtype=bool)
         ends = self.first[1:][self.output > 0] - 1
-        inside[ends[:-1]] = False
-        gaps = self.tokens[1:] - self.tokens[:-1]
-        return np.compress(inside, gaps)
+        return np.delete(np.diff(self.tokens), ends[:-1])
 
-    def tokens_of(self, mask: Bools) -> Floats:
-        """The token times of the requests in *mask*."""
-        return self.tokens[np.repeat(mask, self.output)]
+    def per_second(self, mask: Bools, begin: float) -> Ints:
+        """How many tokens the requests in *mask* got in each second from *begin* on, before which they got none."""
+        steps = self.token_steps if mask.all() else self.token_steps[np.repeat(mask, self.output)]
+        counts = np.bincount(steps, minlength=len(self.steps))
+        some = counts > 0
+        return sums((self.steps.time[some] - begin).astype(np.int64), counts[some], 0).astype(np.int64)
 
     def gaps_of(self, mask: Bools) -> Floats:
         """The gaps between the tokens of the requests in *mask*."""
-        return self.gaps[np.repeat(mask, self.gap_counts)]
+        return self.gaps if mask.all() else self.gaps[np.repeat(mask, self.gap_counts)]
 
     @cached_property
     def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:

@@ -11,11 +11,12 @@ from attrs import define, field
 from pyarrow import csv, parquet
 from rich.console import Console, RenderableType
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.foundation import collector
 from ksim.results import run_directory
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
+from ksim.results.attribution.shares import Shares
 from ksim.results.console import vllm_block
 from ksim.results.energy import energy
 from ksim.results.footprint import Rates, footprint
@@ -53,13 +54,8 @@ class Result:
     @cached_property
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md says what each means."""
-        targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit for name, limit in self._targets()}
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
-        measured |= {**energy(self.energy), **footprint(measured, self.rates)}
-        assert not self.labels.keys() & (targets.keys() | measured.keys()), "a label must not hide a measurement"
-        # JSON has no infinity; vLLM writes an unlimited request rate as this word.
-        labels = {name: "inf" if label == math.inf else label for name, label in self.labels.items()}
-        return {**labels, **targets, **measured}
+        return judged({**measured, **energy(self.energy)}, self.labels, self.limits, self.rates)
 
     @cached_property
     def requests(self) -> pa.Table:
@@ -79,12 +75,17 @@ class Result:
     @cached_property
     def attribution(self) -> pa.Table:
         """Where the time of each completed request went: one row per request."""
-        return attribution_table(self.history, self.occurrences)
+        return attribution_table(self.shares)
 
     @cached_property
     def energy(self) -> Energy:
         """Whose the run's joules are."""
-        return Energy(self.history, self.occurrences)
+        return Energy(self.shares)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Whose the steps' GPU seconds are."""
+        return Shares(self.history, self.occurrences)
 
     @cached_property
     def insights(self) -> list[Insight]:
@@ -100,9 +101,6 @@ class Result:
     def occurrences(self) -> Occurrences:
         """Which kernels ran how often."""
         return Occurrences.of(self.history.steps)
-
-    def _targets(self) -> list[tuple[str, float | None]]:
-        return [(name, getattr(self.limits, name)) for name in ("ttft", "tpot", "e2el")]
 
     def __rich__(self) -> RenderableType:
         return report(self.summary, self.kernels, self.insights, self.labels)
@@ -156,3 +154,14 @@ class Result:
             # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
         csv.write_csv(self.kernels, directory / "kernels.csv")
+
+
+def judged(measured: Summary, labels: Mapping[str, Label], limits: Limits, rates: Rates) -> Summary:
+    """The summary of a run: what it was, what it aimed at, what was *measured*, and what that emits and costs."""
+    targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
+               for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
+    whole = {**measured, **footprint(measured, rates)}
+    assert not labels.keys() & (targets.keys() | whole.keys()), "a label must not hide a measurement"
+    # JSON has no infinity; vLLM writes an unlimited request rate as this word.
+    shown = {name: "inf" if label == math.inf else label for name, label in labels.items()}
+    return {**shown, **targets, **whole}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Floats, floats
+from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.series import Series, waiting
 
@@ -25,6 +25,7 @@ _SPREAD = 0.01
 _FEWEST, _PARTS, _STUDENT = 20, 10, 1.833
 
 _RATES = ("sustainable_request_rate", "sustainable_request_rate_low", "sustainable_request_rate_high")
+KEYS = ("waiting_at_last_arrival", "waiting_tokens_at_last_arrival", "saturated", *_RATES)
 
 
 def saturation(history: History, closed: bool = False) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def saturation(history: History, closed: bool = False) -> dict[str, Any]:
     if not len(arrivals):
         return found
     queue = waiting(history)
-    waits, tokens = queue.at(arrivals), waiting(history, floats(history.requests.requests, "prompt")).at(arrivals)
+    waits, tokens = queue.at(arrivals), waiting(history, history.requests.prompt.astype(np.float64)).at(arrivals)
     found |= {"waiting_at_last_arrival": int(waits[-1]), "waiting_tokens_at_last_arrival": int(tokens[-1])}
     spread_out = arrivals[-1] - arrivals[0] > _SPREAD * history.duration
     full = _SHORTEST * float(history.steps.tokens.max(initial=1))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Floats, floats
+from ksim.results.arrays import Floats
 from ksim.results.history import History
 
 
@@ -63,11 +63,11 @@ def waiting(history: History, amounts: Floats | None = None) -> Series:
     """Requests that arrived and have not run yet, or lost their cache and wait to run again; or what they add up to,
     where each of all requests counts for one of *amounts*."""
     requests, each = history.requests, np.ones(len(history.requests)) if amounts is None else amounts
-    ups = [requests.arrival, floats(requests.preempted, "time")]
-    downs = [np.fmin(requests.admitted, requests.rejected), floats(requests.readmitted, "time"),
+    ups = [requests.arrival, requests.preempted["time"]]
+    downs = [np.fmin(requests.admitted, requests.rejected), requests.readmitted["time"],
              requests.finished[requests.displaced]]
-    changes = [each, each[requests.rows(requests.preempted)],
-               -each, -each[requests.rows(requests.readmitted)], -each[requests.displaced]]
+    changes = [each, each[requests.rows(requests.preempted["request_id"])],
+               -each, -each[requests.rows(requests.readmitted["request_id"])], -each[requests.displaced]]
     return Series.of_changes(np.concatenate(ups + downs), np.concatenate(changes))
 
 
@@ -75,8 +75,8 @@ def running(history: History) -> Series:
     """Admitted requests that hold a place in a batch."""
     requests = history.requests
     held = ~np.isnan(requests.admitted) & ~requests.displaced
-    ups = [requests.admitted, floats(requests.readmitted, "time")]
-    return _ups_and_downs(ups, [requests.finished[held], floats(requests.preempted, "time")])
+    ups = [requests.admitted, requests.readmitted["time"]]
+    return _ups_and_downs(ups, [requests.finished[held], requests.preempted["time"]])
 
 
 def kv_usage(history: History) -> Series:

@@ -1,15 +1,16 @@
 """The steps of a run as arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, field
 
-from ksim.flow.events import EngineBuilt, Stepped
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.events import EngineBuilt
+from ksim.flow.makeup import Makeup
+from ksim.flow.stretch import Stretch
 from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
+from ksim.results.lane_columns import LaneColumns
 
 
 @define(eq=False, slots=False)
@@ -19,84 +20,92 @@ class Steps:
     Times are in seconds from the start of the run; `flops`, `bytes` and dynamic
     `joules` are those of all GPUs of the engine.  A *lane* is one step on one
     pipeline stage, true of all the stage's ranks: rows of steps with several
-    stages have several lanes.
+    stages have several lanes, one after another.  `before` says by when earlier steps
+    of an engine had ended, where those of the log are not its first.
     """
 
     engines: Sequence[EngineBuilt]
-    events: list[Stepped]
+    stretches: Sequence[Stretch]
+    before: Mapping[int, float] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.engine = self.places(self.events)
+        lengths, stages = each(self.stretches, len), each(self.stretches, lambda stretch: len(stretch.lanes))
+        self.engine = np.repeat(self.places(ints(self.stretches, "engine")), lengths)
         self.first: Ints = offsets(np.bincount(self.engine, minlength=len(self.engines)))
-        self.start, self.end = floats(self.events, "start"), floats(self.events, "end")
-        self.time = floats(self.events, "time")
-        self.lanes: list[Timeline] = [lane for step in self.events for lane in step.timelines]
-        self.lane_step: Ints = np.repeat(np.arange(len(self)), each(self.events, lambda step: len(step.timelines)))
+        self.index = np.arange(len(self)) - np.repeat(offsets(lengths)[:-1] - ints(self.stretches, "first"), lengths)
+        self.stages: Ints = np.repeat(stages, lengths)
+        self.lane_step: Ints = np.repeat(np.arange(len(self)), self.stages)
+        self.start, self.end, self.time = self._floats("start"), self._floats("end"), self._floats("time")
 
     def __len__(self) -> int:
-        return len(self.events)
+        return len(self.engine)
 
-    def places(self, events: Sequence[Any]) -> Ints:
-        """Where in `engines` the engine of each event stands."""
-        return np.searchsorted(ints(self.engines, "engine"), ints(events, "engine"))
+    def places(self, engines: Ints) -> Ints:
+        """Where in `engines` the engines with these numbers stand."""
+        return np.searchsorted(ints(self.engines, "engine"), engines)
 
     def rows(self, engine: int) -> slice:
         """Which rows the engine at this place in `engines` has."""
         return slice(int(self.first[engine]), int(self.first[engine + 1]))
 
+    def row(self, engines: Ints, indices: Ints) -> Ints:
+        """The rows of the steps with these indices, of the engines with these numbers."""
+        first = self.first[:-1]
+        begin = first - np.append(self.index, 0)[first] * (np.diff(self.first) > 0)
+        return np.asarray(begin[self.places(engines)] + indices)
+
     def per_engine(self, name: str) -> Floats:
         """Attribute *name* of each step's engine."""
         return floats(self.engines, name)[self.engine]
 
-    @cached_property
-    def gpus(self) -> Ints:
-        """How many GPUs each step runs on."""
-        return each(self.engines, lambda built: built.ranks * built.stages)[self.engine]
+    def _floats(self, name: str) -> Floats:
+        return np.concatenate([np.zeros(0), *(getattr(stretch, name) for stretch in self.stretches)])
 
-    @cached_property
-    def lane_ranks(self) -> Ints:
-        """How many GPUs do what each lane says."""
-        return ints(self.engines, "ranks")[self.engine][self.lane_step]
-
-    @cached_property
-    def lane_clocks(self) -> Floats:
-        """The SM clock of each lane in Hz, nan where nothing is known of it."""
-        return floats(self.lane_paces, "clock")
-
-    @cached_property
-    def lane_paces(self) -> list[Pace]:
-        """How the GPUs of each lane did."""
-        return [pace for step in self.events for pace in step.paces or [AT_BOOST] * len(step.timelines)]
-
-    @cached_property
-    def lane_seconds(self) -> Floats:
-        return floats(self.lanes, "seconds") + (floats(self.lane_paces, "time") - 1.0) * floats(self.lanes, "clocked")
+    def _ints(self, name: str) -> Ints:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(stretch, name) for stretch in self.stretches)])
 
     @cached_property
     def scheduled(self) -> Floats:
-        return floats(self.events, "scheduled")
+        return self._floats("scheduled")
+
+    @cached_property
+    def prepared(self) -> Floats:
+        return self._floats("prepared")
 
     @cached_property
     def taken(self) -> Floats:
-        return floats(self.events, "taken")
+        return self._floats("taken")
 
     @cached_property
-    def tokens(self) -> Ints:
-        return ints(self.events, "batch.tokens")
+    def waiting(self) -> Ints:
+        return self._ints("waiting")
 
     @cached_property
-    def decodes(self) -> Ints:
-        """Sequences with one new token."""
-        return each(self.events, lambda step: len(step.batch.contexts))
-
-    @cached_property
-    def prefills(self) -> Ints:
-        """Sequences with several new tokens."""
-        return each(self.events, lambda step: len(step.batch.chunks))
+    def running(self) -> Ints:
+        return self._ints("running")
 
     @cached_property
     def blocks(self) -> Ints:
-        return ints(self.events, "blocks")
+        return self._ints("blocks")
+
+    @cached_property
+    def makeup(self) -> Makeup:
+        """What the batches are made of."""
+        return Makeup.joined([stretch.makeup() for stretch in self.stretches])
+
+    @property
+    def tokens(self) -> Ints:
+        return self.makeup.tokens
+
+    @property
+    def decodes(self) -> Ints:
+        """Sequences with one new token."""
+        return self.makeup.decodes
+
+    @property
+    def prefills(self) -> Ints:
+        """Sequences with several new tokens."""
+        return self.makeup.prefills
 
     @cached_property
     def kv_usage(self) -> Floats:
@@ -109,7 +118,7 @@ class Steps:
         ended = np.zeros(len(self))
         for place in range(len(self.engines)):
             ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
-        return ended
+        return np.maximum(ended, self._before[self.engine])
 
     @cached_property
     def ahead(self) -> Floats:
@@ -117,8 +126,12 @@ class Steps:
         ahead = np.zeros(len(self))
         for place in range(len(self.engines)):
             rows = self.rows(place)
-            ahead[rows] = np.concatenate([np.zeros(1), self.ended[rows]])[:-1]
+            ahead[rows] = np.concatenate([self._before[place: place + 1], self.ended[rows]])[:-1]
         return ahead
+
+    @cached_property
+    def _before(self) -> Floats:
+        return np.array([self.before.get(built.engine, 0.0) for built in self.engines])
 
     @cached_property
     def begun(self) -> Floats:
@@ -126,9 +139,33 @@ class Steps:
         return np.minimum(np.maximum(self.start, self.ahead), self.ended)
 
     @cached_property
+    def static(self) -> Floats:
+        """The static joules of all GPUs of each step, from the end of the one ahead of it or its own start."""
+        return (self.ended - self.begun) * self.per_engine("static_watts") * self.gpus
+
+    @cached_property
+    def gpus(self) -> Ints:
+        """How many GPUs each step runs on."""
+        return each(self.engines, lambda built: built.ranks * built.stages)[self.engine]
+
+    @cached_property
+    def lane_ranks(self) -> Ints:
+        """How many GPUs do what each lane says."""
+        return ints(self.engines, "ranks")[self.engine][self.lane_step]
+
+    @cached_property
+    def lanes(self) -> LaneColumns:
+        """What the timelines and the paces say."""
+        return LaneColumns(self.stretches)
+
+    @cached_property
+    def lane_seconds(self) -> Floats:
+        return self.lanes.total("seconds") + (self.lanes.pace("time") - 1.0) * self.lanes.total("clocked")
+
+    @cached_property
     def gpu_seconds(self) -> Floats:
         """How long GPUs work on each step, added up over its GPUs."""
-        return sums(self.lane_step, self.lane_seconds * self.lane_ranks, len(self))
+        return self.added(self.lane_seconds * self.lane_ranks)
 
     @cached_property
     def launch_waits(self) -> Floats:
@@ -139,20 +176,23 @@ class Steps:
     @cached_property
     def stage_seconds(self) -> Floats:
         """How long one rank of each stage works on each step, added up over the stages."""
-        return sums(self.lane_step, self.lane_seconds, len(self))
+        return self.added(self.lane_seconds)
 
     @cached_property
     def flops(self) -> Floats:
-        return sums(self.lane_step, floats(self.lanes, "flops") * self.lane_ranks, len(self))
+        return self.added(self.lanes.total("flops") * self.lane_ranks)
 
     @cached_property
     def bytes(self) -> Floats:
-        return sums(self.lane_step, floats(self.lanes, "bytes") * self.lane_ranks, len(self))
+        return self.added(self.lanes.total("bytes") * self.lane_ranks)
 
     @cached_property
     def joules(self) -> Floats:
-        drawn = np.fromiter(map(Timeline.drawn, self.lanes, self.lane_paces), float, len(self.lanes))
-        return sums(self.lane_step, drawn * self.lane_ranks, len(self))
+        return self.added(self.lanes.drawn() * self.lane_ranks)
+
+    def added(self, lanes: Floats) -> Floats:
+        """What the lanes of each step add up to."""
+        return sums(self.lane_step, lanes, len(self))
 
     @cached_property
     def dynamic_watts(self) -> Floats:

@@ -6,22 +6,25 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
-from ksim.results.arrays import Floats, floats, ints
+from ksim.results.arrays import Floats, ints, offsets
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 
 
-def request_table(history: History, energy: Energy) -> pa.Table:
-    """One row per request in the order of arrival, null where something did not happen; times in seconds."""
-    requests, (to_first, after) = history.requests, energy.requests.T
+def request_table(history: History, energy: Energy | None) -> pa.Table:
+    """One row per request in the order of arrival, null where something did not happen; times in seconds.
+
+    Without *energy*, nothing is said of joules.
+    """
+    requests = history.requests
     medians, peaks = requests.gap_medians_and_peaks
     asked = requests.requests
     engines = np.append(ints(history.engines, "engine"), -1)
     return pa.table({
-        "id": ints(asked, "id"),
+        "id": requests.ids,
         "engine": pa.array(engines[requests.engine], mask=requests.engine < 0),
         "arrival_s": requests.arrival,
-        "prompt_tokens": ints(asked, "prompt"),
+        "prompt_tokens": requests.prompt,
         "output_tokens": requests.output,
         "cached_tokens": pa.array(np.nan_to_num(requests.cached).astype(np.int64), mask=np.isnan(requests.cached)),
         "queue_s": _nullable(requests.queue),
@@ -30,8 +33,7 @@ def request_table(history: History, energy: Energy) -> pa.Table:
         "itl_p50_s": _nullable(medians),
         "itl_max_s": _nullable(peaks),
         "e2e_s": _nullable(requests.e2e),
-        "joules": _nullable(to_first + after),
-        "joules_to_first_token": _nullable(to_first),
+        **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
         "status": pa.array(requests.status, pa.string()),
         "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),
@@ -41,25 +43,33 @@ def request_table(history: History, energy: Energy) -> pa.Table:
     })
 
 
+def _joules(energy: Energy) -> dict[str, pa.Array]:
+    to_first, after = energy.requests.T
+    return {"joules": _nullable(to_first + after), "joules_to_first_token": _nullable(to_first)}
+
+
 def step_table(history: History) -> pa.Table:
     """One row per step, engine by engine; times in seconds from the start of the run, work of all GPUs."""
     steps = history.steps
+    stages = offsets(steps.stages)
+    launch = [steps.lanes.launch[lane] for lane in stages[:-1].tolist()]
+    paces = np.maximum.reduceat(steps.lanes.pace("time"), stages[:-1]) if len(steps) else np.zeros(0)
     return pa.table({
-        "engine": ints(steps.events, "engine"),
-        "step": ints(steps.events, "index"),
+        "engine": ints(history.engines, "engine")[steps.engine],
+        "step": steps.index,
         "scheduled_s": steps.scheduled,
-        "prepared_s": floats(steps.events, "prepared"),
+        "prepared_s": steps.prepared,
         "start_s": steps.start,
         "end_s": steps.end,
         "taken_s": steps.taken,
         "time_s": steps.time,
         "decodes": steps.decodes,
-        "decode_context_tokens": ints(steps.events, "batch.contexts.total"),
+        "decode_context_tokens": steps.makeup.context,
         "prefills": steps.prefills,
         "prefill_tokens": steps.tokens - steps.decodes,
-        "samples": ints(steps.events, "batch.samples"),
-        "waiting": ints(steps.events, "waiting"),
-        "running": ints(steps.events, "running"),
+        "samples": steps.makeup.samples,
+        "waiting": steps.waiting,
+        "running": steps.running,
         "kv_blocks": steps.blocks,
         "flops": steps.flops,
         "bytes": steps.bytes,
@@ -67,8 +77,8 @@ def step_table(history: History) -> pa.Table:
         "watts": steps.watts,
         "host_gap_s": history.host_gaps,
         "launch_wait_s": steps.launch_waits,
-        "launch": [step.timelines[0].launch for step in steps.events],
-        "pace": [max((pace.time for pace in step.paces), default=1.0) for step in steps.events],
+        "launch": pa.array(launch, pa.string()),
+        "pace": paces,
     })
 
 

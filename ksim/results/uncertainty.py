@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Bools, Floats, floats, ratio, sums
+from ksim.results.arrays import Bools, Floats, sums
 from ksim.results.history import History
 
 #: Which statistics of which latencies get an interval.
 _JUDGED: dict[str, Callable[[Floats], Any]] = {"median": np.median, "p99": lambda values: np.percentile(values, 99)}
 
+KEYS = tuple(f"{statistic}_{name}_{side}_ms" for side in ("low", "high") for name in ("ttft", "tpot")
+             for statistic in _JUDGED)
+
 
 def uncertainty(history: History) -> dict[str, Any]:
-    """90 % intervals of TTFT and TPOT, in milliseconds, and the share of GPU time that rests on extrapolation.
+    """90 % intervals of TTFT and TPOT, in milliseconds.
 
     A request's latency is off by what the steps in it are off: kernels of a
     family err alike in all steps, so the steps' intervals add up.  What a slower
@@ -30,9 +33,7 @@ def uncertainty(history: History) -> dict[str, Any]:
         decode = decode + sign * (off(requests.last_token) - off(requests.first_token))
         judged |= _statistics("ttft", side, ttft[done])
         judged |= _statistics("tpot", side, decode[several] / (requests.output[several] - 1))
-    rests = sums(history.steps.lane_step, floats(history.steps.lanes, "extrapolated") * history.steps.lane_ranks,
-                 len(history.steps))
-    return {**judged, "extrapolated_share": ratio(float(rests.sum()), history.busy_gpu_seconds)}
+    return judged
 
 
 def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
 def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
     """By when, by how many seconds the steps so far are off at most, on each request's own engine."""
     steps, engine = history.steps, history.requests.engine
-    off = sums(steps.lane_step, abs(floats(steps.lanes, side) - floats(steps.lanes, "seconds")), len(steps))
+    off = sums(steps.lane_step, abs(steps.lanes.total(side) - steps.lanes.total("seconds")), len(steps))
     curves = [_curve(history, off, place) for place in range(len(history.engines))]
 
     def by(times: Floats) -> Floats:

@@ -10,7 +10,8 @@ from attrs import define, field
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Admitted, Emitted, Finished, Log, Preempted, Received, Stepped
+from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.timeline import Timeline
 from ksim.foundation.errors import KsimError

@@ -5,7 +5,7 @@ from attrs import define, field
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.flow.stretch import Paces, Stretch
 from ksim.flow.timeline import Pace
 

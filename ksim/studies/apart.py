@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ksim.flow.events import Arrived, Event, Log, Rejected, Routed
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
 from ksim.studies.assembly import Site
@@ -40,15 +40,6 @@ def shares(replicas: int, jobs: int) -> list[range]:
 
 
 def merged(logs: Sequence[Log]) -> Log:
-    """What happened in all *logs*, in order of time; of one time, requests by their ids, engines by their numbers."""
+    """What happened in all *logs*; at one time, requests by their ids, engines by their numbers."""
     engines = sorted((built for log in logs for built in log.engines), key=lambda built: built.engine)
-    return Log(engines, sorted((event for log in logs for event in log.events), key=_place))
-
-
-def _place(event: Event) -> tuple[float, int, int]:
-    if isinstance(event, Arrived):
-        return event.time, 0, event.request.id
-    if isinstance(event, Routed | Rejected):
-        return event.time, 0, event.request_id
-    engine: int = event.engine  # type: ignore[attr-defined]  # all other events are of an engine
-    return event.time, 1, engine
+    return Log.joined(engines, logs)

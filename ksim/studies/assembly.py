@@ -16,7 +16,8 @@ from ksim.cost.network import Network
 from ksim.cost.oracles import peak
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
-from ksim.flow.events import EngineBuilt, Log
+from ksim.flow.events import EngineBuilt
+from ksim.flow.log import Log
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.memory.cache import Cache

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.results.history import History
 from ksim.results.metrics import summarise

@@ -6,7 +6,8 @@ from functools import partial
 
 from attrs import evolve
 
-from ksim.flow.events import Finished, Log, Rejected
+from ksim.flow.events import Finished, Rejected
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.results.metrics import Limits
@@ -41,12 +42,19 @@ def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = l
          ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *site*, or only those that are *here*; the scenario's
     workload is not looked at, but for its `max_concurrency`."""
-    env, log = Horizon(), Log()
+    log = Log()
+    serve(site, requests, log, on_end, here)
+    return _result(site, log, ledger.remarks() if ledger else ())
+
+
+def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
+          here: Container[int] | None = None) -> None:
+    """The same, into *log*, which need not keep what happens."""
+    env = Horizon()
     cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
-    return _result(site, log, ledger.remarks() if ledger else ())
 
 
 def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
@@ -72,14 +80,16 @@ def _part(scenario: Scenario, here: Container[int]) -> bytes:
 
 def _result(site: Site, log: Log, remarks: Sequence[str]) -> Result:
     scenario = site.scenario
-    return Result(log, _labels(scenario), _limits(scenario), scenario.to_toml(), remarks, site.rates)
+    return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(), remarks, site.rates)
 
 
-def _labels(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
+def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
+    """What was run, in words for the summary."""
     return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed,
             "max_concurrency": scenario.workload.max_concurrency}
 
 
-def _limits(scenario: Scenario) -> Limits:
+def limits_of(scenario: Scenario) -> Limits:
+    """The latency targets."""
     slo = scenario.slo
     return Limits(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import ksim
 from ksim.flow.batch import Batch
-from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Log, Preempted, Routed, Stepped
+from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario

@@ -54,6 +54,14 @@ def test_run_writes_a_directory_that_runs_again_to_the_same_bytes(scenario):
     assert max(parquet.read_table(scenario / "a" / "steps.parquet")["running"].to_pylist()) <= 4
 
 
+def test_long_runs_are_written_while_they_go_on(scenario):
+    shown = ksim("run", "s.toml", "-o", "a", "--stream", folder=scenario)
+    assert "Successful requests:                     12" in shown
+    assert {path.name for path in (scenario / "a").iterdir()} == {
+        "requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}
+    assert "give -o" in ksim("run", "s.toml", "--stream", folder=scenario, code=1)
+
+
 def test_a_trace_shows_the_kernels_of_a_window(scenario):
     ksim("run", "s.toml", "-o", "a", "--trace-window", "0.1:0.12", "--no-plots", "--quiet", folder=scenario)
     trace = json.loads(gzip.decompress((scenario / "a" / "trace.json.gz").read_bytes()))

@@ -10,13 +10,13 @@ from ksim.flow.events import (
     Emitted,
     Event,
     Finished,
-    Log,
     Preempted,
     Received,
     Rejected,
     Routed,
     Stepped,
 )
+from ksim.flow.log import Log
 from ksim.flow.timeline import Pace
 
 TIMES = {"time", "scheduled", "prepared", "start", "end", "taken", "paces"}

@@ -9,7 +9,8 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksim.flow.events import Finished, Log
+from ksim.flow.events import Finished
+from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario

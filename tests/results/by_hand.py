@@ -10,11 +10,11 @@ from ksim.flow.events import (
     EngineBuilt,
     Event,
     Finished,
-    Log,
     Rejected,
     Routed,
     Stepped,
 )
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.timeline import Lap, Span, Timeline
 

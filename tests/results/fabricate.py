@@ -14,12 +14,12 @@ from ksim.flow.events import (
     EngineBuilt,
     Event,
     Finished,
-    Log,
     Preempted,
     Rejected,
     Routed,
     Stepped,
 )
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.timeline import Lap, Span, Timeline
 

@@ -5,7 +5,7 @@ from math import inf
 from attrs import evolve
 from hypothesis import strategies as st
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 
 from . import fabricate
 

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksim.flow.events import Admitted, Log
+from ksim.flow.events import Admitted, Stepped
+from ksim.flow.log import Log
 from ksim.results.attribution import phases
-from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.prefills import Prefills
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
-from ksim.results.attribution.stretches import Stretches
 from ksim.results.result import Result
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
@@ -88,10 +86,10 @@ def test_chunks_find_their_owners(scenario):
     """All but a few of those whose owners were pushed out, or that are one token long."""
     result = simulate(scenario)
     history = result.history
-    stretches = Stretches(history, Activity(history, Shares(history, result.occurrences)).ends)
-    pieces = list(Prefills(history.steps).pieces(stretches.stints))
-    there = Counter((row, chunk) for row, step in enumerate(history.steps.events) for chunk in step.batch.chunks)
-    found = Counter((piece.step, (piece.new, piece.context)) for piece in pieces if piece.new > 1)
+    pieces = Shares(history, result.occurrences).pieces
+    there = Counter((row, chunk) for row, step in enumerate(result.log.of(Stepped)) for chunk in step.batch.chunks)
+    columns = zip(pieces.step.tolist(), pieces.new.tolist(), pieces.context.tolist(), strict=True)
+    found = Counter((step, (new, context)) for step, new, context in columns if new > 1)
     assert (there - found).total() <= 2 + 2 * result.summary["preemptions"]
     assert (found - there).total() <= 2 + 2 * result.summary["preemptions"]
 
@@ -102,10 +100,10 @@ def naive(log: Log) -> dict[int, Counter]:
     Nothing is found out of chunks here: each request's own are followed from its admission on, in turn.
     """
     history = Result(log).history
-    requests, found = history.requests, {}
-    computed = {event.request_id: [event.cached, event.known, event.time] for event in history.events[Admitted]}
+    requests, steps, found = history.requests, list(log.of(Stepped)), {}
+    computed = {event.request_id: [event.cached, event.known, event.time] for event in log.of(Admitted)}
     own: dict[tuple[int, int], tuple[int, int]] = {}
-    for row, step in enumerate(history.steps.events):
+    for row, step in enumerate(steps):
         left = list(step.batch.chunks)
         for number, (done, known, since) in computed.items():
             if left and since <= step.scheduled and known - done > 1 and left[0][1] == done:
@@ -114,12 +112,12 @@ def naive(log: Log) -> dict[int, Counter]:
                 own[number, row] = new, done
     for row in np.flatnonzero(requests.completed).tolist():
         number = requests.requests[row].id
-        emitted = history.steps.events[requests.token_steps[requests.first[row]]]
+        emitted = steps[requests.token_steps[requests.first[row]]]
         spent = found[number] = Counter(queue=requests.admitted[row] - requests.arrival[row])
-        last = history.steps.events[requests.token_steps[requests.first[row + 1] - 1]]
-        for place, step in enumerate(history.steps.events):
+        last = steps[requests.token_steps[requests.first[row + 1] - 1]]
+        for place, step in enumerate(steps):
             if requests.admitted[row] <= step.scheduled <= last.scheduled:
-                before = history.steps.events[place - 1].end if place else 0.0
+                before = steps[place - 1].end if place else 0.0
                 spent["update"] += max(0.0, step.scheduled - max(before, requests.admitted[row]))
                 spent["schedule"] += step.start - step.scheduled
                 _spend(spent, step, own.get((number, place), (0, 0)), step.index > emitted.index)

@@ -1,4 +1,4 @@
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
 

@@ -3,7 +3,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.results.result import Result
 
 from . import by_hand, fabricate

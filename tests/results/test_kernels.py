@@ -4,7 +4,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 
-from ksim.flow.events import Log, Stepped
+from ksim.flow.events import Stepped
+from ksim.flow.log import Log
 from ksim.flow.timeline import Lap, Pace, Timeline
 from ksim.results.history import History
 from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
@@ -101,10 +102,11 @@ def test_all_time_is_accounted_for(log):
 
 
 def test_steps_split_by_family_add_up_to_the_steps():
-    history = History(fabricate.log(count=30, ranks=2, stages=2))
+    log = fabricate.log(count=30, ranks=2, stages=2)
+    history = History(log)
     names, seconds = seconds_by(history, Occurrences.of(history.steps), "family")
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
-    expected = [sum(lane.seconds for lane in step.timelines) for step in history.steps.events]
+    expected = [sum(lane.seconds for lane in step.timelines) for step in log.of(Stepped)]
     assert seconds.sum(axis=1) == pytest.approx(expected)
 
 
@@ -119,9 +121,9 @@ def test_joules_follow_the_clock_of_their_step():
     """GEMMs take half of the 4 J that are the SMs' in the second of three steps."""
     timeline = Timeline.of([Lap((evolve(by_hand.GEMM, core_joules=4.0), by_hand.ATTENTION), 2)])
     log = by_hand.small()
-    log.events = [evolve(event, timelines=(timeline,), paces=(Pace(1.0, 0.5 if event.index == 1 else 1.0),))
-                  if isinstance(event, Stepped) else event for event in log.events]
-    history = History(log)
+    paced = [evolve(event, timelines=(timeline,), paces=(Pace(1.0, 0.5 if event.index == 1 else 1.0),))
+             if isinstance(event, Stepped) else event for event in log.events]
+    history = History(Log(log.engines, paced))
     names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
     assert joules[:, names.index("gemm")] == pytest.approx([20.0, 12.0, 20.0])
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)

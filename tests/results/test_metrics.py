@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Log, Stepped
+from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.metrics import LATENCIES, Limits, summarise

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.results import perfetto
 from ksim.results.history import History
 from ksim.results.perfetto import trace, write_trace

@@ -1,6 +1,6 @@
 import pytest
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.results.report import as_text, bar, report
 from ksim.results.result import Result
 from ksim.results.wording import number, percent

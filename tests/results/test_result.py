@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.results import run_directory
 from ksim.results.metrics import Limits

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Log, Preempted, Stepped
+from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.series import Series, all_static_power, kv_usage, power, running, waiting

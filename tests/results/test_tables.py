@@ -4,6 +4,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ksim.flow.events import Arrived, Emitted, Stepped
+from ksim.flow.log import Log
 from ksim.flow.timeline import Pace
 from ksim.results.history import History
 from ksim.results.result import Result
@@ -42,10 +43,10 @@ def test_steps_of_the_small_log():
 def test_a_step_says_how_long_it_waited_for_launches_and_at_what_pace_it_ran():
     """The second of half a second of kernels ends after one, and its clocked kernels take twice as long."""
     log = by_hand.small()
-    place = next(i for i, event in enumerate(log.events) if isinstance(event, Stepped) and event.index == 1)
-    step = log.events[place]
-    log.events[place] = attrs.evolve(step, end=step.start + 1.5, paces=(Pace(2.0),))
-    row = step_table(History(log)).to_pylist()[1]
+    first, step, last = log.of(Stepped)
+    slow = attrs.evolve(step, end=step.start + 1.5, paces=(Pace(2.0),))
+    others = [event for event in log.events if not isinstance(event, Stepped)]
+    row = step_table(History(Log(log.engines, [first, slow, last, *others]))).to_pylist()[1]
     kernels = step.timelines[0].seconds + step.timelines[0].clocked
     assert row["pace"] == 2.0 and row["launch_wait_s"] == pytest.approx(1.5 - kernels)
 
@@ -64,8 +65,8 @@ def test_a_cut_run_has_unfinished_requests():
 def test_a_run_of_tokens_may_leave_steps_out():
     """With several batches in flight, a request's tokens come from every other step."""
     log = by_hand.small()
-    log.events = [attrs.evolve(event, every=2) if isinstance(event, Emitted) else event for event in log.events]
-    first, second, _ = Result(log).requests.to_pylist()
+    events = [attrs.evolve(event, every=2) if isinstance(event, Emitted) else event for event in log.events]
+    first, second, _ = Result(Log(log.engines, events)).requests.to_pylist()
     assert (first["output_tokens"], first["ttft_s"], first["tpot_s"]) == (2, 1.25, 2.25)
     assert (second["output_tokens"], second["ttft_s"]) == (1, 1.125)
 
@@ -83,8 +84,8 @@ def test_median_and_largest_gap_are_each_requests_own():
 def test_tables_and_summary_agree():
     result = Result(fabricate.log(count=80, engines=2, ranks=2, rate=100, preempt_every=7))
     history, requests, steps, summary = result.history, result.requests, result.steps, result.summary
-    assert requests.num_rows == len(history.events[Arrived])
-    assert steps.num_rows == len(history.events[Stepped]) == summary["steps"]
+    assert requests.num_rows == len(history.events[Arrived]["time"])
+    assert steps.num_rows == len(history.steps) == summary["steps"]
     assert pc.sum(requests["output_tokens"]).as_py() == summary["generated_tokens"] == pc.sum(steps["samples"]).as_py()
     assert pc.sum(requests["preemptions"]).as_py() == summary["preemptions"] > 0
     assert pc.sum(steps["joules"]).as_py() == pytest.approx(summary["dynamic_energy_joules"])

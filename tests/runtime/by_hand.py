@@ -9,7 +9,8 @@ from attrs import evolve, frozen
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.batch import Batch
-from ksim.flow.events import Emitted, Log, Stepped
+from ksim.flow.events import Emitted, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.memory.kv_cache import KVCache

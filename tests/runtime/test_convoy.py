@@ -3,7 +3,8 @@
 import pytest
 import simpy
 
-from ksim.flow.events import Finished, Log, Stepped
+from ksim.flow.events import Finished, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.runtime.convoy import Convoy
 from tests.runtime.by_hand import engine

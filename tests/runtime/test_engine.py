@@ -4,7 +4,8 @@ import pytest
 import simpy
 from attrs import frozen
 
-from ksim.flow.events import Admitted, Finished, Log, Preempted, Received, Rejected, Stepped
+from ksim.flow.events import Admitted, Finished, Preempted, Received, Rejected, Stepped
+from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
 from tests.runtime.by_hand import SLOW, engine, play, token_times

@@ -5,7 +5,7 @@ import json
 import pytest
 import simpy
 
-from ksim.flow.events import Log
+from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName

@@ -3,32 +3,29 @@
 docs/explain.md defines the phases.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 from attrs import define
 
-from ksim.results.arrays import Floats, Ints, ints
+from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.attribution import activity, phases
 from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.prefills import Piece, Prefills
+from ksim.results.attribution.prefills import Pieces
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import AGAIN, DECODE, PREEMPTED, PREFILL, Stretches
 from ksim.results.history import History
-from ksim.results.occurrences import Occurrences
 
 #: How far sums over all steps of a run may be off, in seconds or as a share.
 _ROUNDING = 1e-8
 
 
-def attribution_table(history: History, occurrences: Occurrences) -> pa.Table:
+def attribution_table(shares: Shares) -> pa.Table:
     """One row per completed request, in the order of arrival: its `id`, and seconds in ``to_first.PHASE`` and
     ``after.PHASE``.  Families without a second anywhere are left out."""
-    shares = Shares(history, occurrences)
+    history = shares.history
     split = _Split.of(history, Activity(history, shares))
     rows = np.flatnonzero(history.requests.completed)
-    columns: dict[str, object] = {"id": ints(history.requests.requests, "id")[rows]}
+    columns: dict[str, object] = {"id": history.requests.ids[rows]}
     for part, (begin, end), seconds in zip((phases.TO_FIRST, phases.AFTER), split.windows, split.seconds, strict=True):
         exact = _settled(seconds[rows], (end - begin)[rows])
         for name, column in zip(split.names, exact.T, strict=True):
@@ -66,8 +63,7 @@ class _Split:
         requests = history.requests
         names = phases.phases(does.shares.families[:-1])
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
-        split = cls(history, does, Stretches(history, does.ends), names, windows,
-                    np.zeros((2, len(requests), len(names))))
+        split = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         split._before_admission()
         split._behind_gpus()
         split._stretches()
@@ -75,7 +71,7 @@ class _Split:
         return split
 
     def _add(self, part: int, name: str, rows: Ints, amounts: Floats) -> None:
-        np.add.at(self.seconds[part, :, self.names.index(name)], rows, amounts)
+        self.seconds[part, :, self.names.index(name)] += sums(rows, amounts, len(self.history.requests))
 
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
@@ -130,15 +126,13 @@ class _Split:
 
     def _own_prefills(self) -> None:
         """Move what a request's own tokens cost from the others' to its own."""
-        pieces = list(Prefills(self.history.steps).pieces(self.stretches.stints))
-        if not pieces:
-            return
-        rows, steps = ints(pieces, "stint.row"), ints(pieces, "step")
-        new, states = ints(pieces, "new"), ints(pieces, "stint.state")
-        own = self._own_seconds(pieces, steps, new)
+        pieces, stints = self.activity.shares.pieces, self.stretches.stints
+        steps, new, rows, states = pieces.step, pieces.new, stints.row[pieces.stint], stints.state[pieces.stint]
+        own = self._own_seconds(pieces)
         starts, ends = self.activity.begins[steps], self.activity.ends[steps]
+        caught_up = np.minimum(ends, stints.caught_up[pieces.stint])
         for part in range(2):
-            since, until = self._clipped(part, rows, starts, np.minimum(ends, _ends_of(pieces)))
+            since, until = self._clipped(part, rows, starts, caught_up)
             inside = np.where(ends > starts, (until - since) / np.where(ends > starts, ends - starts, 1.0), 0.0)
             mine = own * inside[:, None]
             self._add(part, phases.OTHERS_PREFILL, rows[new > 1], -mine[new > 1].sum(axis=1))
@@ -149,13 +143,9 @@ class _Split:
             for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
                 self._add(part, names[place], rows[first], column[first])
 
-    def _own_seconds(self, pieces: Sequence[Piece], steps: Ints, new: Ints) -> Floats:
+    def _own_seconds(self, pieces: Pieces) -> Floats:
         """GPU seconds of each piece by `Shares.parts`: no more than its step's prompts have, or its decodes."""
-        shares = np.array([self.activity.shares.of(piece.step, piece.new, piece.context) for piece in pieces])
-        prompts, whole = self.activity.prompts[steps], self.activity.seconds[steps]
-        most = np.where((new > 1)[:, None], prompts, whole - prompts)
+        shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
+        prompts, whole = self.activity.prompts[pieces.step], self.activity.seconds[pieces.step]
+        most = np.where((pieces.new > 1)[:, None], prompts, whole - prompts)
         return np.asarray(np.minimum(whole * shares, most))
-
-
-def _ends_of(pieces: Sequence[Piece]) -> Floats:
-    return np.array([piece.stint.caught_up for piece in pieces])

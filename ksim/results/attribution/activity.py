@@ -69,29 +69,37 @@ class Activity:
         found[:, SCHEDULE] = self.begins - scheduled
         found[:, LAUNCH] = self.launches
         found[:, PROMPTS] = self.prompts.sum(axis=1)
-        np.add.at(found.T, DECODES + self.shares.family, (self.seconds - self.prompts).T)
+        for family, column in zip(self.shares.family.tolist(), (self.seconds - self.prompts).T, strict=True):
+            found[:, DECODES + family] += column
         return found
 
-    def _curves(self, place: int) -> tuple[Floats, Floats]:
-        """Knots in time, three for each step of the engine at *place*, and what has added up by then."""
+    @cached_property
+    def _curves(self) -> list[tuple[Floats, Floats]]:
+        """Of each engine knots in time, three for each step, and what has added up by then."""
+        return [self._curve(place) for place in range(len(self.history.engines))]
+
+    def _curve(self, place: int) -> tuple[Floats, Floats]:
         rows = self._steps.rows(place)
         amounts = self._of_steps[rows]
-        pieces = np.zeros((len(amounts), 3, amounts.shape[1]))
-        pieces[:, 0, UPDATE] = amounts[:, UPDATE]
-        pieces[:, 1, SCHEDULE] = amounts[:, SCHEDULE]
-        pieces[:, 2, LAUNCH:] = amounts[:, LAUNCH:]
+        heights = np.zeros((1 + 3 * len(amounts), amounts.shape[1]))
+        heights[1::3, UPDATE] = amounts[:, UPDATE]
+        heights[2::3, SCHEDULE] = amounts[:, SCHEDULE]
+        heights[3::3, LAUNCH:] = amounts[:, LAUNCH:]
         knots = np.stack([self._steps.ahead[rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
-        heights = np.cumsum(pieces.reshape(-1, amounts.shape[1]), axis=0)
-        return np.append(0.0, knots.ravel()), np.concatenate([np.zeros_like(heights[:1]), heights]) if len(
-            heights) else np.zeros((1, amounts.shape[1]))
+        return np.append(0.0, knots.ravel()), np.cumsum(heights, axis=0, out=heights)
 
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
         found = np.zeros((len(engine), DECODES + len(self.shares.families)))
-        for place in range(len(self.history.engines)):
+        for place, curve in enumerate(self._curves):
             which = engine == place
-            knots, heights = self._curves(place)
-            for column in range(found.shape[1]):
-                by = np.interp(np.stack([begin[which], end[which]]), knots, heights[:, column])
-                found[which, column] = by[1] - by[0]
+            found[which] = _by(end[which], *curve) - _by(begin[which], *curve)
         return found
+
+
+def _by(times: Floats, knots: Floats, heights: Floats) -> Floats:
+    """What has added up by each of *times*: as many columns as *heights* has, which are joined by straight lines."""
+    before = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, max(len(knots) - 2, 0))
+    after = np.minimum(before + 1, len(knots) - 1)
+    passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
+    return heights[before] + passed[:, None] * (heights[after] - heights[before])

@@ -38,7 +38,7 @@ class Breakdown:
             raise ConfigError(str(directory), "there is no run; name a directory that `ksim run -o` has written")
         if not (directory / "attribution.parquet").is_file():
             raise ConfigError(str(directory), "the run says nothing of where time went (attribution.parquet): it was"
-                              f" written by an older ksim; run {directory / 'scenario.toml'} again")
+                              f" written with --stream, or by an older ksim; run {directory / 'scenario.toml'} again")
         seconds = _columns(directory / "attribution.parquet")
         requests = _columns(directory / "requests.parquet")
         output = dict(zip(requests["id"].tolist(), requests["output_tokens"].tolist(), strict=True))

@@ -1,17 +1,15 @@
 """Whose a run's joules are: each request's share of its steps, and what GPUs drew while there was no step."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from attrs import define
 
-from ksim.results.arrays import Floats, Ints, ints, shares, sums
-from ksim.results.attribution.prefills import Prefills
-from ksim.results.attribution.shares import TOKENS, Part, Shares, sizes
-from ksim.results.attribution.stretches import Stretches
+from ksim.results.arrays import Bools, Floats, Ints, Places, shares, sums
+from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.kernels import joules_of
-from ksim.results.occurrences import Occurrences
 
 
 @define(eq=False, slots=False)
@@ -22,35 +20,34 @@ class Energy:
     one's start, to its end, split over kernels by the time that they take.  Both are shared as time is (`Shares`).
     """
 
-    history: History
-    occurrences: Occurrences
+    shares: Shares
 
-    @cached_property
-    def _shares(self) -> Shares:
-        return Shares(self.history, self.occurrences)
+    @property
+    def history(self) -> History:
+        return self.shares.history
 
-    @cached_property
+    @property
     def static(self) -> Floats:
         """The static joules of each step."""
-        steps = self.history.steps
-        return (steps.ended - steps.begun) * steps.per_engine("static_watts") * steps.gpus
+        return self.history.steps.static
 
     @cached_property
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by: tokens, pairs, keys; (steps, 3)."""
-        seconds = self._shares.seconds
-        _, dynamic = joules_of(self.history, self.occurrences, Part.of)
+        seconds = self.shares.seconds
+        _, dynamic = joules_of(self.history, self.shares.occurrences, Part.of)
         whole = seconds.sum(axis=1)
         parts = dynamic + seconds * shares(self.static, whole)[:, None]
         found = np.zeros((len(self.static), 3))
-        np.add.at(found.T, self._shares.by, parts.T)
+        for by, column in zip(self.shares.by.tolist(), parts.T, strict=True):
+            found[:, by] += column
         found[:, TOKENS] += np.where(whole > 0, 0.0, self.static)
         return found
 
     @cached_property
     def prefill(self) -> float:
         """What sequences with several new tokens have of all that."""
-        chunks, totals = self._shares.chunks, self._shares.totals
+        chunks, totals = self.shares.chunks, self.shares.totals
         return float((self.joules * shares(chunks.astype(np.float64), totals)).sum())
 
     @property
@@ -72,36 +69,40 @@ class Energy:
     def requests(self) -> Floats:
         """What each request has up to the step of its first token, and after it: (requests, 2); nan for those that did
         not complete."""
-        requests = self.history.requests
-        rows, steps, new, context = self._pieces()
-        amounts = np.zeros(len(rows))
-        for by, size in enumerate(sizes(new, context)):
-            # No more than there is, should pieces have been taken for another request's.
-            most = np.maximum(self._shares.totals[:, by], sums(steps, size, len(self.joules)))
-            amounts += shares(self.joules[:, by], most)[steps] * size
-        after = steps > requests.token_steps[requests.first[:-1][rows]]
+        requests, pieces, known = self.history.requests, self.shares.pieces, self._known
+        prompts, decodes = sizes(pieces.new, pieces.context), (known > 0, known, known)
+        rates = self._rates(prompts, decodes)
+        rows = self.shares.stretches.stints.row[pieces.stint]
+        amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
+        after = pieces.step > requests.token_steps[requests.first[rows]]
         found = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
+        steps, some = requests.token_steps, requests.output > 0
+        amounts = (rates[PAIRS] + rates[KEYS])[steps]
+        amounts *= known
+        amounts += rates[TOKENS][steps] * decodes[TOKENS]
+        if some.any():
+            first = requests.first[:-1][some]
+            found[some, 0] += amounts[first]
+            found[some, 1] += np.add.reduceat(amounts, first) - amounts[first]
         return np.where(requests.completed[:, None], found, np.nan)
 
-    def _pieces(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """What each step computed for whom: rows of requests and of steps, new tokens, and the context they are on."""
-        stints = Stretches(self.history, self.history.steps.ended).stints
-        pieces = list(Prefills(self.history.steps).pieces(stints))
-        prefills = [ints(pieces, name) for name in ("stint.row", "step", "new", "context")]
-        caught_up = ints(stints, "row") * len(self.joules) + ints(stints, "first")
-        rows, steps, context = self._decodes(caught_up[ints(stints, "first") >= 0])
-        decodes = [rows, steps, np.ones_like(rows), context]
-        columns = [np.concatenate(pair) for pair in zip(prefills, decodes, strict=True)]
-        return columns[0], columns[1], columns[2], columns[3]
+    def _rates(self, prompts: Sequence[Ints], decodes: Sequence[Places | Bools]) -> list[Floats]:
+        """Joules for each token, pair and key of each step, of which pieces of *prompts* and *decodes* have so many."""
+        steps, pieces, count = self.history.requests.token_steps, self.shares.pieces.step, len(self.joules)
+        # No more than there is, should pieces have been taken for another request's.
+        known = [sums(pieces, prompt, count) + sums(steps, decode, count)
+                 for prompt, decode in zip(prompts, decodes, strict=True)]
+        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], known[by]))
+                for by in (TOKENS, PAIRS, KEYS)]
 
-    def _decodes(self, caught_up: Ints) -> tuple[Ints, Ints, Ints]:
-        """Tokens of completed requests that came from a step of one token: rows of requests and steps, and contexts.
-
-        All do but those with which a request had *caught_up*: numbers of its row and the step's.
-        """
-        requests = self.history.requests
-        rows = np.repeat(np.arange(len(requests)), requests.output)
-        before = np.arange(len(rows)) - requests.first[rows]
-        known = ints(requests.requests, "prompt")[rows] + before
-        alone = requests.completed[rows] & ~np.isin(rows * len(self.joules) + requests.token_steps, caught_up)
-        return rows[alone], requests.token_steps[alone], known[alone] - 1
+    @cached_property
+    def _known(self) -> Places:
+        """Of each token of a completed request that came from a step of one token: how many its sequence had, with the
+        one that it came from.  All but those with which a request had caught up do; these are 0, as are others'."""
+        requests, stints = self.history.requests, self.shares.stretches.stints
+        ahead = (requests.prompt - requests.first[:-1]).astype(np.int32)
+        known = np.repeat(ahead, requests.output) + np.arange(len(requests.tokens), dtype=np.int32)
+        known *= np.repeat(requests.completed, requests.output)
+        caught_up = stints.first >= 0
+        known[requests.runs.place(stints.row[caught_up], stints.first[caught_up])] = 0
+        return np.asarray(known, np.int32)

@@ -1,26 +1,30 @@
 """Which step computed which tokens of whose prompt, found out from what batches were made of."""
 
-from bisect import bisect_left
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from attrs import define, field, frozen
 
-from ksim.results.attribution.stretches import Stint
+from ksim.results.arrays import Ints, offsets
+from ksim.results.attribution.stretches import Stints
 from ksim.results.steps import Steps
 
 
-@frozen
-class Piece:
-    """`new` tokens on top of `context` that step `step` computed for a stint, before its first token or with it."""
+@frozen(eq=False)
+class Pieces:
+    """`new` tokens on top of `context` that step `step` computed for a stint, before its first token or with it.
 
-    stint: Stint
-    step: int
-    new: int
-    context: int
+    Columns of (pieces,); `stint` is a row of `Stints`.
+    """
+
+    stint: Ints
+    step: Ints
+    new: Ints
+    context: Ints
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class Prefills:
     """Follows each request from chunk to chunk: the next begins where the last one ended.
 
@@ -30,40 +34,62 @@ class Prefills:
     """
 
     steps: Steps
-    _rows: list[int] = field(init=False)
-    _taken: set[tuple[int, int]] = field(factory=set, init=False)
+    _chunks: list[tuple[int, int]] = field(init=False)
+    _first: list[int] = field(init=False)
+    _taken: bytearray = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._rows = np.flatnonzero(self.steps.prefills).tolist()
+        makeup = self.steps.makeup
+        self._chunks = list(zip(makeup.new.tolist(), makeup.on.tolist(), strict=True))
+        self._first = offsets(makeup.prefills).tolist()
+        self._taken = bytearray(len(self._chunks))
 
-    def pieces(self, stints: list[Stint]) -> Iterator[Piece]:
+    def pieces(self, stints: Stints) -> Pieces:
         """What is computed in each of *stints* before it has caught up, in any order."""
-        several = []
-        for stint in stints:
-            if self._begin(stint) == stint.first:
-                yield from self._last(stint, stint.admitted.cached)
-            else:
-                several.append(stint)
-        for stint in sorted(several, key=lambda stint: stint.admitted.time):
-            yield from self._of(stint)
+        at_once = stints.begin == stints.first
+        several = np.flatnonzero(~at_once)
+        ordered = several[np.argsort(stints.admitted[several], kind="stable")]
+        whole, found = self._whole(stints, np.flatnonzero(at_once)), np.array(list(self._followed(stints, ordered)))
+        columns = np.concatenate([whole, found.reshape(-1, 4)]).astype(np.int64).T.copy()
+        return Pieces(*columns[:, columns[2] > 0])
 
-    def _begin(self, stint: Stint) -> int:
-        """The row of the first step of a stint."""
-        event = stint.admitted
-        rows = self.steps.rows(int(self.steps.places([event])[0]))
-        return int(rows.start + np.searchsorted(self.steps.scheduled[rows], event.time))
+    def _whole(self, stints: Stints, which: Ints) -> Ints:
+        """What the stints at *which* compute in one step each: rows of stints and steps, new tokens and context."""
+        step, context = stints.first[which], stints.cached[which]
+        rest = stints.known[which] - context
+        for row, chunk in zip(step.tolist(), zip(rest.tolist(), context.tolist(), strict=True), strict=True):
+            self._take(row, chunk)
+        return np.stack([which, step, np.minimum(rest, self._most[step]), context], axis=1)
 
-    def _of(self, stint: Stint) -> Iterator[Piece]:
-        computed, missed = stint.admitted.cached, False
-        end = stint.first if stint.first >= 0 else stint.before
-        for row in self._rows[bisect_left(self._rows, self._begin(stint)): bisect_left(self._rows, end)]:
-            new, context = self._next(row, computed, missed)
-            missed = missed or not new
-            if new:
-                yield Piece(stint, row, new, context)
-                computed = context + new
-        if stint.first >= 0:
-            yield from self._last(stint, computed)
+    @cached_property
+    def _most(self) -> Ints:
+        """The largest chunk of each step, or the one token that any sequence brings."""
+        makeup, most = self.steps.makeup, np.ones(len(self.steps), np.int64)
+        if len(self._rows):
+            most[self._rows] = np.maximum.reduceat(makeup.new, offsets(makeup.prefills)[self._rows])
+        return most
+
+    @cached_property
+    def _rows(self) -> Ints:
+        """The steps with chunks."""
+        return np.flatnonzero(self.steps.prefills)
+
+    def _followed(self, stints: Stints, ordered: Ints) -> Iterator[tuple[int, int, int, int]]:
+        """The same of those that may take several steps, in this order."""
+        rows, (begin, end) = self._rows.tolist(), np.searchsorted(self._rows, [stints.begin, stints.caught_up_by])
+        columns = (ordered, begin[ordered], end[ordered], stints.first[ordered], stints.cached[ordered],
+                   stints.known[ordered])
+        for stint, since, until, first, cached, known in zip(*(column.tolist() for column in columns), strict=True):
+            computed, missed = cached, False
+            for row in rows[since:until]:
+                new, context = self._next(row, computed, missed)
+                missed = missed or not new
+                if new:
+                    yield stint, row, new, context
+                    computed = context + new
+            if first >= 0:
+                self._take(first, (known - computed, computed))
+                yield stint, first, min(known - computed, int(self._most[first])), computed
 
     def _next(self, row: int, computed: int, missed: bool) -> tuple[int, int]:
         """The chunk in step *row* that goes on from *computed*: (new tokens, context), no tokens if there is none.
@@ -71,20 +97,15 @@ class Prefills:
         A piece of one token looks like a decode; it may hide in a step that was *missed*.
         """
         for skipped in (0, 1) if missed else (0,):
-            for number, (new, context) in enumerate(self.steps.events[row].batch.chunks):
-                if context == computed + skipped and (row, number) not in self._taken:
-                    self._taken.add((row, number))
-                    return new, context
+            for place in range(self._first[row], self._first[row + 1]):
+                if self._chunks[place][1] == computed + skipped and not self._taken[place]:
+                    self._taken[place] = True
+                    return self._chunks[place]
         return 0, computed
 
-    def _last(self, stint: Stint, computed: int) -> Iterator[Piece]:
-        """What is left in the step of the first token, as far as the step's batch bears it out."""
-        rest, chunks = stint.admitted.known - computed, self.steps.events[stint.first].batch.chunks
-        for number, chunk in enumerate(chunks):
-            if chunk == (rest, computed) and (stint.first, number) not in self._taken:
-                self._taken.add((stint.first, number))
-                break
-        else:
-            rest = min(rest, max((new for new, _ in chunks), default=1))
-        if rest > 0:
-            yield Piece(stint, stint.first, rest, computed)
+    def _take(self, row: int, chunk: tuple[int, int]) -> None:
+        """No other stint has *chunk* of step *row*, if there is one like it."""
+        for place in range(self._first[row], self._first[row + 1]):
+            if self._chunks[place] == chunk and not self._taken[place]:
+                self._taken[place] = True
+                return

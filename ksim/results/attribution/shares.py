@@ -1,14 +1,14 @@
 """Whose a step's GPU seconds are: those of decodes, or those of prompts, kernel family by kernel family."""
 
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from attrs import define, frozen
 
-from ksim.flow.batch import Batch
-from ksim.flow.timeline import Span
-from ksim.results.arrays import Floats, Ints, each, ints, shares
+from ksim.flow.spans import Kind
+from ksim.results.arrays import Floats, Ints, each, offsets, shares
+from ksim.results.attribution.prefills import Pieces, Prefills
+from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernels import seconds_of
 from ksim.results.occurrences import Occurrences
@@ -23,12 +23,8 @@ _OF_PAIRS = "index_topk"
 TOKENS, PAIRS, KEYS = range(3)
 
 
-#: One number, or many.
-N = TypeVar("N", int, Ints)
-
-
-def sizes(new: N, context: N) -> tuple[N, N, N]:
-    """The tokens, pairs and keys of a sequence with *new* tokens on top of *context* in the cache; of many at once."""
+def sizes(new: Ints, context: Ints) -> tuple[Ints, Ints, Ints]:
+    """The tokens, pairs and keys of sequences with *new* tokens on top of *context* in the cache."""
     return new, new * context + new * (new + 1) // 2, context + new
 
 
@@ -40,15 +36,15 @@ class Part:
     by: int
 
     @classmethod
-    def of(cls, span: Span) -> "Part":
+    def of(cls, kind: Kind) -> "Part":
         """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
-        if span.group:
+        if kind.group:
             return cls(COMMUNICATION, TOKENS)
-        if span.family == _OF_PAIRS:
-            return cls(span.family, PAIRS)
-        if span.family in _ATTENTION:
-            return cls(span.family, PAIRS if span.bound == "compute" else KEYS)
-        return cls(span.family, TOKENS)
+        if kind.family == _OF_PAIRS:
+            return cls(kind.family, PAIRS)
+        if kind.family in _ATTENTION:
+            return cls(kind.family, PAIRS if kind.bound == "compute" else KEYS)
+        return cls(kind.family, TOKENS)
 
 
 @define(eq=False, slots=False)
@@ -83,25 +79,28 @@ class Shares:
     @cached_property
     def chunks(self) -> Ints:
         """Tokens, pairs and keys of the chunks of each step: (steps, 3)."""
-        found = np.zeros((len(self.history.steps), 3), dtype=np.int64)
-        for row, step in enumerate(self.history.steps.events):
-            if step.batch.chunks:
-                found[row] = _of_chunks(step.batch)
-        return found
+        makeup = self.history.steps.makeup
+        found = np.stack(sizes(makeup.new, makeup.on))
+        return np.diff(np.pad(np.cumsum(found, axis=1), ((0, 0), (1, 0)))[:, offsets(makeup.prefills)]).T
 
     @cached_property
     def totals(self) -> Ints:
         """The same of all sequences of each step."""
         steps = self.history.steps
-        keys = ints(steps.events, "batch.contexts.total") + steps.decodes
+        keys = steps.makeup.context + steps.decodes
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
 
-    def of(self, row: int, new: int, context: int) -> Floats:
-        """Which share of each part of step *row* is that of *new* tokens on top of *context* tokens."""
-        own = np.array(sizes(new, context))[self.by]
-        return np.asarray(np.minimum(1.0, own / np.maximum(self.totals[row], 1)[self.by]))
+    def of(self, steps: Ints, new: Ints, context: Ints) -> Floats:
+        """Which share of each part of *steps* is that of *new* tokens on top of *context* tokens: (steps, parts)."""
+        own = np.stack(sizes(new, context), axis=1)
+        return np.minimum(1.0, own / np.maximum(self.totals[steps], 1))[:, self.by]
 
+    @cached_property
+    def stretches(self) -> Stretches:
+        """What each request does when."""
+        return Stretches(self.history, self.history.steps.ended)
 
-def _of_chunks(batch: Batch) -> tuple[int, ...]:
-    return tuple(map(sum, zip(*(sizes(new, context) for new, context in batch.chunks), strict=True)))
-
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What each of their stints computes before it has caught up."""
+        return Prefills(self.history.steps).pieces(self.stretches.stints)

@@ -1,41 +1,53 @@
 """What each request does when: it prefills, decodes, has lost its cache, or computes again what it lost."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from ksim.flow.events import Admitted
-from ksim.results.arrays import Floats, Ints, floats, ints
+from ksim.flow.log import Columns
+from ksim.results.arrays import Bools, Floats, Ints, offsets
 from ksim.results.history import History
 
 PREFILL, DECODE, PREEMPTED, AGAIN = range(4)
 
 
-@frozen
-class Stint:
-    """A request's time in a batch list: from its admission to its last step before it is pushed out, or is done.
+@frozen(eq=False)
+class Stints:
+    """Requests' times in a batch list, one after another for each: columns of (stints,).
 
-    `first` is the row of the step of its first token therein, -1 where it gets none; what it computes before that
-    comes from steps up to, but not with, `before`.
+    Each is from its admission, with `known` tokens of which `cached` were found, to its last step before it is pushed
+    out, or is done.  `begin` is the row of its engine's first step therein, `first` that of the step of its first
+    token, -1 where it gets none; what it computes before that comes from steps up to, but not with, `before`.
     """
 
-    row: int
-    admitted: Admitted
-    first: int
-    before: int
-    caught_up: float
-    end: float
-    again: bool
+    row: Ints
+    admitted: Floats
+    cached: Ints
+    known: Ints
+    begin: Ints
+    first: Ints
+    before: Ints
+    caught_up: Floats
+    end: Floats
+    again: Bools
+
+    def __len__(self) -> int:
+        return len(self.row)
 
     @property
-    def state(self) -> int:
-        """What it does until it has caught up."""
-        return AGAIN if self.again else PREFILL
+    def state(self) -> Ints:
+        """What each does until it has caught up."""
+        return np.where(self.again, AGAIN, PREFILL)
+
+    @property
+    def caught_up_by(self) -> Ints:
+        """The step that it has caught up with, or before."""
+        return np.where(self.first >= 0, self.first, self.before)
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class Stretches:
     """The stints of all completed requests; in between, they are preempted.
 
@@ -45,42 +57,63 @@ class Stretches:
 
     history: History
     ends: Floats
-    stints: list[Stint] = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        preempted = defaultdict[int, list[float]](list)
-        for event in self.history.requests.preempted:
-            preempted[event.request_id].append(event.time)
-        admitted = defaultdict[int, list[Admitted]](list)
-        for event in self.history.events[Admitted]:
-            admitted[event.request_id].append(event)
+    @cached_property
+    def stints(self) -> Stints:
+        """In the order of their requests."""
         requests = self.history.requests
-        self.stints = [stint for row in np.flatnonzero(requests.completed).tolist()
-                       for stint in self._stints(row, admitted[requests.requests[row].id],
-                                                 preempted[requests.requests[row].id])]
+        row, number, events = self._admissions()
+        admitted = events["time"]
+        begin = self._first_step(requests.engine[row], admitted)
+        until = self._preempted(row, number)
+        before = self._first_step(requests.engine[row], until)
+        own, others = requests.runs.place(row, begin), requests.runs.place(row, before)
+        steps = requests.token_steps
+        last = self.ends[steps[requests.first[row + 1] - 1]]
+        through = np.where(others > requests.first[row], self.ends[steps[others - 1]], 0.0)
+        end = np.minimum(np.maximum(np.maximum(np.minimum(until, last), through), admitted), last)
+        some = own < others
+        first = np.where(some, steps[np.minimum(own, len(steps) - 1)], -1)
+        caught_up = np.where(some, np.minimum(self.ends[first], end), end)
+        return Stints(row, admitted, events["cached"], events["known"], begin, first, before, caught_up, end,
+                      again=number > 0)
 
-    def _stints(self, row: int, admitted: list[Admitted], preempted: list[float]) -> Iterator[Stint]:
-        requests, scheduled = self.history.requests, self.history.steps.scheduled
-        steps = requests.token_steps[requests.first[row]: requests.first[row + 1]]
-        made = scheduled[steps]
-        last = float(self.ends[steps[-1]])
-        rows = self.history.steps.rows(int(requests.engine[row]))
-        for number, event in enumerate(admitted):
-            until = preempted[number] if number < len(preempted) else np.inf
-            own, others = np.searchsorted(made, (event.time, until)).tolist()
-            through = float(self.ends[steps[others - 1]]) if others else 0.0
-            end = min(max(min(until, last), through, event.time), last)
-            first = int(steps[own]) if own < others else -1
-            before = rows.start + int(np.searchsorted(scheduled[rows], until))
-            caught_up = min(float(self.ends[first]), end) if first >= 0 else end
-            yield Stint(row, event, first, before, caught_up, end, number > 0)
+    def _admissions(self) -> tuple[Ints, Ints, Columns]:
+        """Those of completed requests: whose, which of theirs, and what the events say; request by request."""
+        requests, events = self.history.requests, self.history.events[Admitted]
+        rows = requests.rows(events["request_id"])
+        order = np.argsort(rows, kind="stable")
+        order = order[requests.completed[rows[order]]]
+        return rows[order], _numbered(rows[order]), {name: column[order] for name, column in events.items()}
+
+    def _preempted(self, row: Ints, number: Ints) -> Floats:
+        """When the requests at these rows were pushed out for the *number*-th time from 0; inf where they were not."""
+        requests = self.history.requests
+        rows = requests.rows(requests.preempted["request_id"])
+        order = np.argsort(rows, kind="stable")
+        first, times = offsets(np.bincount(rows, minlength=len(requests))), requests.preempted["time"][order]
+        place = first[row] + number
+        return np.where(place < first[row + 1], np.append(times, np.inf)[np.minimum(place, len(times))], np.inf)
+
+    def _first_step(self, engine: Ints, times: Floats) -> Ints:
+        """The row of the first step that an engine scheduled at one of these times, or later."""
+        steps, found = self.history.steps, np.zeros(len(times), np.int64)
+        for place in range(len(self.history.engines)):
+            rows, which = steps.rows(place), engine == place
+            found[which] = rows.start + np.searchsorted(steps.scheduled[rows], times[which])
+        return found
 
     def table(self) -> tuple[Ints, Ints, Floats, Floats]:
         """Each stretch as columns: the row of its request, what it does, from when, and until when."""
-        rows, count = ints(self.stints, "row"), len(self.stints)
-        begin, caught_up, end = (floats(self.stints, name) for name in ("admitted.time", "caught_up", "end"))
+        stints = self.stints
+        rows, begin, caught_up, end = stints.row, stints.admitted, stints.caught_up, stints.end
         again = np.flatnonzero(rows[1:] == rows[:-1])
-        states = np.concatenate([ints(self.stints, "state"), np.full(count, DECODE), np.full(len(again), PREEMPTED)])
+        states = np.concatenate([stints.state, np.full(len(stints), DECODE), np.full(len(again), PREEMPTED)])
         begins = np.concatenate([begin, caught_up, end[again]])
         ends = np.concatenate([caught_up, end, begin[again + 1]])
         return np.concatenate([rows, rows, rows[again]]), states, begins, np.maximum(begins, ends)
+
+
+def _numbered(rows: Ints) -> Ints:
+    """How many of the same come before each of *rows*, which are in order."""
+    return np.arange(len(rows)) - np.searchsorted(rows, rows)

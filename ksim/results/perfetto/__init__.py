@@ -14,9 +14,10 @@ import numpy as np
 
 from ksim.results.history import History
 from ksim.results.perfetto.counters import counters
+from ksim.results.perfetto.kernels import kernel_slices
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.requests import REQUEST_EVENTS, request_spans
-from ksim.results.perfetto.slices import kernel_slices, process_names, step_slices
+from ksim.results.perfetto.slices import process_names, step_slices
 
 #: Kernel slices beyond this are left out unless a window asks for them.
 KERNEL_BUDGET = 200_000
@@ -26,6 +27,8 @@ _STEP_EVENTS = 6
 
 # Higher levels take several times as long for a tenth of the size.
 _LEVEL = 3
+#: Characters that are packed at once.
+_BLOCK = 1 << 18
 
 
 def write_trace(history: History, path: Path, window: tuple[float, float] | None = None) -> None:
@@ -35,8 +38,20 @@ def write_trace(history: History, path: Path, window: tuple[float, float] | None
     else for the first steps up to about `KERNEL_BUDGET` slices.
     """
     with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
-        for piece in trace(history, window):
+        for piece in _blocks(trace(history, window)):
             packed.write(piece.encode())
+
+
+def _blocks(pieces: Iterator[str]) -> Iterator[str]:
+    """The same text in fewer *pieces*."""
+    kept, size = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if size >= _BLOCK:
+            yield "".join(kept)
+            kept, size = [], 0
+    yield "".join(kept)
 
 
 def trace(history: History, window: tuple[float, float] | None = None) -> Iterator[str]:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ksim.results.arrays import Floats, Ints, ints
+from ksim.results.arrays import Floats, Ints
 from ksim.results.history import History
 from ksim.results.perfetto.slices import engine_process
+from ksim.results.perfetto.text import lines, microseconds, whole
 from ksim.results.series import engine_power
 
 
@@ -19,10 +20,10 @@ def counters(history: History, stride: int) -> Iterator[str]:
         times = np.concatenate([steps.scheduled[rows], steps.end[rows][idle]])
         order = np.argsort(times, kind="stable")
         for name in ("waiting", "running", "blocks"):
-            values = np.concatenate([ints(steps.events[rows], name), np.zeros(int(idle.sum()), np.int64)])
+            values = np.concatenate([getattr(steps, name)[rows], np.zeros(int(idle.sum()), np.int64)])
             label = "KV blocks" if name == "blocks" else name
             yield from _track(label, process, times[order][::stride], values[order][::stride])
-        if not np.isnan(steps.lane_clocks).any() and len(times):
+        if not np.isnan(steps.lanes.pace("clock")).any() and len(times):
             clocks = np.rint(1e-6 * _of_steps(history, rows)).astype(np.int64)
             yield from _track("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
         power = engine_power(history, place)
@@ -33,13 +34,12 @@ def _of_steps(history: History, rows: slice) -> Floats:
     """The SM clock of each step's first stage, in Hz."""
     steps = history.steps
     first = np.searchsorted(steps.lane_step, np.arange(rows.start, rows.stop))
-    return steps.lane_clocks[first]
+    return steps.lanes.pace("clock")[first]
 
 
 def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[str]:
-    head = f'{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":'
     changed = np.concatenate([[True], values[1:] != values[:-1]])[: len(values)]
-    pairs = zip((1e6 * times[changed]).tolist(), values[changed].tolist(), strict=True)
-    lines = [f'{head}{time:.3f},"args":{{"value":{value}}}}}' for time, value in pairs]
-    if lines:
-        yield ",\n".join(lines)
+    text, _ = lines(f',\n{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":', microseconds(times[changed]),
+                    ',"args":{"value":', whole(values[changed]), "}}")
+    if text:
+        yield text.decode()[2:]

@@ -3,7 +3,7 @@
 import numpy as np
 from attrs import frozen
 
-from ksim.results.arrays import Floats, Ints, each, offsets, sums
+from ksim.results.arrays import Floats, Ints, each, sums
 from ksim.results.history import History
 
 
@@ -20,17 +20,16 @@ class Lanes:
     @classmethod
     def of(cls, history: History) -> "Lanes":
         steps = history.steps
-        counts = each(steps.events, lambda step: len(step.timelines))
-        stage = np.arange(len(steps.lanes)) - np.repeat(offsets(counts)[:-1], counts)
+        stage, laps = steps.lanes.stage, steps.lanes.laps
         begin, end = np.zeros(len(stage), np.int64), np.zeros(len(stage), np.int64)
         for place, built in enumerate(history.engines):
             ready = steps.start[steps.rows(place)]
             for number in range(built.stages):
                 rows = np.flatnonzero((steps.engine[steps.lane_step] == place) & (stage == number))
                 begin[rows], end[rows], ready = _in_turn(ready, steps.lane_seconds[rows])
-        sizes: dict[int, int] = {id(lane.laps): sum(lap.repeat * len(lap.spans) for lap in lane.laps)
-                                 for lane in steps.lanes}
-        return cls(history, stage, begin, end, each(steps.lanes, lambda lane: sizes[id(lane.laps)]) * steps.lane_ranks)
+        sizes = {key: sum(lap.repeat * len(lap.spans) for lap in found)
+                 for key, found in dict(zip(map(id, laps), laps, strict=True)).items()}
+        return cls(history, stage, begin, end, each(laps, lambda found: sizes[id(found)]) * steps.lane_ranks)
 
     def first(self, budget: int) -> Ints:
         """The lanes of the earliest steps that together have at most *budget* slices, and of one step at least."""

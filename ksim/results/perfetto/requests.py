@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ksim.flow.events import Admitted
+from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.perfetto.slices import REQUESTS_PROCESS
 
@@ -20,20 +21,21 @@ Move = tuple[float, bool]
 def request_spans(history: History, stride: int) -> Iterator[str]:
     """Every *stride*-th request with its phases."""
     requests, moves = history.requests, _moves(history)
+    first, outputs, status = requests.first.tolist(), requests.output.tolist(), requests.status
     ends = np.where(requests.completed, requests.last_token, requests.rejected)
     ends = np.where(np.isnan(ends), history.duration, ends).tolist()
     for row in range(0, len(requests), stride):
         request, begin = requests.requests[row], float(requests.arrival[row])
-        args = (f',"args":{{"request":{request.id},"prompt":{request.prompt},"output":{requests.output[row]},'
-                f'"status":"{requests.status[row]}"}}')
-        tokens = requests.tokens[requests.first[row]: requests.first[row + 1]].tolist()
+        args = (f',"args":{{"request":{request.id},"prompt":{request.prompt},"output":{outputs[row]},'
+                f'"status":"{status[row]}"}}')
+        tokens = requests.tokens[first[row]: first[row + 1]]
         lines = [_edge("b", "request", request.id, begin, args)]
         for name, since, until in phases(begin, moves[row], tokens, ends[row]):
             lines += [_edge("b", name, request.id, since), _edge("e", name, request.id, until)]
         yield ",\n".join([*lines, _edge("e", "request", request.id, ends[row])])
 
 
-def phases(arrival: float, moves: Sequence[Move], tokens: Sequence[float], end: float) -> Iterator[Phase]:
+def phases(arrival: float, moves: Sequence[Move], tokens: Sequence[float] | Floats, end: float) -> Iterator[Phase]:
     """The (name, from, to) of what a request lives through.
 
     *moves* are the times it was admitted (True) and preempted (False), *tokens*
@@ -46,13 +48,13 @@ def phases(arrival: float, moves: Sequence[Move], tokens: Sequence[float], end: 
     yield from _stretch(name, since, end, tokens)
 
 
-def _stretch(name: str, since: float, until: float, tokens: Sequence[float]) -> Iterator[Phase]:
+def _stretch(name: str, since: float, until: float, tokens: Sequence[float] | Floats) -> Iterator[Phase]:
     """One phase; while running, all is prefill, or recomputation, up to the next token."""
     if name != "running":
         yield name, since, until
         return
     place = bisect_right(tokens, since)
-    first = min(tokens[place], until) if place < len(tokens) else until
+    first = min(float(tokens[place]), until) if place < len(tokens) else until
     yield "prefill", since, first
     if first < until:
         yield "decode", first, until
@@ -61,10 +63,9 @@ def _stretch(name: str, since: float, until: float, tokens: Sequence[float]) -> 
 def _moves(history: History) -> dict[int, list[Move]]:
     """When each row was admitted and preempted, in order."""
     requests, moves = history.requests, defaultdict[int, list[Move]](list)
-    for event in history.events[Admitted]:
-        moves[requests.row[event.request_id]].append((event.time, True))
-    for event in requests.preempted:
-        moves[requests.row[event.request_id]].append((event.time, False))
+    for events, admitted in ((history.events[Admitted], True), (requests.preempted, False)):
+        for row, time in zip(requests.rows(events["request_id"]).tolist(), events["time"].tolist(), strict=True):
+            moves[row].append((time, admitted))
     for changes in moves.values():
         changes.sort()
     return moves

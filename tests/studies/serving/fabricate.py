@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ksim.flow.events import Stepped
 from ksim.results.result import Result
 from ksim.studies.validation.serving import replay
 from ksim.studies.validation.serving.recordings import Recording, Run, Sent
@@ -69,4 +70,4 @@ def _steps(loaded: Run, result: Result, slower: float) -> list[dict[str, Any]]:
     return [{"run": loaded.name, "schedule_start_s": slower * step.scheduled, "decodes": len(step.batch.contexts),
              "decode_context_tokens": step.batch.contexts.total + len(step.batch.contexts),
              "prefills": json.dumps([list(chunk) for chunk in step.batch.chunks])}
-            for step in result.history.steps.events]
+            for step in result.log.of(Stepped)]

@@ -1,0 +1,138 @@
+"""The log: what happened, kind by kind, as columns."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from attrs import fields
+from numpy.typing import NDArray
+
+from ksim.flow.events import EngineBuilt, Event, Stepped
+from ksim.flow.stretch import Stretch
+
+E = TypeVar("E", bound=Event)
+Columns = dict[str, NDArray[Any]]
+
+#: So many events of a kind are kept as they came before they become columns, which take a tenth of the memory.
+_BLOCK = 1 << 14
+_TYPES: dict[Any, Any] = {float: np.float64, int: np.int64, bool: np.bool_}
+
+
+class Log:
+    """All events, and the engines they happened to.
+
+    Events of a kind may come in any order, as when one engine is played ahead of another; they are told in the order
+    of their time.  Steps come one by one, or many as a `Stretch`.
+    """
+
+    def __init__(self, engines: Iterable[EngineBuilt] = (), events: Iterable[Event] = ()) -> None:
+        self.engines = list(engines)
+        #: By when steps of each engine had ended that are no longer in the log.
+        self.before: dict[int, float] = {}
+        self._recent: dict[type[Event], list[Any]] = defaultdict(list)
+        self._blocks: dict[type[Event], list[Columns]] = defaultdict(list)
+        self._stretches: list[Stretch] = []
+        for event in events:
+            self.add(event)
+
+    @classmethod
+    def of_columns(cls, engines: Iterable[EngineBuilt], events: Mapping[type[Event], Columns],
+                   stretches: Iterable[Stretch], before: Mapping[int, float]) -> "Log":
+        """One of events that are columns already, and of the steps since each engine's had ended *before*."""
+        log = cls(engines)
+        log.before |= before
+        log._blocks |= {kind: [columns] for kind, columns in events.items()}
+        log._stretches += stretches
+        return log
+
+    @classmethod
+    def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
+        """What happened in all *logs*, requests in the order of their ids where that was at one time."""
+        joined = cls(engines)
+        for kind in {kind for log in logs for kind in (*log._blocks, *log._recent)} - {Stepped}:
+            parts = [log.columns(kind) for log in logs]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            order = np.argsort(_ids(columns), kind="stable")
+            joined._blocks[kind].append({name: column[order] for name, column in columns.items()})
+        joined._stretches += [stretch for log in logs for stretch in log.stretches]
+        return joined
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        recent = self._recent[type(event)]
+        recent.append(event)
+        if len(recent) == _BLOCK:
+            self._settle(type(event))
+
+    def record(self, stretch: Stretch) -> None:
+        """Take in consecutive steps of an engine."""
+        self._stretches.append(stretch)
+
+    @property
+    def events(self) -> list[Event]:
+        """All events in the order of their time; of those at one time, kind by kind."""
+        kinds = sorted({*self._blocks, *self._recent, Stepped}, key=attrgetter("__name__"))
+        return sorted(chain.from_iterable(map(self.of, kinds)), key=attrgetter("time"))
+
+    def of(self, kind: type[E]) -> Iterator[E]:
+        """The events of one kind in the order of their time; steps engine by engine, in the order of their index."""
+        if kind is Stepped:
+            return cast(Iterator[E], chain.from_iterable(stretch.steps() for stretch in self.stretches))
+        return (kind(*row) for row in zip(*(column.tolist() for column in self.columns(kind).values()), strict=True))
+
+    def columns(self, kind: type[Event]) -> Columns:
+        """The same as columns of (events,), by the names of the fields; of any kind but `Stepped`."""
+        self._settle(kind)
+        names = {each.name: _TYPES.get(each.type, object) for each in fields(kind)}
+        blocks = self._blocks[kind]
+        columns = {name: np.concatenate([np.zeros(0, of), *(block[name] for block in blocks)])
+                   for name, of in names.items()}
+        time = columns["time"]
+        if (time[1:] >= time[:-1]).all():
+            return columns
+        order = np.argsort(time, kind="stable")
+        return {name: column[order] for name, column in columns.items()}
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """All steps, engine by engine, in the order of their index."""
+        self._settle(Stepped)
+        self._stretches.sort(key=attrgetter("engine", "first"))
+        return self._stretches
+
+    def _settle(self, kind: type[Event]) -> None:
+        """Make columns of the recent events of one kind."""
+        if recent := self._recent.pop(kind, []):
+            if kind is Stepped:
+                self._stretches += consecutive(recent)
+            else:
+                self._blocks[kind].append({each.name: _column(recent, each.name, each.type) for each in fields(kind)})
+
+
+def consecutive(steps: Iterable[Stepped]) -> Iterator[Stretch]:
+    """Put *steps* of any engines, in any order, into as few stretches as there can be."""
+    ordered = sorted(steps, key=attrgetter("engine", "index"))
+    begin = 0
+    for end in range(1, len(ordered) + 1):
+        if end == len(ordered) or not _follows(ordered[end - 1], ordered[end]):
+            yield Stretch.of(ordered[begin:end])
+            begin = end
+
+
+def _follows(step: Stepped, other: Stepped) -> bool:
+    return (step.engine, step.index + 1, len(step.timelines)) == (other.engine, other.index, len(other.timelines))
+
+
+def _ids(columns: Columns) -> NDArray[np.int64]:
+    """Whose the events are."""
+    if "request_id" in columns:
+        return columns["request_id"]
+    return np.array([request.id for request in columns["request"]], dtype=np.int64)
+
+
+def _column(events: Sequence[Event], name: str, kind: Any) -> NDArray[Any]:
+    values, of = map(attrgetter(name), events), _TYPES.get(kind, object)
+    return np.fromiter(values, of, len(events))

@@ -1,0 +1,136 @@
+"""A log that writes what has ended while the run goes on, and forgets it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from ksim.flow.events import Arrived, Emitted, Event, Finished, Rejected, Stepped
+from ksim.flow.log import Columns, Log
+from ksim.flow.stretch import Stretch
+from ksim.results.arrays import Bools
+from ksim.results.history import KINDS, History
+from ksim.results.metrics import Limits, Summary
+from ksim.results.requests import Requests
+from ksim.results.streaming.tally import Tally
+from ksim.results.tables import request_table, step_table
+
+Events = dict[type[Event], Columns]
+
+#: So many requests that have ended, or new steps, are written at once.
+_REQUESTS, _STEPS = 1 << 12, 1 << 12
+
+
+class Sink(Log):
+    """Takes in events as a log does, and writes requests.parquet and steps.parquet.
+
+    `Finished` and `Rejected` are the last events of a request; those that come before the steps that its tokens
+    are from wait for them.  What is kept are requests that have not ended, and steps since the first admission of
+    any of them.
+    """
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        super().__init__()
+        self._tally, self._directory = Tally(limits), directory
+        self._writers: dict[str, parquet.ParquetWriter] = {}
+        self._ended = self._stepped = 0
+        #: How many steps of each engine are written.
+        self._written: dict[int, int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take in one event."""
+        kind = type(event)
+        if kind is Stepped:
+            self._write_many()
+            self._stepped += 1
+        elif kind is Arrived:
+            self._write_many()
+        elif kind is Finished or kind is Rejected:
+            self._ended += 1
+        super().add(event)
+
+    def record(self, stretch: Stretch) -> None:
+        """Take in consecutive steps of an engine."""
+        self._write_many()
+        self._stepped += len(stretch)
+        super().record(stretch)
+
+    def __enter__(self) -> "Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def summary(self) -> Summary:
+        """Write the rest, requests that have not ended too, and return the numbers of the run."""
+        self._write(at_end=True)
+        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine))
+
+    def _write_many(self) -> None:
+        """Write what there is, if it is much: before more happens, when all has been told of what did."""
+        if self._ended >= _REQUESTS or self._stepped >= _STEPS:
+            self._write()
+
+    def _write(self, at_end: bool = False) -> None:
+        self._ended = self._stepped = 0
+        steps = {stretch.engine: stretch.first + len(stretch) for stretch in self.stretches}
+        now, later = self._split(steps)
+        history = History(Log.of_columns(self.engines, now, self._stretches, self.before))
+        requests = history.requests
+        ended = np.full(len(requests), at_end) | requests.completed | ~np.isnan(requests.rejected)
+        numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
+        stepped = history.steps.index >= numbers[history.steps.engine]
+        self._put("requests", request_table(history, None).filter(pa.array(ended)))
+        self._put("steps", step_table(history).filter(pa.array(stepped)))
+        self._tally.add(history, ended, stepped, np.inf if at_end else _first_arrival(requests, ended))
+        self._written |= steps
+        self._forget(history, ended, now, later)
+
+    def _put(self, name: str, table: pa.Table) -> None:
+        if name not in self._writers:
+            self._writers[name] = parquet.ParquetWriter(
+                self._directory / f"{name}.parquet", table.schema, compression="zstd", use_dictionary=False)
+        if len(table):
+            self._writers[name].write_table(table)
+
+    def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
+        """The events of which all is known, where engines have made so many *steps*, and those that wait for more."""
+        emitted, late = self.columns(Emitted), np.zeros(0, np.int64)
+        for engine in np.unique(emitted["engine"]).tolist():
+            early = (emitted["engine"] == engine) & (emitted["last"] >= steps.get(engine, 0))
+            late = np.append(late, emitted["request_id"][early])
+        now: Events = {kind: self.columns(kind) for kind in KINDS}
+        later: Events = {}
+        for kind in (Emitted, Finished) if len(late) else ():
+            waits = np.isin(now[kind]["request_id"], late)
+            now[kind], later[kind] = _only(now[kind], ~waits), _only(now[kind], waits)
+        return now, later
+
+    def _forget(self, history: History, ended: Bools, now: Events, later: Events) -> None:
+        """Keep only what is still needed of the events that were told *now*, and those for *later*."""
+        requests = history.requests
+        for kind, columns in now.items():
+            rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
+            self._blocks[kind] = [_only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
+        kept = []
+        for stretch in self._stretches:
+            place = int(history.steps.places(np.array([stretch.engine]))[0])
+            since = requests.admitted[~ended & (requests.engine == place)]
+            if stretch.scheduled[-1] >= np.nanmin(since, initial=np.inf):
+                kept.append(stretch)
+            else:
+                ended_by = max(self.before.get(stretch.engine, 0.0), float(stretch.end.max()))
+                self.before[stretch.engine] = ended_by
+        self._stretches = kept
+
+
+def _only(columns: Columns, which: Bools) -> Columns:
+    return {name: column[which] for name, column in columns.items()}
+
+
+def _first_arrival(requests: Requests, ended: Bools) -> float:
+    """When the first arrived that has not ended, or any that is to come."""
+    return float(min(requests.arrival[~ended].min(initial=np.inf), requests.arrival.max(initial=-np.inf)))

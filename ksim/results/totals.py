@@ -1,0 +1,121 @@
+"""What steps and requests add up to: sums that may be taken of parts of a run, and added."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from attrs import define, field, fields
+
+from ksim.results.arrays import Bools, Floats, sums
+from ksim.results.history import History
+
+
+def _largest(one: Any, other: Any) -> Any:
+    return np.maximum(one, other)
+
+
+class Added:
+    """Fields that are added one by one, unless their metadata says how else two become one."""
+
+    def __add__(self, other: Any) -> Any:
+        cls: Any = type(self)
+        joined: dict[str, Any] = {}
+        for each in fields(cls):
+            one, two = getattr(self, each.name), getattr(other, each.name)
+            how: Callable[[Any, Any], Any] | None = each.metadata.get("joined")
+            joined[each.name] = how(one, two) if how else one + two
+        return cls(**joined)
+
+
+@define(eq=False)
+class Work(Added):
+    """What steps add up to: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs, and GPU seconds.
+
+    `kv_seconds` are weighted with the share of KV blocks in use; `flops_possible` and `bytes_possible` are what GPUs
+    could have done in the time that they worked; `reach` is how far the joules may be off; `static` the static joules
+    of the steps; `extrapolated` GPU seconds lie outside what was measured; those at a `known` clock add up to so many
+    `cycles`, and `slowed` ones are below the boost clock.  By engine: seconds `asleep` ahead of its steps, and by when
+    the last has `ended`.
+    """
+
+    asleep: Floats
+    ended: Floats = field(metadata={"joined": _largest})
+    steps: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    sequences: int = 0
+    kv_seconds: float = 0.0
+    kv_peak: float = field(default=0.0, metadata={"joined": max})
+    flops: float = 0.0
+    bytes: float = 0.0
+    flops_possible: float = 0.0
+    bytes_possible: float = 0.0
+    gpu_seconds: float = 0.0
+    host_seconds: float = 0.0
+    joules: float = 0.0
+    reach: float = 0.0
+    static: float = 0.0
+    extrapolated: float = 0.0
+    known: float = 0.0
+    cycles: float = 0.0
+    slowed: float = 0.0
+
+    @classmethod
+    def of(cls, history: History, which: Bools) -> "Work":
+        """That of the steps in *which*."""
+        steps, engines = history.steps, len(history.engines)
+        seconds, of_gpus = (steps.end - steps.start)[which], steps.gpu_seconds[which]
+        ended = np.zeros(engines)
+        np.maximum.at(ended, steps.engine[which], steps.ended[which])
+        return cls(
+            sums(steps.engine[which], history.naps[which], engines), ended, int(which.sum()), float(seconds.sum()),
+            int(steps.tokens[which].sum()), int((steps.decodes + steps.prefills)[which].sum()),
+            float(steps.kv_usage[which] @ seconds), float(steps.kv_usage[which].max(initial=0.0)),
+            float(steps.flops[which].sum()), float(steps.bytes[which].sum()),
+            float(of_gpus @ steps.per_engine("peak_flops")[which]),
+            float(of_gpus @ steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),
+            float((history.host_waits * steps.gpus)[which].sum()), float(steps.joules[which].sum()),
+            float(steps.joules[which] @ steps.per_engine("reach")[which]), float(steps.static[which].sum()),
+            *_of_lanes(history, which[steps.lane_step]))
+
+
+def _of_lanes(history: History, which: Bools) -> tuple[float, float, float, float]:
+    """GPU seconds of lanes that are extrapolated, those at a known clock, their cycles, and those below the boost."""
+    steps, lanes = history.steps, history.steps.lanes
+    clocks = lanes.pace("clock")
+    known = which & ~np.isnan(clocks)
+    seconds = steps.lane_seconds * steps.lane_ranks
+    return (float((lanes.total("extrapolated") * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
+            float(seconds[known] @ clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()))
+
+
+@define(eq=False)
+class Served(Added):
+    """What requests add up to: how many had which end and how many tokens; those of `met` targets, of `met_asked` that
+    had an end; tokens `found` in the cache of those `looked_up`, preemptions, and tokens computed again."""
+
+    completed: int = 0
+    failed: int = 0
+    unfinished: int = 0
+    prompts: int = 0
+    outputs: int = 0
+    generated: int = 0
+    met: int = 0
+    found: float = 0.0
+    looked_up: float = 0.0
+    preemptions: int = 0
+    recomputed: int = 0
+
+    @classmethod
+    def of(cls, history: History, which: Bools, good: Bools) -> "Served":
+        """That of the requests in *which*; *good* says which meet the targets."""
+        requests = history.requests
+        done, refused = requests.completed & which, ~np.isnan(requests.rejected) & which
+        again = requests.readmitted
+        of = which[requests.rows(again["request_id"])]
+        return cls(
+            int(done.sum()), int(refused.sum()), int((which & ~done & ~refused).sum()),
+            int(requests.prompt[done].sum()), int(requests.output[done].sum()), int(requests.output[which].sum()),
+            int((good & which).sum()), float(np.nansum(requests.cached[which])),
+            float(np.nansum(requests.known[which])), int(requests.preemptions[which].sum()),
+            int((again["known"] - again["cached"])[of].sum()))

@@ -1,0 +1,57 @@
+"""A log tells each kind of event in the order of its time, and steps engine by engine, however they came."""
+
+from unittest import mock
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.flow import log as module
+from ksim.flow.batch import Batch
+from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Stepped
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.flow.stretch import Stretch
+from ksim.flow.timeline import AT_BOOST, Lap, Span, Timeline
+
+
+def _step(engine: int, index: int, stages: int = 1) -> Stepped:
+    timeline = Timeline.of((Lap((Span("a", "gemm", 1e-3), 0)),), [Span("b", "attention", 1e-4 * index)])
+    return Stepped(1.0 + index, engine, index, *(index + 0.1 * moment for moment in range(5)), Batch.of((1, index)),
+                   0, 1, 2, (timeline,) * stages, (AT_BOOST,) * stages)
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0, 3.0]), max_size=30), st.integers(1, 7))
+def test_events_of_a_kind_are_told_by_time_and_else_as_they_came(times, block):
+    events = [Admitted(time, number, number % 3, 5, 6, again=number % 2 == 0) for number, time in enumerate(times)]
+    with mock.patch.object(module, "_BLOCK", block):
+        log = Log([], events)
+    assert list(log.of(Admitted)) == sorted(events, key=lambda event: event.time)
+
+
+def test_events_come_back_as_they_were():
+    request = Request(7, 1.0, 10, 3, session="chat")
+    events = [Arrived(1.0, request), Rejected(1.5, 7, "too long"), Finished(2.0, 7, 4), _step(0, 3)]
+    log = Log([], events)
+    assert log.events == events
+    assert log.events[0].request is request
+    assert not list(log.of(Admitted)) and len(log.columns(Admitted)["time"]) == 0
+
+
+@given(st.permutations([(engine, index) for engine in (1, 4) for index in range(4)]), st.data())
+def test_steps_come_one_by_one_or_many_at_once(order, data):
+    steps = {place: _step(*place, stages=place[0]) for place in order}
+    log = Log()
+    for engine in (1, 4):
+        if data.draw(st.booleans()):
+            log.record(Stretch.of([steps.pop((engine, 1)), steps.pop((engine, 2))]))
+    for step in steps.values():
+        log.add(step)
+    expected = [_step(engine, index, stages=engine) for engine in (1, 4) for index in range(4)]
+    assert list(log.of(Stepped)) == expected
+
+
+def test_steps_of_a_log_may_grow_after_it_was_read():
+    log = Log([], [_step(0, 1)])
+    assert len(list(log.of(Stepped))) == 1
+    log.add(_step(0, 0))
+    assert [step.index for step in log.of(Stepped)] == [0, 1]

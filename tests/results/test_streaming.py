@@ -1,0 +1,133 @@
+"""A run whose rows are written while it goes on says what one says that was kept, as far as it goes."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    Finished,
+    Preempted,
+    Received,
+    Rejected,
+    Routed,
+    Stepped,
+)
+from ksim.flow.log import Log
+from ksim.flow.stretch import Stretch
+from ksim.results import energy, saturation, uncertainty
+from ksim.results.metrics import LATENCIES, PERCENTILES, Limits, spread
+from ksim.results.result import Result
+from ksim.results.streaming import sink as module
+from ksim.results.streaming.histogram import RESOLUTION, Histogram
+from ksim.results.streaming.sink import Sink
+
+from . import by_hand, fabricate
+
+LIMITS = Limits(ttft=0.2, e2el=2.0)
+ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Finished, Preempted, Admitted)
+UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *energy.KEYS} - {
+    "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
+ROUGH = {f"{statistic}_{name}_ms" for name in LATENCIES
+         for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}
+
+
+def told(log: Log, order=ORDER) -> list:
+    """The events of *log* as a run tells them."""
+    return sorted(log.events, key=lambda event: (event.time, order.index(type(event))))
+
+
+def in_stretches(events: list, most: int) -> list:
+    """The same, but that engines tell up to so many steps at once, after what follows from the first of them."""
+    kept, steps = [], {}
+    for event in events:
+        own = steps.setdefault(event.engine, []) if isinstance(event, Stepped) else None
+        if own is None:
+            kept.append(event)
+        elif own.append(event) or len(own) == most:
+            kept.append(Stretch.of(steps.pop(event.engine)))
+    return kept + [Stretch.of(own) for own in steps.values()]
+
+
+def streamed(log: Log, folder, every: int, events: list):
+    """The summary and the rows of *log*, written once *every* so many requests or steps."""
+    with mock.patch.multiple(module, _REQUESTS=every, _STEPS=every), Sink(folder, LIMITS) as sink:
+        sink.engines += log.engines
+        for event in events:
+            sink.record(event) if isinstance(event, Stretch) else sink.add(event)
+        summary = sink.summary()
+    requests, steps = (parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "steps"))
+    return summary, requests.sort_by("id"), steps.sort_by([("engine", "ascending"), ("step", "ascending")])
+
+
+def same(found, expected):
+    assert found.schema == expected.schema
+    for name in expected.column_names:
+        one, other = found[name].to_pylist(), expected[name].to_pylist()
+        if expected.schema.field(name).type == "double":
+            assert [value is None for value in one] == [value is None for value in other], name
+            assert list(filter(None, one)) == pytest.approx(list(filter(None, other)), rel=1e-9, abs=1e-12), name
+        else:
+            assert one == other, name
+
+
+def close(found, expected, off: float, least: float = 1e-9):
+    assert found == (expected if expected is None else pytest.approx(expected, rel=off, abs=least))
+
+
+def agree(log: Log, folder, every: int, events: list):
+    result = Result(log, limits=LIMITS)
+    summary, requests, steps = streamed(log, folder, every, events)
+    same(requests, result.requests.drop_columns(["joules", "joules_to_first_token"]).sort_by("id"))
+    same(steps, result.steps)
+    expected = {key: result.summary[key] for key in result.summary if key in summary}
+    assert list(summary) == list(expected)
+    for key, value in expected.items():
+        if key in UNTOLD:
+            assert summary[key] is None, key
+        else:
+            close(summary[key], value, RESOLUTION if key in ROUGH else 1e-9)
+
+
+@pytest.mark.parametrize("log", [
+    fabricate.log(), fabricate.log(count=200, engines=2, ranks=2, preempt_every=11), fabricate.pipelined(),
+    fabricate.log(count=60, stages=2, seats=4), by_hand.small(), by_hand.sleepy(), Log([by_hand.ENGINE]),
+    fabricate.cut(fabricate.log(count=40), 1.5)])
+@pytest.mark.parametrize("every", [1, 7, 10_000])
+def test_streamed_runs_say_what_kept_ones_say(log, every, tmp_path):
+    agree(log, tmp_path, every, told(log))
+
+
+@given(st.integers(1, 30), st.integers(1, 50), st.integers(1, 60))
+@settings(max_examples=25, deadline=None)
+def test_steps_may_come_at_once_and_after_the_tokens_that_are_from_them(tmp_path_factory, most, every, preempt):
+    log = fabricate.log(count=40, engines=2, preempt_every=preempt)
+    agree(log, tmp_path_factory.mktemp("run"), every, in_stretches(told(log), most))
+
+
+@given(st.lists(st.lists(st.floats(0, 1e6).map(lambda value: value if value > 1e-8 else 0.0), max_size=30), max_size=4))
+def test_histograms_know_percentiles_to_their_resolution(parts):
+    histogram = Histogram()
+    for values in parts:
+        histogram.add(np.array(values))
+    expected = spread("x", np.array([value for values in parts for value in values]))
+    for key, value in histogram.spread("x").items():
+        close(value, expected[key], RESOLUTION if key not in ("mean_x_ms", "std_x_ms") else 1e-6, 1e-3)
+
+
+def test_what_has_ended_is_forgotten(tmp_path):
+    log = fabricate.log(count=400, rate=5.0)
+    with mock.patch.multiple(module, _REQUESTS=20, _STEPS=20), Sink(tmp_path, LIMITS) as sink:
+        sink.engines += log.engines
+        most = 0
+        for event in told(log):
+            sink.add(event)
+            most = max(most, sum(1 for _ in sink.of(Arrived)), sum(map(len, sink.stretches)))
+        sink.summary()
+    assert most < sum(1 for _ in log.of(Stepped)) / 5
