@@ -95,7 +95,8 @@ class Skipping(Engine):
             if assignment:
                 batch = assignment.batch()
                 touched = assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0
-                self._send(batch, self.timers[0].load(batch), touched)
+                load = self.timers[0].load(batch)
+                self._send(batch, load, touched)
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
@@ -107,7 +108,7 @@ class Skipping(Engine):
                     yield env.quiet_before(taken)
                 self._take_in(oldest, delivered)
             if assignment and (turns := self._encore.turns()) > 1:
-                self._go_on(batch, turns)
+                self._go_on(batch, load.seconds, turns)
 
     def _note(self, assignment: Assignment) -> None:
         """Write down who has come into the batch, and who had to leave it."""
@@ -153,12 +154,14 @@ class Skipping(Engine):
             self.outstanding -= 1
             self._done.pop(job)()
 
-    def _go_on(self, batch: Batch, turns: int) -> None:
-        """Take up to so many *turns* that only go on with *batch*, as long as there is no news."""
+    def _go_on(self, batch: Batch, length: float, turns: int) -> None:
+        """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
+        news."""
         works, news = self._clockwork, self._news_at
-        length = max(works.gpus - works.now, 1e-6)  # about as long as a turn
         offsets, shift, count = batch.contexts.offsets, batch.contexts.shift, len(batch.contexts)
-        turns = min(turns, FURTHEST, int(min((news - works.now) / length, FURTHEST)) + 2)
+        if news < inf:  # how many turns there may be until then, if they take about as long as this one
+            turns = min(turns, int((news - works.now) / length) + 2)
+        turns = min(turns, FURTHEST)
         batches = [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]
         for following, load in zip(batches, self.timers[0].loads(batches), strict=True):
             if works.now > news or not self._encore.repeat():
