@@ -3,8 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-#: Peers' speed workload, where it is at hand: 5,000 Poisson arrivals, lengths of Azure's 2023 conversations.
-PEERS = Path(__file__).parents[2] / "shared" / "data" / "bench" / "w5000_qps6.45.csv"
+_SHARED = Path(__file__).parents[2] / "shared" / "data"
+#: Peers' speed workloads, where they are at hand: Poisson arrivals, lengths of Azure's 2023 conversations; the last
+#: comes four times as fast as it can be served.
+PEERS = [_SHARED / "bench" / f"{name}.csv" for name in ("w5000_qps6.45", "w20000_qps6.45", "w20000_qps25.8")]
+#: Mooncake's conversations, whose prompts share prefixes by the hashes of their pieces.
+MOONCAKE = _SHARED / "traces" / "mooncake_fast25" / "conversation_trace.jsonl"
 
 
 def scenarios() -> dict[str, dict[str, Any]]:
@@ -15,8 +19,11 @@ def scenarios() -> dict[str, dict[str, Any]]:
         "prefix-heavy": _synthetic(count=4000, rate=10.0, prompt=_uniform(2200, 3200), output=_uniform(50, 150),
                                    prefixes={"groups": 16, "tokens": 2048}),
     }
-    if PEERS.exists():
-        found["w5000_qps6.45"] = _on_a100({"replay": {"path": str(PEERS)}}, tokens=512, sequences=512)
+    found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
+              for path in PEERS if path.exists()}
+    if MOONCAKE.exists():
+        found["mooncake"] = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"data_parallel_size": 4},
+                             "workload": {"replay": {"path": str(MOONCAKE)}}}
     return found
 
 

@@ -58,9 +58,13 @@ class Clock:
     def pace(self, timeline: Paced, start: float, setting: Setting = FREE) -> Pace:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
         limit = setting.cap or self.power.limit
-        self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
         free = self._at(setting.clock) if setting.clock else self._boost
-        watts, seconds = self.watts(timeline, free), timeline.paced(free)
+        seconds, most = timeline.paced(free), self.clocks.credit
+        watts = self.watts(timeline, free)
+        if watts <= limit and self._credit == most:  # nothing to spend, nothing to earn
+            self._busy_until = start + seconds
+            return free
+        self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
         carried = 1.0 if watts <= limit else min(1.0, self._credit / ((watts - limit) * seconds))
         self._settle(carried * seconds, watts, limit)
         pace = free if carried == 1.0 else free.blended(self._limited(timeline, free.clock, limit), carried)

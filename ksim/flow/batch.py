@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def sequences(self) -> int:
-        return len(self.contexts) + len(self.chunks)
+        return len(self.contexts.offsets) + len(self.chunks)
 
 
 def _pair(text: str, separator: str, example: str) -> tuple[int, int]:

@@ -23,34 +23,36 @@ class Clockwork:
     frontend: float = 0.0
     _flying: deque[tuple[float, int]] = field(factory=deque)
 
-    def copy(self) -> "Clockwork":
-        return Clockwork(self.host, self.workers, self.now, self.worker, self.gpus, self.frontend,
-                         deque(self._flying))
-
     def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
         """Make a batch of so many sequences that *touched* so many blocks, and launch it.
 
         Return when its inputs are prepared, when it is launched, and when GPUs can begin.
         """
-        ready = self.now + self.host.core.making(sequences, touched, self.workers)
-        prepared = max(ready, self.worker) + self.host.worker.preparing(sequences)
+        now, gpus = self.now, self.gpus
+        ready = now + self.host.core.making(sequences, touched, self.workers)
+        prepared = (ready if ready > self.worker else self.worker) + self.host.worker.preparing(sequences)
         launched = self.worker = prepared + launch_seconds
-        self.now = max(self.now, ready if self.workers > 1 else launched)
-        return prepared, launched, max(prepared, self.gpus)
+        free = ready if self.workers > 1 else launched
+        if free > now:
+            self.now = free
+        return prepared, launched, prepared if prepared > gpus else gpus
 
     def fly(self, launched: float, start: float, seconds: float, samples: int) -> float:
         """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
         end."""
-        end = self.gpus = max(start + seconds, launched)
+        end = start + seconds
+        end = max(end, launched)
+        self.gpus = end
         self._flying.append((end, samples))
         return end
 
     def finish(self) -> tuple[float, float]:
         """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
         end, samples = self._flying.popleft()
-        client = self.host.client
-        taken = self.now = max(self.now, end) + self.host.core.taking(samples)
-        self.frontend = max(self.frontend, taken + client.deliver + client.deliver_sequence * samples)
+        now, client = self.now, self.host.client
+        taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
+        come = taken + client.deliver + client.deliver_sequence * samples
+        self.frontend = max(self.frontend, come)
         return taken, self.frontend
 
     def wake(self, news: float) -> None:

@@ -20,7 +20,8 @@ from ksim.runtime.clockwork import Clockwork
 from ksim.runtime.engine import Engine, Process
 from ksim.runtime.recorder import Recorder
 from ksim.scheduling.assignment import Assignment
-from ksim.scheduling.job import Job
+from ksim.scheduling.encore import Encore
+from ksim.scheduling.job import Job, State
 
 __all__ = ["Skipping"]
 
@@ -38,6 +39,7 @@ class Skipping(Engine):
     clock: Clock | None = None
     watched: bool = False
     _clockwork: Clockwork = field(init=False)
+    _encore: Encore = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
@@ -46,7 +48,7 @@ class Skipping(Engine):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._clockwork = Clockwork(self.host, self.workers)
+        self._clockwork, self._encore = Clockwork(self.host, self.workers), Encore(self.scheduler)
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
@@ -86,12 +88,15 @@ class Skipping(Engine):
         while True:
             if env.news < works.now:
                 yield env.quiet_before(works.now)
-            self._receive_sent()
+            if self._sent and self._sent[0][0] <= works.now:
+                self._receive_sent()
             assignment = scheduler.schedule(works.now)
             self._note(assignment)
             if assignment:
                 batch = assignment.batch()
-                self._send(batch, self.timers[0].load(batch), assignment.touched(scheduler.cache.block_tokens))
+                touched = assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0
+                load = self.timers[0].load(batch)
+                self._send(batch, load, touched)
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
@@ -102,17 +107,16 @@ class Skipping(Engine):
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
                 self._take_in(oldest, delivered)
-            if assignment and (turns := scheduler.lasting()) > 1:
-                self._go_on(assignment, batch, turns)
+            if assignment and (turns := self._encore.turns()) > 1:
+                self._go_on(batch, load.seconds, turns)
 
     def _note(self, assignment: Assignment) -> None:
         """Write down who has come into the batch, and who had to leave it."""
         now = self._clockwork.now
         for job in assignment.preempted:
             self.log.add(Preempted(now, job.request.id, self.number))
-        for grant in assignment.grants:
-            if grant.admitted:
-                job = grant.job
+        for job in assignment.admitted:
+            if job.state is State.RUNNING:  # and has not been pushed out at once
                 self.log.add(Admitted(now, job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> None:
@@ -150,21 +154,23 @@ class Skipping(Engine):
             self.outstanding -= 1
             self._done.pop(job)()
 
-    def _go_on(self, assignment: Assignment, batch: Batch, turns: int) -> None:
-        """Take up to so many *turns* that only go on with *batch*, as long as there is no news."""
-        works, scheduler, news = self._clockwork, self.scheduler, self._news_at
-        length = max(works.gpus - works.now, 1e-6)  # about as long as a turn
+    def _go_on(self, batch: Batch, length: float, turns: int) -> None:
+        """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
+        news."""
+        works, news = self._clockwork, self._news_at
         offsets, shift, count = batch.contexts.offsets, batch.contexts.shift, len(batch.contexts)
-        turns = min(turns, FURTHEST, int(min((news - works.now) / length, FURTHEST)) + 2)
+        if news < inf:  # how many turns there may be until then, if they take about as long as this one
+            turns = min(turns, int((news - works.now) / length) + 2)
+        turns = min(turns, FURTHEST)
         batches = [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]
         for following, load in zip(batches, self.timers[0].loads(batches), strict=True):
-            if works.now > news or not scheduler.repeat():
+            if works.now > news or not self._encore.repeat():
                 break
             self._send(following, load, 0)
             self._land()
-        scheduler.repeated(self.steps - 1)
+        last = self._encore.close(self.steps - 1)
         if self._flying:
-            self._flying[0] = scheduler.latest
+            self._flying[0] = last
 
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""

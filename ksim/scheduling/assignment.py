@@ -19,13 +19,17 @@ class Grant:
 
 @define(eq=False)
 class Assignment:
-    """What schedule `number` decided: a token for each of `steady`, and `grants` for the others, in this order."""
+    """What schedule `number` decided: a token for each of `steady`, and `grants` for the others, in this order.
+
+    Some of these were `admitted`; others had to give way to them.
+    """
 
     number: int = 0
     epoch: int = 0
     steady: tuple[Job, ...] = ()
     offsets: Offsets = Offsets()
     grants: list[Grant] = field(factory=list)
+    admitted: list[Job] = field(factory=list)
     preempted: list[Job] = field(factory=list)
 
     def __bool__(self) -> bool:

@@ -3,7 +3,6 @@
 import reprlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
 from typing import Any
 
 from attrs import define, field
@@ -12,7 +11,7 @@ from ksim.foundation.errors import ConfigError, KsimError
 from ksim.memory.cache import Cache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.policies import ALL, Wish
+from ksim.scheduling.policies import Wish
 from ksim.scheduling.queue import ArrivalQueue, OpenQueue, SortedQueue, WaitingQueue
 
 
@@ -46,9 +45,7 @@ class Counsel:
         return SortedQueue(self._order) if hasattr(self.policy, "order") else ArrivalQueue()
 
     def wishes(self, waiting: OpenQueue, running: Sequence[Job], now: float) -> Iterable[Wish]:
-        """Who should compute how many tokens at most, in order of preference."""
-        if not self.proposes:
-            return zip(chain(running, waiting), repeat(ALL), strict=False)
+        """What a policy that `proposes` has to say: who should compute how many tokens at most, in this order."""
         with self._naming(self._policy):
             wishes = self.policy.propose(waiting, running, now)
         if not isinstance(wishes, Iterable):

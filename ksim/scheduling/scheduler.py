@@ -24,7 +24,10 @@ from ksim.scheduling.steady import Steady
 
 @define(eq=False)
 class Scheduler:
-    """`running` jobs hold cache blocks, in order of admission; waiting ones hold none."""
+    """`running` jobs hold cache blocks, in order of admission; waiting ones hold none.
+
+    `latest` is the schedule made last, and `stirred` says whether anybody has come or gone since.
+    """
 
     limits: Limits
     policy: Any
@@ -34,43 +37,43 @@ class Scheduler:
     running: list[Job] = field(factory=list, init=False)
     steps: int = field(default=0, init=False)
     _admissions: int = field(default=0, init=False)
-    # Of the step being made: what is decided, the tokens left, and the most that one job may have.
-    _assignment: Assignment = field(factory=Assignment, init=False)
+    latest: Assignment = field(factory=Assignment, init=False)
+    # Of the step being made: the tokens left, and the most that one job may have.
     _budget: int = field(default=0, init=False)
-    _cap: int = field(default=0, init=False)
-    _counsel: Counsel = field(init=False)
+    _cap: int = field(default=ALL, init=False)
+    counsel: Counsel = field(init=False)
     _cadence: Cadence = field(init=False)
-    _steady: Steady = field(init=False)
+    steady: Steady = field(init=False)
     _spare: int = field(init=False)
     _foresees: bool = field(init=False)
-    _stirred: bool = field(default=True, init=False)  # has anybody come or gone since the latest schedule?
+    stirred: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
         limits = self.limits
         if hasattr(self.policy, "attach"):
             self.policy.attach(self.cache)
-        self._counsel = Counsel(self.policy, self.admission)
-        self.waiting = self._counsel.queue()
+        self.counsel = Counsel(self.policy, self.admission)
+        self.waiting = self.counsel.queue()
         self._cadence = Cadence(limits.prefill_schedule_interval)
-        self._steady = Steady(self.cache, limits.async_scheduling, limits.max_model_len)
+        self.steady = Steady(self.cache, limits.async_scheduling, limits.max_model_len)
         self._spare = int(limits.watermark * (self.cache.capacity + 1))
         # A policy that orders each step, a cadence and a pipeline all let a decode wait: nothing is steady then.
-        self._foresees = (not self._counsel.proposes and limits.prefill_schedule_interval == 1
+        self._foresees = (not self.counsel.proposes and limits.prefill_schedule_interval == 1
                           and limits.pipeline_parallel_size == 1)
 
     def add(self, job: Job) -> None:
         """Let *job* wait for its turn."""
-        self._stirred = True
+        self.stirred = True
         self.waiting.add(job)
 
     def abort(self, job: Job) -> None:
         """Drop *job* wherever it is; what it has in flight is lost."""
-        self._stirred = True
+        self.stirred = True
         if job.state is State.WAITING:
             self.waiting.remove(job)
         elif job.state is State.RUNNING:
             if job.steady:
-                self._steady.leave([job], self.steps)
+                self.steady.leave([job], self.steps)
             self.running.remove(job)
             self.cache.close(job.holding)
         job.state = State.DONE
@@ -84,61 +87,49 @@ class Scheduler:
         that gets none ends admission for this step, and so does a preemption.
         """
         self._begin()
-        self._cadence.begin(self.running)
-        running = self.running[self._advance_steady():]
+        settled = self._advance_steady()
+        if self.counsel.proposes:
+            self._grant_wishes(self.running[settled:], now)
+        else:
+            self._grant_in_order(self.running[settled:])
+        return self._conclude()
+
+    def _grant_in_order(self, running: Sequence[Job]) -> None:
+        """Let the rest of the *running* jobs go on, and admit as many waiting ones as there is room for."""
+        for job in running:
+            if not self._budget:
+                return
+            if job.state is State.RUNNING and not self._extend(job, ALL) and self.limits.self_preemption_ends_turn:
+                return
+        for job in self.waiting:
+            if not self._budget or not (job.due or self._admit(job, ALL)):
+                return
+
+    def _grant_wishes(self, running: Sequence[Job], now: float) -> None:
+        """The same in the order that the policy proposes."""
         waiting = OpenQueue(self.waiting)
-        admitted: list[Job] = []
-        for job, wish in self._counsel.wishes(waiting, running, now):
-            if self._budget == 0:
-                break
+        for job, wish in self.counsel.wishes(waiting, running, now):
+            if not self._budget:
+                return
             if job.state is State.RUNNING:
                 if not self._extend(job, wish) and self.limits.self_preemption_ends_turn:
-                    break
-            elif waiting.admitting and job.due == 0:  # what is due must come back before it starts over
+                    return
+            elif waiting.admitting and not job.due:  # what is due must come back before it starts over
                 waiting.admitting = self._admit(job, wish)
-                if waiting.admitting:
-                    admitted.append(job)
-        return self._conclude(admitted)
-
-    def lasting(self) -> int:
-        """How many more schedules will be just like the latest, if nobody comes or goes but whose time is known."""
-        steady, waiting, latest = self._steady, self.waiting, self._assignment
-        if self._stirred or latest.grants or latest.preempted or len(steady.members) < len(self.running):
-            return 0
-        if waiting and (self._counsel.reorders or self._counsel.demands or next(iter(waiting)).due):
-            return 0
-        return steady.first_end() - self.steps - (not self.limits.async_scheduling)
-
-    def repeat(self) -> bool:
-        """Make the next schedule, which is one of those `lasting`; return False, with nothing done, without blocks."""
-        if not self._steady.renew(self.steps + 1):
-            return False
-        self.steps += 1
-        return True
-
-    def repeated(self, index: int) -> None:
-        """Take in that all repeated schedules, but the one that is ahead, were computed, up to the engine's step number
-        *index*."""
-        steady = self._steady
-        self._assignment = Assignment(self.steps, steady.epoch, steady.members, steady.offsets)
-        steady.returned, steady.index = self.steps - self.limits.async_scheduling, index
-
-    @property
-    def latest(self) -> Assignment:
-        """The latest schedule."""
-        return self._assignment
 
     def _begin(self) -> None:
         self.steps += 1
-        self._stirred = False
-        self._counsel.step = self.steps
-        self._assignment = Assignment(self.steps, self._steady.epoch)
+        self.stirred = False
+        self.counsel.step = self.steps
+        self.latest = Assignment(self.steps, self.steady.epoch)
         self._budget = self.limits.max_num_batched_tokens
-        self._cap = self.limits.cap(len(self.running) + len(self.waiting)) or ALL
+        self._cadence.begin(self.running)
+        if self.limits.long_prefill_token_threshold:
+            self._cap = self.limits.cap(len(self.running) + len(self.waiting)) or ALL
 
     def _advance_steady(self) -> int:
         """Give each steady job its token, if there are blocks for all; return how many running jobs that settles."""
-        steady, assignment = self._steady, self._assignment
+        steady, assignment = self.steady, self.latest
         if not steady.advance(self.steps):
             steady.dissolve(self.running, self.steps - 1)
             return 0
@@ -147,32 +138,22 @@ class Scheduler:
         assignment.steady, assignment.offsets = steady.members, steady.offsets
         return steady.length
 
-    def _conclude(self, admitted: Sequence[Job]) -> Assignment:
+    def _conclude(self) -> Assignment:
         """Put the waiting queue in order again, and count the granted tokens as computed."""
-        for job in admitted:
+        assignment, ahead = self.latest, self.limits.async_scheduling
+        for job in assignment.admitted:
             self.waiting.remove(job)
-        self._cadence.end(self._assignment.grants, len(self.waiting), asked=not self._assignment.preempted)
-        for job in self._assignment.preempted:
+        self._cadence.end(assignment.grants, len(self.waiting), asked=not assignment.preempted)
+        for job in assignment.preempted:
             self.waiting.put_back(job)
-        for grant in self._assignment.grants:
+        for grant in assignment.grants:
             job = grant.job
             job.computed += grant.tokens
             job.decoding = grant.samples
-            job.due += grant.samples and self.limits.async_scheduling
-        if self._foresees:
-            self._settle_down()
-        return self._assignment
-
-    def _settle_down(self) -> None:
-        """Call steady those running jobs, next after the others that are, that will decode from now on."""
-        first = last = self._steady.length
-        while last < len(self.running) and self._will_decode(self.running[last]):
-            last += 1
-        if last > first:
-            self._steady.join(self.running[first:last], self.steps + 1)
-
-    def _will_decode(self, job: Job) -> bool:
-        return job.step == self.steps and job.decoding and self._steady.tokens_left(job) > 0
+            job.due += grant.samples and ahead
+        if self._foresees and self.steady.length < len(self.running):
+            self.steady.extend(self.running, self.steps)
+        return assignment
 
     def _extend(self, job: Job, wish: int) -> bool:
         """Grant a running job its tokens, preempting until they fit; return False if it had to give way itself."""
@@ -193,23 +174,23 @@ class Scheduler:
 
     def _preempt(self) -> Job:
         """Take a running job's blocks, and its grant if it has one in this step; return whose."""
-        if self._counsel.chooses and self._steady.length:
+        if self.counsel.chooses and self.steady.length:
             self._unsettle()
-        victim = self._counsel.victim(self.running)
+        victim = self.counsel.victim(self.running)
         if victim.step == self.steps:
-            grants = self._assignment.grants
+            grants = self.latest.grants
             index = next(i for i, grant in enumerate(grants) if grant.job is victim)
             self._budget += grants.pop(index).tokens
         self.running.remove(victim)
         self.cache.close(victim.holding)
         victim.state, victim.computed, victim.step = State.WAITING, 0, self.steps
         victim.preemptions += 1
-        self._assignment.preempted.append(victim)
+        self.latest.preempted.append(victim)
         return victim
 
     def _unsettle(self) -> None:
         """Count the steady jobs by hand again, and write out what they were given in this step."""
-        steady, assignment = self._steady, self._assignment
+        steady, assignment = self.steady, self.latest
         given, rest = assignment.steady, assignment.grants
         steady.dissolve(self.running, self.steps - 1)
         assignment.steady, assignment.offsets, assignment.grants = (), Offsets(), []
@@ -221,9 +202,9 @@ class Scheduler:
 
     def _admit(self, job: Job, wish: int) -> bool:
         """Start a waiting job, if there is room; return whether it was started."""
-        if self._assignment.preempted or len(self.running) >= self.limits.active:
+        if self.latest.preempted or len(self.running) >= self.limits.active:
             return False
-        if self._counsel.demands and self._steady.length:  # who is asked must see true counts
+        if self.counsel.demands and self.steady.length:  # who is asked must see true counts
             self._unsettle()
         hit = self.cache.lookup(job.holding, job.known) if job.reads_cache else Hit(0)
         computed = hit.tokens
@@ -235,7 +216,7 @@ class Scheduler:
             return False
         if not self._has_room(job, hit, computed + tokens):
             return False
-        if self._counsel.demands and not self._counsel.admits(job, self.running, self.cache):
+        if self.counsel.demands and not self.counsel.admits(job, self.running, self.cache):
             return False
         self.cache.open(job.holding, hit)
         grown = self.cache.grow(job.holding, computed + tokens)
@@ -243,6 +224,7 @@ class Scheduler:
         job.state, job.computed, job.cached = State.RUNNING, computed, computed
         job.rank = self._admissions
         self._admissions += 1
+        self.latest.admitted.append(job)
         self.running.append(job)
         self._grant(job, tokens, admitted=True)
         return True
@@ -259,13 +241,13 @@ class Scheduler:
         self._budget -= tokens
         job.step = self.steps
         samples = end == job.known + job.due
-        self._assignment.grants.append(Grant(job, tokens, job.computed, samples, admitted))
+        self.latest.grants.append(Grant(job, tokens, job.computed, samples, admitted))
 
     # One return.
 
     def update(self, assignment: Assignment, index: int) -> list[Job]:
         """Take in that *assignment* was computed, as the engine's step number *index*; return the jobs now done."""
-        steady, finished = self._steady, list[Job]()
+        steady, finished = self.steady, list[Job]()
         steady.returned, steady.index = assignment.number, index
         if self.cache.enters_computed:
             for grant in assignment.grants:
@@ -304,7 +286,7 @@ class Scheduler:
         return done
 
     def _finish(self, job: Job) -> None:
-        self._stirred = True
+        self.stirred = True
         if job.state is State.WAITING:  # preempted while its last token was on the way
             self.waiting.remove(job)
         else:

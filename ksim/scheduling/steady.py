@@ -46,6 +46,17 @@ class Steady:
     def __attrs_post_init__(self) -> None:
         self._needs = [0] * self.cache.block_tokens
 
+    def extend(self, running: Sequence[Job], schedule: int) -> None:
+        """Let those *running* jobs join, next after the others, that will decode from now, after *schedule*, on."""
+        first = last = self.length
+        while last < len(running) and self._will_decode(running[last], schedule):
+            last += 1
+        if last > first:
+            self.join(running[first:last], schedule + 1)
+
+    def _will_decode(self, job: Job, schedule: int) -> bool:
+        return job.step == schedule and job.decoding and self.tokens_left(job) > 0
+
     def join(self, jobs: Sequence[Job], start: int) -> None:
         """Let *jobs*, which come after the others in order of admission, be steady from schedule *start* on."""
         for job in jobs:
@@ -84,7 +95,7 @@ class Steady:
 
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
-        return _due(self._last, schedule)
+        return _due(self._last, schedule) if schedule in self._last else ()
 
     def leave(self, jobs: Sequence[Job], schedule: int) -> None:
         """Let *jobs* go, counted up to and with *schedule*."""

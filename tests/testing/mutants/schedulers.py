@@ -48,8 +48,7 @@ MUTANTS = [
     mutant("stop_not_honoured", "a stop token does not stop", "exact_tokens",
            "_deliver", "job.sampled >= job.output", "job.sampled >= job.limit"),
     mutant("due_counted_twice", "asynchronous tokens are awaited twice", "tokens_in_order",
-           "_conclude", "job.due += grant.samples and self.limits.async_scheduling",
-           "job.due += 2 * (grant.samples and self.limits.async_scheduling)"),
+           "_conclude", "job.due += grant.samples and ahead", "job.due += 2 * (grant.samples and ahead)"),
     mutant("not_requeued", "who gives way is forgotten", "nobody_lost",
            "_conclude", "self.waiting.put_back(job)", "pass"),
     mutant("requeued_last", "who gives way goes to the end of the queue", "no_overtaking",
@@ -57,27 +56,27 @@ MUTANTS = [
     mutant("stays_in_queue", "who is let in stays in the queue", "nobody_lost",
            "_finish", "self.running.remove(job)", "self.running.remove(job); self.waiting.add(job)"),
     mutant("head_skipped", "who does not fit is passed by those behind", "no_overtaking",
-           "schedule", "waiting.admitting = self._admit(job, wish)\n            if waiting.admitting:",
-           "if self._admit(job, wish):"),
+           "_grant_in_order", "(job.due or self._admit(job, ALL))", "(job.due or self._admit(job, ALL) or True)"),
     mutant("admits_after_preemption", "others are let in when somebody gives way", "no_admission_after_preemption",
-           "_admit", "self._assignment.preempted or ", ""),
+           "_admit", "self.latest.preempted or ", ""),
     mutant("one_admission_a_step", "a step lets in one request only", "work_conserved",
-           "schedule", "admitted.append(job)", "admitted.append(job); waiting.admitting = False"),
+           "_grant_in_order", "for job in self.waiting:", "for job in list(self.waiting)[:1]:"),
     mutant("idle_every_third", "every third step is left empty", "no_idle_step",
-           "schedule", "if self._budget == 0:", "if self._budget == 0 or (self.steps % 3 == 0 and job.sampled == 0):"),
+           "_grant_in_order", "if not self._budget:",
+           "if not self._budget or (self.steps % 3 == 0 and job.sampled == 0):"),
     mutant("youngest_starves_eldest", "the last in the queue comes first", "bounded_wait",
-           "_conclude", "for job in admitted:\n        self.waiting.remove(job)",
-           "for job in admitted:\n        self.waiting.remove(job)\n    for job in sorted(self.waiting, key=lambda "
-           "job: job.number):\n        self.waiting.put_back(job)"),
+           "_conclude", "for job in assignment.admitted:\n        self.waiting.remove(job)",
+           "for job in assignment.admitted:\n        self.waiting.remove(job)\n    for job in sorted(self.waiting, "
+           "key=lambda job: job.number):\n        self.waiting.put_back(job)"),
     mutant("wrong_victim", "the first gives way, not the last", "same_as_plain_scheduler",
-           "_preempt", "self._counsel.victim(self.running)", "self.running[0]"),
+           "_preempt", "self.counsel.victim(self.running)", "self.running[0]"),
     mutant("sets_decide", "those let in are settled in the order of a set", "names_do_not_matter",
-           "_conclude", "for job in self._assignment.preempted:", "self.running[:] = sorted(self.running, key=lambda "
-           "job: (job.steady is False, hash(job) if not job.steady else 0)) if self._steady.length == 0 else "
-           "self.running\n    for job in self._assignment.preempted:"),
+           "_conclude", "for job in assignment.preempted:", "self.running[:] = sorted(self.running, key=lambda "
+           "job: (job.steady is False, hash(job) if not job.steady else 0)) if self.steady.length == 0 else "
+           "self.running\n    for job in assignment.preempted:"),
     mutant("batch_twice", "one that runs is in the batch twice", "one_share_each",
-           "_conclude", "for job in admitted:", "self._assignment.grants += self._assignment.grants[:1] if "
-           "self._budget else []\n    for job in admitted:"),
+           "_conclude", "for job in assignment.admitted:", "self.latest.grants += self.latest.grants[:1] if "
+           "self._budget else []\n    for job in assignment.admitted:"),
     mutant("time_backwards", "every step bears the number of the one before", "counters_grow",
            "_begin", "self.steps += 1", "self.steps += 1 + (self.steps == 3)"),
 ]
