@@ -144,9 +144,9 @@ class Skipping(Engine):
                 break
             self._send(following, load, 0)
             self._land()
-        last = self._encore.close(self.steps - 1)
+        self._encore.come_back(self.steps - 1)
         if self._flying:
-            self._flying[0] = last
+            self._flying[0] = self._encore.latest()
 
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""
