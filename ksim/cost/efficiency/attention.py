@@ -32,6 +32,7 @@ from ksim.cost.efficiency.attention_grids import (
     flash2,
     flash3,
     length,
+    only,
     tokens,
 )
 from ksim.cost.efficiency.attention_rates import CONSTANTS, Constants, Rates
@@ -154,7 +155,7 @@ def cut(s: Counts, heads: Heads, m: Any) -> list[Pieces]:
     if architecture == "hopper":
         return [_pieces(s, heads, flash3, m)]
     if architecture == "blackwell":
-        return [_pieces(s.alone("decode"), heads, decode_grid, m), _pieces(s.alone("chunk"), heads, chunk_grid, m)]
+        return [_pieces(only(s, "decode"), heads, decode_grid, m), _pieces(only(s, "chunk"), heads, chunk_grid, m)]
     return [_pieces(s, heads, flash2, m)]
 
 

@@ -17,7 +17,7 @@ from ksim.cost.efficiency.physics import Array
 from ksim.specs.hardware import Gpu
 
 __all__ = ["KEYS", "Arrays", "Counts", "Floats", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2",
-           "flash3", "length", "tokens"]
+           "flash3", "length", "only", "tokens"]
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
 KEYS, ROWS, FEW_ROWS = 128, 128.0, 64.0
@@ -73,13 +73,6 @@ class Counts:
     chunk_reach: Any
     chunk_most: Any
     chunk_longest: Any
-
-    def alone(self, kind: str) -> "Counts":
-        """Without chunks, or without decodes."""
-        if kind == "decode":
-            return Counts(self.decodes, self.decode_keys, self.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        return Counts(0.0, 0.0, 0.0, self.chunks, self.chunk_queries, self.chunk_keys, self.chunk_pairs,
-                      self.chunk_reach, self.chunk_most, self.chunk_longest)
 
 
 @define(eq=False)
@@ -198,6 +191,14 @@ def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
     piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
     return Grid(CHUNK_ROWS, CHUNK_ROWS, 0.0, tiles, piece, 1.0, tiles < 0, 0.0, 0.0, tiles < 0)
+
+
+def only(s: Counts, kind: str) -> Counts:
+    """The counts without chunks, or without decodes."""
+    if kind == "decode":
+        return Counts(s.decodes, s.decode_keys, s.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_reach, s.chunk_most,
+                  s.chunk_longest)
 
 
 def tokens(s: Counts, m: Any) -> Any:
