@@ -27,7 +27,6 @@ class Attending:
         kernel = self.layer.over(batch)
         seconds, computes, source = self.singly.price(kernel)
         seconds = max(seconds, *bounds(kernel, pricer.gpu))
-        seconds = max(seconds, *bounds(kernel, pricer.gpu))
         if not 0.0 < seconds < inf:
             check(pricer.oracle, kernel, Estimate(seconds, "compute" if computes else "memory"))
         return pricer.load(kernel, seconds, computes, source)
