@@ -23,6 +23,7 @@ from ksim.cost.spans import Pricer, of_host
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.filled import Ints
+from ksim.flow.load import Load
 from ksim.flow.stretch import Lanes
 from ksim.flow.timeline import Paced, Span, Timeline
 from ksim.specs.deployment import Shard
@@ -31,6 +32,8 @@ from ksim.specs.host import Host
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
+#: Steps whose loads are worked out sooner together than one by one.
+TOGETHER = 12
 
 
 @define
@@ -110,8 +113,10 @@ class StepTimer:
         return self._loads.load(plan, batch) or self.timeline(batch)
 
     def loads(self, batches: Sequence[Batch]) -> Sequence[Paced]:
-        """The same of many steps."""
-        return [self.load(batch) for batch in batches]
+        """The same of many steps, together where they are enough to."""
+        if len(batches) < TOGETHER:
+            return [self.load(batch) for batch in batches]
+        return Load.each(self.price(batches))
 
     def _copied(self, sequences: int) -> Span:
         """The small kernels that bring a step's inputs to the GPU."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attrs import define
+from attrs import define, fields
 
 from ksim.flow.timeline import Paced
 
@@ -24,6 +24,12 @@ class Load(Paced):
         """That of what adds up seconds and joules, and takes so long to launch."""
         return cls(sums.seconds, sums.joules, sums.clocked, sums.core_joules, sums.busy_joules, sums.clocked_joules,
                    launch_seconds)
+
+    @classmethod
+    def each(cls, steps: Any) -> list["Load"]:
+        """Those of many *steps* that are columns."""
+        columns = (getattr(steps, each.name).tolist() for each in fields(cls))
+        return [cls(*row) for row in zip(*columns, strict=True)]
 
     def plus(self, part: "Load", count: int) -> "Load":
         """This, and a *part* that runs so often."""

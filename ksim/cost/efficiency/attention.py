@@ -60,8 +60,8 @@ LAUNCHES: tuple[str, ...] = ("whole", "split")
 
 #: How many of them are counts of a batch; the rest are a layer's.
 COUNTED = 10
-#: Shapes priced one after the other, as floats; more go through arrays, which cost as much as about eight.
-SINGLY = 6
+#: Shapes priced one after the other, as floats; more go through arrays, which cost as much as about twelve.
+SINGLY = 10
 #: What sticks out of a random order of unequal pieces, in units of the longest less half the mean, as SMs and as memory
 #: feel it, and the pieces that rounding up adds to a context of random length.  Simulated: pieces of random contexts,
 #: first come first served on 132 SMs that share a memory; nothing measured went into them.
@@ -112,14 +112,14 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
 
     What all have alike may be a number.
     """
-    known = {name: shape if isinstance(shape := shapes[name], float) else np.asarray(shape, dtype=np.float64)
-             for name in COLUMNS}
-    rows = max(shape.size for shape in known.values() if not isinstance(shape, float))
+    known = [shape if isinstance(shape := shapes[name], float) else np.asarray(shape, dtype=np.float64)
+             for name in COLUMNS]
+    rows = max(shape.size for shape in known if not isinstance(shape, float))
     if rows <= SINGLY:
-        table = np.array(_singly(gpu, [*known.values()], rows, constants)).reshape(rows, 5 + len(FEATURES)).T
+        table = np.array(_singly(gpu, known, rows, constants)).reshape(rows, 5 + len(FEATURES)).T
     else:
-        table = np.empty((5 + len(FEATURES), rows))
-        for column, found in zip(table, _results(gpu, [*known.values()], constants, Arrays), strict=True):
+        table, bound = np.empty((5 + len(FEATURES), rows)), _bound(gpu, known[COUNTED:], constants, Arrays)
+        for column, found in zip(table, _results(Counts(*known[:COUNTED]), *bound, Arrays), strict=True):
             column[:] = found
     seconds, compute, memory, waves, split = table[:5]
     idle: Array = 1 - waves / np.maximum(np.ceil(waves), 1.0)
@@ -129,13 +129,20 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
 
 def _singly(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
     each = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
-    return [_results(gpu, row, constants, Floats) for row in zip(*each, strict=True)]
+    layers = list(zip(*each[COUNTED:], strict=True))
+    known = {layer: _bound(gpu, layer, constants, Floats) for layer in dict.fromkeys(layers)}
+    return [_results(Counts(*counts), *known[layer], Floats)
+            for counts, layer in zip(zip(*each[:COUNTED], strict=True), layers, strict=True)]
 
 
-def _results(gpu: Gpu, shape: Sequence[Any], constants: Constants, m: Any) -> tuple[Any, ...]:
+def _bound(gpu: Gpu, layer: Sequence[Any], constants: Constants, m: Any) -> tuple[Heads, Rates]:
+    heads = Heads.of(m, gpu, *layer)
+    return heads, Rates.of(constants, heads, m)
+
+
+def _results(s: Counts, heads: Heads, rates: Rates, m: Any) -> tuple[Any, ...]:
     """Five columns of the result, then the features."""
-    s, heads = Counts(*shape[:COUNTED]), Heads.of(m, gpu, *shape[COUNTED:])
-    time = timed(cut(s, heads, m), s, Rates.of(constants, heads, m), m)
+    time = timed(cut(s, heads, m), s, rates, m)
     return (time.seconds, time.compute, time.memory, time.waves, m.where(time.split, 1.0, 0.0),
             *features(s, heads, time, m))
 
