@@ -48,7 +48,7 @@ class Loads:
         ready = self._ready[plan]
         if ready is None:
             return None
-        found = plan.load.plus(Load(self.inputs.copy + self.inputs.copy_sequence * batch.sequences), 1)
+        found = plan.load.after(self.inputs.copy + self.inputs.copy_sequence * batch.sequences)
         for each in ready:
             found = found.plus(each.load(batch, self.pricer), each.repeat)
         return found

@@ -12,11 +12,11 @@ class Load(Paced):
     """Numbers with the names and units of `Timeline`, of one step or part of it, or columns of several."""
 
     seconds: Any
-    joules: Any = 0.0
-    clocked: Any = 0.0
-    core_joules: Any = 0.0
-    busy_joules: Any = 0.0
-    clocked_joules: Any = 0.0
+    joules: Any
+    clocked: Any
+    core_joules: Any
+    busy_joules: Any
+    clocked_joules: Any
     launch_seconds: Any = 0.0
 
     @classmethod
@@ -30,6 +30,11 @@ class Load(Paced):
         """Those of many *steps* that are columns."""
         columns = (getattr(steps, each.name).tolist() for each in fields(cls))
         return [cls(*row) for row in zip(*columns, strict=True)]
+
+    def after(self, seconds: Any) -> "Load":
+        """This, and so many *seconds* before it that cost no energy."""
+        return Load(self.seconds + seconds, self.joules, self.clocked, self.core_joules, self.busy_joules,
+                    self.clocked_joules, self.launch_seconds)
 
     def plus(self, part: "Load", count: int) -> "Load":
         """This, and a *part* that runs so often."""

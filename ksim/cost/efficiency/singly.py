@@ -57,7 +57,8 @@ class _Network:
 
     mean: Array
     scale: Array
-    reach: Array
+    lowest: Array
+    highest: Array
     first: Array
     first_bias: Array
     second: Array
@@ -74,15 +75,15 @@ class _Network:
             second[own, own] = model.second[member, :-1].T
         first = np.concatenate([_spread(layer, places, features).T for layer in model.first[:, :-1]])
         reach = _spread(np.broadcast_to(model.reach, len(places)), places, features)
-        return cls(_spread(model.mean, places, features), _spread(model.scale, places, features, np.inf), reach,
-                   first, model.first[:, -1].ravel(), second, model.second[:, -1].ravel(),
+        return cls(_spread(model.mean, places, features), _spread(model.scale, places, features, np.inf), -reach,
+                   reach, first, model.first[:, -1].ravel(), second, model.second[:, -1].ravel(),
                    model.last[:, :-1].ravel() / members, float(model.last[:, -1].mean()))
 
     def __call__(self, row: Array) -> float:
         held = row - self.mean
         held /= self.scale
-        np.minimum(held, self.reach, out=held)
-        np.maximum(held, -self.reach, out=held)
+        np.minimum(held, self.highest, out=held)
+        np.maximum(held, self.lowest, out=held)
         hidden = self.first.dot(held)
         hidden += self.first_bias
         hidden = self.second.dot(np.tanh(hidden, out=hidden))
