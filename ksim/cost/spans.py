@@ -15,6 +15,7 @@ from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimate, estimates
 from ksim.flow.filled import COMPUTE, Filled, Ints
+from ksim.flow.load import Load
 from ksim.flow.timeline import Span
 from ksim.specs.hardware import Gpu
 
@@ -56,6 +57,15 @@ class Pricer:
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core, energy.busy)
+
+    def load(self, kernel: Kernel, seconds: float, computes: bool, source: str) -> Load:
+        """What a kernel asks of the clock that *source* says takes so many *seconds*, and whether it is bound by what
+        it *computes*."""
+        if computes and source in MEASURED:
+            seconds *= self._cool(kernel)
+        energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
+        return Load(seconds, energy.total, seconds if computes else 0.0, energy.core, energy.busy,
+                    energy.busy if computes else 0.0)
 
     def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
         """The same of many kernels that are one, whose counts are columns, in steps *rows*."""
