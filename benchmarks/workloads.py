@@ -22,7 +22,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
               for path in PEERS if path.exists()}
     if MOONCAKE.exists():
-        found["mooncake"] = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"data_parallel_size": 4},
+        found["mooncake"] = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"data_parallel_size": 1},
                              "workload": {"replay": {"path": str(MOONCAKE)}}}
     return found
 
