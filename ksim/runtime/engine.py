@@ -79,6 +79,9 @@ class Engine(ABC):
         cache = self.scheduler.cache
         return cache.lookup(cache.holding(request), request.prompt).tokens
 
+    def close(self) -> None:
+        """Write down what is not in the log yet: nothing will happen any more."""
+
     @abstractmethod
     def _run(self) -> Process:
         """Take turns, for ever; sleep when there is nothing to do."""

@@ -72,6 +72,9 @@ class Skipping(Engine):
         """The first moment at which something may come that the engine does not know of yet."""
         return min(self.env.news, self._sent[0][0] if self._sent else inf)
 
+    def close(self) -> None:
+        self._recorder.flush()
+
     # Turns.
 
     def _run(self) -> Process:
@@ -151,7 +154,6 @@ class Skipping(Engine):
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        self._recorder.flush()
         if assignment.preempted:
             return
         if (waiting or running) and not self._sent:
