@@ -108,7 +108,7 @@ def test_an_oracle_that_says_nonsense_is_named():
             return self
 
         def price(self, kernel):
-            return float("nan"), False, "measured"
+            return float("nan"), False, True
 
     with pytest.raises(ConfigError, match="Nonsense"):
         evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).load(Batch.of((1, 900)))
