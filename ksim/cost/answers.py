@@ -12,17 +12,21 @@ from ksim.cost.oracles import Estimate, check
 from ksim.flow.filled import BOUNDS, COMPUTE, LAUNCH, MEMORY
 from ksim.specs.hardware import Gpu
 
-
-class Singly(Protocol):
-    """Prices kernels of one layer of attention."""
-
-    def price(self, kernel: Attention) -> tuple[float, bool, str]:
-        """Seconds of *kernel*, whether what it computes binds it, and who says so."""
-        ...
-
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
+
+
+class Singly(Protocol):
+    """Prices kernels of one layer of attention: seconds, whether what it computes binds one, and whether it lies within
+    what was measured."""
+
+    def price(self, kernel: Attention) -> tuple[float, bool, bool]:
+        """Of one kernel."""
+        ...
+
+    def columns(self, kernel: Attention) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of many kernels that are one, whose counts are columns."""
+        ...
 
 
 @frozen(eq=False)

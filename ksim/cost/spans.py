@@ -58,14 +58,12 @@ class Pricer:
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core, energy.busy)
 
-    def load(self, kernel: Kernel, seconds: float, computes: bool, source: str) -> Load:
-        """What a kernel asks of the clock that *source* says takes so many *seconds*, and whether it is bound by what
-        it *computes*."""
-        if computes and source in MEASURED:
-            seconds *= self._cool(kernel)
+    def load(self, kernel: Kernel, seconds: Any, computes: Any, within: Any) -> Load:
+        """What a kernel asks of the clock that takes so many *seconds*: what it *computes* binds it or not, and it lies
+        *within* what was measured or not.  Of many kernels that are one, in columns."""
+        seconds = seconds * (1.0 + (self._cool(kernel) - 1.0) * (computes & within))
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
-        return Load(seconds, energy.total, seconds if computes else 0.0, energy.core, energy.busy,
-                    energy.busy if computes else 0.0)
+        return Load(seconds, energy.total, seconds * computes, energy.core, energy.busy, energy.busy * computes)
 
     def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
         """The same of many kernels that are one, whose counts are columns, in steps *rows*."""

@@ -33,7 +33,7 @@ from ksim.specs.host import Host
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
 #: Steps whose loads are worked out sooner together than one by one.
-TOGETHER = 12
+TOGETHER = 10
 
 
 @define
@@ -113,10 +113,15 @@ class StepTimer:
         return self._loads.load(plan, batch) or self.timeline(batch)
 
     def loads(self, batches: Sequence[Batch]) -> Sequence[Paced]:
-        """The same of many steps, together where they are enough to."""
+        """The same of many steps, which are worked out together where they are enough to."""
         if len(batches) < TOGETHER:
             return [self.load(batch) for batch in batches]
-        return Load.each(self.price(batches))
+        plans = self._whole(batches)
+        found = self._loads.loads(plans[0], batches) if len(set(plans)) == 1 else None
+        if found is None:
+            priced = self.price(batches)
+            found = Load.of(priced, priced.launch_seconds).rows(len(batches))
+        return found
 
     def _copied(self, sequences: int) -> Span:
         """The small kernels that bring a step's inputs to the GPU."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from attrs import define, fields
 
 from ksim.flow.timeline import Paced
@@ -25,11 +26,11 @@ class Load(Paced):
         return cls(sums.seconds, sums.joules, sums.clocked, sums.core_joules, sums.busy_joules, sums.clocked_joules,
                    launch_seconds)
 
-    @classmethod
-    def each(cls, steps: Any) -> list["Load"]:
-        """Those of many *steps* that are columns."""
-        columns = (getattr(steps, each.name).tolist() for each in fields(cls))
-        return [cls(*row) for row in zip(*columns, strict=True)]
+    def rows(self, steps: int) -> list["Load"]:
+        """Each of so many *steps*, of which this has columns, or a number where all have the same."""
+        columns = [column.tolist() if isinstance(column := getattr(self, each.name), np.ndarray) else [column] * steps
+                   for each in fields(Load)]
+        return [Load(*row) for row in zip(*columns, strict=True)]
 
     def after(self, seconds: Any) -> "Load":
         """This, and so many *seconds* before it that cost no energy."""

@@ -108,21 +108,43 @@ def test_an_oracle_that_says_nonsense_is_named():
             return self
 
         def price(self, kernel):
-            return float("nan"), False, "measured"
+            return float("nan"), False, True
 
     with pytest.raises(ConfigError, match="Nonsense"):
         evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).load(Batch.of((1, 900)))
 
 
-@pytest.mark.parametrize("model, oracle", [("llama-3.1-8b", "measured"), ("gpt-oss-20b", "learned"),
-                                           ("llama-3.1-8b", "waves"), ("deepseek-v3", "measured")])
-@given(contexts=st.lists(st.integers(0, 20_000), min_size=1, max_size=8), turns=st.integers(1, 40))
+@given(batch=batches, turns=st.integers(1, 20))
+@settings(max_examples=15, deadline=None)
+def test_kernels_that_were_measured_at_a_lower_clock(batch, turns):
+    pricer = timer("llama-3.1-8b", 1, "measured", "a100-80g")
+    cool = evolve(pricer.gpu.power.clocks, measured={"attention": 0.7})
+    pricer = evolve(pricer, gpu=evolve(pricer.gpu, power=evolve(pricer.gpu.power, clocks=cool)))
+    check(pricer, batch)
+    check_run(pricer, [context for _, context in batch.chunks] or [1], turns)
+
+
+@pytest.mark.parametrize("model, oracle, gpu", [
+    ("llama-3.1-8b", "measured", "h200"), ("llama-3.1-8b", "measured", "b200"), ("gpt-oss-20b", "learned", "h200"),
+    ("llama-3.1-8b", "waves", "h200"), ("deepseek-v3", "measured", "h200")])
+@given(contexts=st.lists(st.integers(0, 100_000), min_size=1, max_size=8), times=st.sampled_from([1, 20]),
+       turns=st.integers(1, 40))
 @settings(max_examples=8, deadline=None)
-def test_loads_of_steps_that_go_on_decoding(model, oracle, contexts, turns):
-    pricer = timer(model, 8 if model == "deepseek-v3" else 1, oracle)
+def test_loads_of_steps_that_go_on_decoding(model, oracle, gpu, contexts, times, turns):
+    check_run(timer(model, 8 if model == "deepseek-v3" else 1, oracle, gpu), contexts * times, turns)
+
+
+def check_run(pricer: StepTimer, contexts: list[int], turns: int) -> None:
     count = len(contexts)
     several = [Batch(Contexts(contexts, shift), (), count, count) for shift in range(turns)]
     found = pricer.loads(several)
     assert len(found) == turns
     for load, batch in zip(found, several, strict=True):
+        assert_alike(load, pricer.timeline(batch))
+
+
+def test_loads_of_steps_of_several_plans():
+    pricer = timer("llama-3.1-8b", 1)
+    several = [Batch.of((count, 100), (1, 30)) for count in range(1, 30)]
+    for load, batch in zip(pricer.loads(several), several, strict=True):
         assert_alike(load, pricer.timeline(batch))

@@ -100,15 +100,14 @@ class Profiled:
             np.maximum(*bounds(kernel, gpu)))
 
     def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
-        """What prices kernels of *layer* one by one, as `estimates` does but for intervals; None where that is more
-        than an efficiency and another beyond it."""
+        """What prices kernels of *layer* as `estimates` does but for intervals; None where that is more than an
+        efficiency and another beyond it."""
         names = FAMILIES["attention"].names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
         other = fallback._chosen(names, gpu) if fallback is not None and chosen.tier == self.tier else None
-        return Singly.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None, chosen.further,
-                         chosen.sources)
+        return Singly.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None, chosen.further)
 
     def price(self, family: Family, names: Sequence[str], shapes: Shapes,
               gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
