@@ -42,7 +42,7 @@ class Skipping(Engine):
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
-    _flying: deque[Assignment] = field(factory=deque, init=False)
+    _flying: deque[Assignment | None] = field(factory=deque, init=False)  # None where a turn made no batch
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -88,22 +88,21 @@ class Skipping(Engine):
             assignment = scheduler.schedule(works.now)
             if assignment.admitted or assignment.preempted:
                 self._note(assignment, works.now)
-            if assignment:
-                batch = assignment.batch()
-                touched = assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0
+            batch = assignment.batch() if assignment else None
+            if batch:
                 load = self.timers[0].load(batch)
-                self._send(batch, load, touched)
+                self._send(batch, load, assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0)
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
                 continue
-            flying.append(assignment)
-            if len(flying) >= depth and (oldest := flying.popleft()):
+            flying.append(assignment if batch else None)
+            if len(flying) >= depth and (oldest := flying.popleft()) is not None:
                 taken, delivered = self._land()
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
                 self._take_in(oldest, delivered)
-            if assignment and (turns := self._encore.turns()) > 1:
+            if batch and (turns := self._encore.turns()) > 1:
                 self._go_on(batch, load.seconds, turns)
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> None:
