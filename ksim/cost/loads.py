@@ -21,7 +21,7 @@ class Loads:
 
     pricer: Pricer
     inputs: Inputs
-    _ready: dict[Plan, list[Attending] | None] = field(factory=dict, init=False)
+    _ready: dict[tuple[Hole, ...], list[Attending] | None] = field(factory=dict, init=False)
     _layers: dict[AttentionLayer, Singly | None] = field(factory=dict, init=False)
 
     def load(self, plan: Plan, batch: Batch) -> Load | None:
@@ -55,9 +55,10 @@ class Loads:
         return found.rows(len(batches))
 
     def _of(self, plan: Plan) -> list[Attending] | None:
-        if plan not in self._ready:
-            self._ready[plan] = self._made_ready(plan.holes)
-        return self._ready[plan]
+        holes = plan.holes
+        if holes not in self._ready:
+            self._ready[holes] = self._made_ready(holes)
+        return self._ready[holes]
 
     def _made_ready(self, holes: tuple[Hole, ...]) -> list[Attending] | None:
         ready = [Attending.of(layer, repeat, found, self.pricer) for _, layer, repeat in holes
