@@ -13,11 +13,12 @@ The `Constants` are shared by all GPUs; those of latency come in two kinds, for 
 Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import frozen
 
+from ksim.cost.efficiency.gemm_further import Products
 from ksim.cost.efficiency.gemm_tiles import LAUNCHES, dispatched_launch, menu_launches
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
@@ -113,7 +114,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
         out[0] += quantizing
     return Physics(seconds=out[0], roofline=out[1], compute=out[2], memory=out[3], waves=out[4], idle=out[5],
                    launch=out[6].astype(np.intp), features=out[7:].T,
-                   further=lambda name: _further(name, gpu, columns[0], columns[1], columns[2], out[0], quantizing))
+                   further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
 
 
 def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = None) -> Array:
@@ -186,33 +187,6 @@ def _features(gpu: Gpu, ratios: tuple[Array, ...], idle: Array, resident: Array)
     np.clip(logs[13], -6, 6, out=logs[13])
     np.minimum(logs[14:], 6, out=logs[14:])
     return np.vstack([logs, idle, resident])
-
-
-def _further(name: str, gpu: Gpu, m: Array, n: Array, k: Array, seconds: Array, quantizing: Array) -> Array:
-    """More features, by name, for models of a GPU that was measured.
-
-    Of tiles of ``AxB`` rows and columns: logarithms of their waves (`waves_`) and of the work of filled-up ones over
-    the product's own (`loss_`), and how full the last wave is (`fill_`).  Of tiles of A rows: the logarithm of their
-    number (`down_`) and how full they are (`full_`).  Then logarithms, but for `vector`, which is 1 for one row.
-    """
-    kind, _, size = name.partition("_")
-    if kind in ("waves", "fill", "loss"):
-        rows, columns = map(int, size.split("x"))
-        waves = np.ceil(m / rows) * np.ceil(n / columns) / gpu.sms
-        if kind == "loss":
-            return np.minimum(np.log2(np.ceil(waves) * (rows * columns * gpu.sms) / (m * n)), 6.0)
-        return np.log2(waves) if kind == "waves" else waves / np.ceil(waves)
-    if kind in ("down", "full"):
-        down = np.ceil(m / int(size))
-        return np.log2(down) if kind == "down" else m / (int(size) * down)
-    if name == "twos":  # powers of two in k
-        whole = k.astype(np.int64)
-        return np.minimum(np.log2((whole & -whole).astype(np.float64)), 14.0)
-    plain: dict[str, Callable[[], Array]] = {
-        "vector": lambda: (m == 1) * 1.0, "few": lambda: np.log2(np.minimum(m, 16.0)),
-        "weights": lambda: np.log2(n * k), "inputs": lambda: np.log2(m * k),
-        "microseconds": lambda: np.log2(seconds * 1e6), "quantizing": lambda: np.log2(quantizing / seconds + 0.01)}
-    return plain[name]()
 
 
 def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Array, own: Constants) -> Array:
