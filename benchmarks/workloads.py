@@ -22,9 +22,19 @@ def scenarios() -> dict[str, dict[str, Any]]:
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
               for path in PEERS if path.exists()}
     if MOONCAKE.exists():
-        found["mooncake"] = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"data_parallel_size": 4},
-                             "workload": {"replay": {"path": str(MOONCAKE)}}}
+        found |= {"mooncake": _on_four({"tensor_parallel_size": 4}),
+                  "mooncake, replicas": _on_four({"data_parallel_size": 4})}
     return found
+
+
+def conversations() -> dict[str, Any]:
+    """The first of the peers' workloads, or where it is not at hand, one that is drawn alike."""
+    if PEERS[0].exists():
+        return scenarios()[PEERS[0].stem]
+    lengths = {"kind": "table", "name": "azure-conv-2023"}
+    arrivals = {"process": "poisson", "rate": 6.45}
+    drawn = {"count": 5000, "arrivals": arrivals, "prompt": lengths, "output": lengths, "max_tokens": 4096}
+    return _on_a100({"synthetic": drawn}, tokens=512, sequences=512)
 
 
 def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
@@ -32,6 +42,14 @@ def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
     table = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 16384},
              "workload": {"synthetic": {"count": count, "arrivals": arrivals, **parts}}}
     return table
+
+
+def _on_four(serve: dict[str, Any]) -> dict[str, Any]:
+    """Mooncake's 41,000 prompt tokens a second are more than one H200 computes, and four hold; its longest request
+    has 124,741 tokens, and all are to be served.  One engine finds every prefix that comes again; of replicas, each
+    finds its own."""
+    return {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 131072, **serve},
+            "workload": {"replay": {"path": str(MOONCAKE)}}}
 
 
 def _on_a100(workload: dict[str, Any], tokens: int, sequences: int) -> dict[str, Any]:
