@@ -52,6 +52,12 @@ class Cluster:
             if request.session:
                 self._sessions[request.session] = end
 
+    def close(self) -> None:
+        """Have all engines write down what is not in the log yet."""
+        for engine in self.engines:
+            if isinstance(engine, Engine):
+                engine.close()
+
     def _take_slot(self) -> Generator[simpy.Event, Any, Any]:
         if self._slots is None:
             return None

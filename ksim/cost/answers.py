@@ -1,19 +1,32 @@
 """What an oracle says of many kernels, as columns."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.cost.oracles import Estimate, check
 from ksim.flow.filled import BOUNDS, COMPUTE, LAUNCH, MEMORY
 from ksim.specs.hardware import Gpu
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
+
+
+class Singly(Protocol):
+    """Prices kernels of one layer of attention: seconds, whether what it computes binds one, and whether it lies within
+    what was measured."""
+
+    def price(self, kernel: Attention) -> tuple[float, bool, bool]:
+        """Of one kernel."""
+        ...
+
+    def columns(self, kernel: Attention) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of many kernels that are one, whose counts are columns."""
+        ...
 
 
 @frozen(eq=False)
@@ -76,8 +89,18 @@ def bound_of(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:
 
 def columnar(oracle: Any) -> bool:
     """Whether *oracle* has `columns` that say what it says one by one, which a class may have changed alone."""
+    return _offers(oracle, "columns")
+
+
+def singly(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
+    """What prices kernels of *layer* one by one as *oracle* does, where that has a short way to."""
+    found: Singly | None = oracle.singly(layer, gpu) if _offers(oracle, "singly") else None
+    return found
+
+
+def _offers(oracle: Any, name: str) -> bool:
     for kind in type(oracle).__mro__:
-        if "columns" in vars(kind):
+        if name in vars(kind):
             return True
         if {"estimates", "estimate", "seconds"} & vars(kind).keys():
             return False

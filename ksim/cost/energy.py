@@ -60,11 +60,11 @@ class Joules:
 def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
     """What *kernel* does on *gpu* where it takes *seconds*; columns of many where its work is columns."""
     work = kernel.work
-    held = isinstance(kernel, Pointwise) and work.bytes < RESIDENT * gpu.l2
+    moved = work.bytes
+    held = isinstance(kernel, Pointwise) and moved < RESIDENT * gpu.l2
     return Actions(
-        flops=_larger(work.flops, work.padded), dtype=work.dtype,
-        hbm=0.0 if held else work.bytes, written=0.0 if held else work.writes, l2=work.bytes,
-        busy=_larger(0.0, seconds - gpu.power.start),
+        flops=_larger(work.flops, work.padded), dtype=work.dtype, hbm=0.0 if held else moved,
+        written=0.0 if held else work.writes, l2=moved, busy=_larger(0.0, seconds - gpu.power.start),
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.answers import Singly, singly
 from ksim.cost.oracles import Estimate, bounds, estimates
 from ksim.specs.hardware import Gpu
 
@@ -23,6 +25,10 @@ class Library:
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         answers = estimates(self.oracle, kernels, gpu)
         return [self._paced(kernel, answer, gpu) for kernel, answer in zip(kernels, answers, strict=True)]
+
+    def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
+        """What prices kernels of *layer* one by one, where their library is the one that was measured."""
+        return None if f"{layer.family}/" in self.paces else singly(self.oracle, layer, gpu)
 
     def _paced(self, kernel: Kernel, answer: Estimate, gpu: Gpu) -> Estimate:
         pace = self.paces.get(f"{kernel.family}/{getattr(kernel, 'weights', '')}")

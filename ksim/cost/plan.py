@@ -1,6 +1,7 @@
 """What all steps of so many tokens and samples share, and their totals once their holes are filled."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import define, fields, frozen
@@ -9,6 +10,7 @@ from ksim.compute.graph import Op
 from ksim.compute.layers import Layer
 from ksim.cost.graphs import Launching
 from ksim.cost.launches import Launches
+from ksim.flow.load import Load
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 
 #: Tokens, samples, how they are launched, the tokens of all data ranks, and what batches have nothing for.
@@ -105,6 +107,11 @@ class Plan:
     sums: Sums
     launch: str
     launch_seconds: float
+
+    @cached_property
+    def load(self) -> Load:
+        """What all that is known before asks of the clock."""
+        return Load.of(self.sums, self.launch_seconds)
 
     def timeline(self, fills: tuple[Span, ...]) -> Timeline:
         """The step whose holes *fills* fill, the last of which are its inputs."""

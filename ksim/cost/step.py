@@ -13,6 +13,7 @@ from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.cost.holes import bind, fill, inputs, lacking
 from ksim.cost.lanes import lanes
+from ksim.cost.loads import Loads
 from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, left
@@ -22,14 +23,17 @@ from ksim.cost.spans import Pricer, of_host
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.filled import Ints
+from ksim.flow.load import Load
 from ksim.flow.stretch import Lanes
-from ksim.flow.timeline import Span, Timeline
+from ksim.flow.timeline import Paced, Span, Timeline
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host
 
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
+#: Steps whose loads are worked out sooner together than one by one.
+TOGETHER = 10
 
 
 @define
@@ -55,11 +59,13 @@ class StepTimer:
     _pricer: Pricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
     _outlook: Outlook = field(init=False, repr=False)
+    _loads: Loads = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
         self._outlook = Outlook(self.oracle, self.gpu)
+        self._loads = Loads(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
@@ -101,11 +107,21 @@ class StepTimer:
                in zip(plan.holes, filter(None, kernels), strict=True)]
         return plan.timeline((*own, self._copied(batch.sequences)))
 
-    def load(self, batch: Batch) -> Timeline:
-        return self.timeline(batch)
+    def load(self, batch: Batch) -> Paced:
+        """What one rank's step asks of the clock: `timeline` without what only reports look at, and sooner."""
+        plan = self._known.get(_counts(batch)) or self._whole([batch])[0]
+        return self._loads.load(plan, batch) or self.timeline(batch)
 
-    def loads(self, batches: Sequence[Batch]) -> Sequence[Timeline]:
-        return [self.timeline(batch) for batch in batches]
+    def loads(self, batches: Sequence[Batch]) -> Sequence[Paced]:
+        """The same of many steps, which are worked out together where they are enough to."""
+        if len(batches) < TOGETHER:
+            return [self.load(batch) for batch in batches]
+        plans = self._whole(batches)
+        found = self._loads.loads(plans[0], batches) if len(set(plans)) == 1 else None
+        if found is None:
+            priced = self.price(batches)
+            found = Load.of(priced, priced.launch_seconds).rows(len(batches))
+        return found
 
     def _copied(self, sequences: int) -> Span:
         """The small kernels that bring a step's inputs to the GPU."""

@@ -4,39 +4,16 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-from attrs import define, frozen
+from attrs import define
 
 from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
 from ksim.flow.log import Columns
 from ksim.flow.request import Request
 from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shares, sums
+from ksim.results.runs import Runs
 from ksim.results.steps import Steps
 
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
-
-
-@frozen(eq=False)
-class Runs:
-    """Tokens of the request at `row`, one from each of the steps `first`, `first` + `every`, ..., `last`: columns."""
-
-    row: Ints
-    first: Ints
-    last: Ints
-    every: Ints
-
-    @property
-    def counts(self) -> Ints:
-        """How many tokens each run has."""
-        return (self.last - self.first) // self.every + 1
-
-    def place(self, row: Ints, step: Ints) -> Ints:
-        """Where among all tokens, run by run, those begin that the requests at *row* got from *step* on."""
-        scale = 1 + int(max(self.last.max(initial=0), step.max(initial=0)))
-        run = np.searchsorted(self.row * scale + self.first, row * scale + step) - 1
-        counts, first = np.append(self.counts, 0), offsets(self.counts)
-        own = np.append(self.row, -1)[run] == row
-        passed = -((np.append(self.first, 0)[run] - step) // np.append(self.every, 1)[run])
-        return first[run + 1] - np.where(own, np.maximum(counts[run] - passed, 0), 0)
 
 
 @define(eq=False, slots=False)

@@ -5,7 +5,7 @@ takes turn after turn by arithmetic; and while its batch only goes on decoding, 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -13,7 +13,6 @@ from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.flow.batch import Batch, Contexts
-from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
 from ksim.flow.request import Request
 from ksim.flow.timeline import AT_BOOST, Paced
 from ksim.runtime.clockwork import Clockwork
@@ -21,7 +20,6 @@ from ksim.runtime.engine import Engine, Process
 from ksim.runtime.recorder import Recorder
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.encore import Encore
-from ksim.scheduling.job import Job, State
 
 __all__ = ["Skipping"]
 
@@ -29,7 +27,7 @@ __all__ = ["Skipping"]
 FURTHEST = 512
 
 
-@define(eq=False)
+@define(eq=False, kw_only=True)
 class Skipping(Engine):
     """Of one stage.  `clock` is that of its GPUs, where a power limit rules them.
 
@@ -64,21 +62,18 @@ class Skipping(Engine):
 
     def _receive_sent(self) -> None:
         """Queue what has come when the turn begins."""
-        sent, now, cache = self._sent, self._clockwork.now, self.scheduler.cache
+        sent, now = self._sent, self._clockwork.now
         while sent and sent[0][0] <= now:
             moment, _, request, done = heappop(sent)
-            self._latest = max(moment, nextafter(self._latest, inf))
-            job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request),
-                         arrived=self._latest)
-            self._accepted += 1
-            self._done[job] = done
-            self.log.add(Received(moment, request.id, self.number))
-            self.scheduler.add(job)
+            self.scheduler.add(self._accept(request, moment, done))
 
     @property
     def _news_at(self) -> float:
         """The first moment at which something may come that the engine does not know of yet."""
         return min(self.env.news, self._sent[0][0] if self._sent else inf)
+
+    def close(self) -> None:
+        self._recorder.flush()
 
     # Turns.
 
@@ -91,7 +86,8 @@ class Skipping(Engine):
             if self._sent and self._sent[0][0] <= works.now:
                 self._receive_sent()
             assignment = scheduler.schedule(works.now)
-            self._note(assignment)
+            if assignment.admitted or assignment.preempted:
+                self._note(assignment, works.now)
             if assignment:
                 batch = assignment.batch()
                 touched = assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0
@@ -109,15 +105,6 @@ class Skipping(Engine):
                 self._take_in(oldest, delivered)
             if assignment and (turns := self._encore.turns()) > 1:
                 self._go_on(batch, load.seconds, turns)
-
-    def _note(self, assignment: Assignment) -> None:
-        """Write down who has come into the batch, and who had to leave it."""
-        now = self._clockwork.now
-        for job in assignment.preempted:
-            self.log.add(Preempted(now, job.request.id, self.number))
-        for job in assignment.admitted:
-            if job.state is State.RUNNING:  # and has not been pushed out at once
-                self.log.add(Admitted(now, job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> None:
         """Send a batch on its way."""
@@ -140,19 +127,11 @@ class Skipping(Engine):
         finished = self.scheduler.update(assignment, self.steps - 1)
         if not finished:
             return
-        for job in finished:
-            for run in job.emitted:
-                self.log.add(Emitted(delivered, job.request.id, self.number, run.first, run.last, run.every or 1))
-            self.log.add(Finished(delivered, job.request.id, self.number))
+        self._tell(finished, delivered)
         if self.env.coupled or self.watched:  # somebody waits for this moment
             self.env.timeout(delivered - self.env.now).callbacks.append(lambda _: self._end(finished))
         else:
             self._end(finished)
-
-    def _end(self, finished: Sequence[Job]) -> None:
-        for job in finished:
-            self.outstanding -= 1
-            self._done.pop(job)()
 
     def _go_on(self, batch: Batch, length: float, turns: int) -> None:
         """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
@@ -168,14 +147,13 @@ class Skipping(Engine):
                 break
             self._send(following, load, 0)
             self._land()
-        last = self._encore.close(self.steps - 1)
+        self._encore.come_back(self.steps - 1)
         if self._flying:
-            self._flying[0] = last
+            self._flying[0] = self._encore.latest()
 
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        self._recorder.flush()
         if assignment.preempted:
             return
         if (waiting or running) and not self._sent:

@@ -31,10 +31,13 @@ class Encore:
         scheduler.steps += 1
         return True
 
-    def close(self, index: int) -> Assignment:
-        """Take in that those repeated were computed, but the last where schedules are made ahead, up to the engine's
-        step number *index*; return the last."""
+    def latest(self) -> Assignment:
+        """The one made last."""
         scheduler, steady = self.scheduler, self.scheduler.steady
         scheduler.latest = Assignment(scheduler.steps, steady.epoch, steady.members, steady.offsets)
-        steady.returned, steady.index = scheduler.steps - scheduler.limits.async_scheduling, index
         return scheduler.latest
+
+    def come_back(self, index: int) -> None:
+        """Take in that all but those still in flight were computed, up to the engine's step number *index*."""
+        scheduler = self.scheduler
+        scheduler.steady.returned, scheduler.steady.index = scheduler.steps - scheduler.limits.async_scheduling, index

@@ -33,6 +33,7 @@ from ksim.runtime.horizon import Horizon
 from ksim.runtime.ranks import Gang
 from ksim.runtime.skipping import Skipping
 from ksim.runtime.stages import KernelByKernel, Stages, WholeSteps
+from ksim.runtime.stepping import Stepping
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.deployment import Shard
 from ksim.specs.engine import EngineVersion
@@ -147,11 +148,11 @@ def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | No
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))
     stages, governor = _stages(site, env, first), _governor(site)
+    common: dict[str, Any] = {"number": number, "env": env, "scheduler": scheduler, "timers": timers, "log": log,
+                              "host": site.host, "workers": serve.gpus, "governor": governor}
     if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
-        clock = stages.clocks[0] if stages.clocks else None
-        return Skipping(number, env, scheduler, timers, stages, site.host, log, serve.gpus, None, governor, clock,
-                        watched)
-    return Engine(number, env, scheduler, timers, stages, site.host, log, serve.gpus, convoy, governor)
+        return Skipping(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
+    return Stepping(**common, stages=stages, convoy=convoy)
 
 
 def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:

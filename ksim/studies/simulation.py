@@ -55,6 +55,7 @@ def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[]
     env.process(cluster.serve(requests))
     with collector.paused():
         env.run()
+        cluster.close()
 
 
 def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:

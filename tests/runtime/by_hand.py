@@ -17,6 +17,7 @@ from ksim.memory.kv_cache import KVCache
 from ksim.runtime.convoy import Convoy
 from ksim.runtime.engine import Engine
 from ksim.runtime.stages import WholeSteps
+from ksim.runtime.stepping import Stepping
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
@@ -56,8 +57,8 @@ def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Se
     """
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 1000, **settings}
     scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), KVCache(blocks, 16))
-    return Engine(number, env, scheduler, [Timer(seconds, launch) for seconds in steps],
-                  WholeSteps(env, len(steps)), host, log, len(steps), convoy)
+    return Stepping(number=number, env=env, scheduler=scheduler, timers=[Timer(seconds, launch) for seconds in steps],
+                    stages=WholeSteps(env, len(steps)), host=host, log=log, workers=len(steps), convoy=convoy)
 
 
 def play(requests: Iterable[Request], *, engines: int = 1, router: Any = None, max_concurrency: int | None = None,

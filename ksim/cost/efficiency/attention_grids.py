@@ -7,18 +7,17 @@ along the keys as there are SMs to hold them).  The formulas run on arrays and o
 """
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import define
 
 from ksim.cost.efficiency.physics import Array
 from ksim.specs.hardware import Gpu
 
-__all__ = ["KEYS", "Arrays", "Floats", "Grid", "chunk_grid", "decode_grid", "even", "flash2", "flash3", "length",
-           "tokens"]
+__all__ = ["KEYS", "Arrays", "Counts", "Floats", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2",
+           "flash3", "length", "only", "tokens"]
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
 KEYS, ROWS, FEW_ROWS = 128, 128.0, 64.0
@@ -60,7 +59,49 @@ class Floats:
         return float(table[int(row), int(column)])
 
 
-@frozen
+@define(eq=False)
+class Counts:
+    """What a kernel counts over its batch, as in `COLUMNS`; columns of many kernels, or numbers."""
+
+    decodes: Any
+    decode_keys: Any
+    decode_longest: Any
+    chunks: Any
+    chunk_queries: Any
+    chunk_keys: Any
+    chunk_pairs: Any
+    chunk_reach: Any
+    chunk_most: Any
+    chunk_longest: Any
+
+
+@define(eq=False)
+class Heads:
+    """A layer of attention on one GPU, as in `COLUMNS`; columns where kernels are of several layers.
+
+    `group` query heads share a KV head; `features` are those of `FEATURES` that no batch changes.
+    """
+
+    gpu: Gpu
+    heads: Any
+    kv_heads: Any
+    head_dim: Any
+    cache_bytes: Any
+    footprint: Any
+    writes: Any
+    group: Any
+    features: tuple[Any, Any, Any, Any]
+
+    @classmethod
+    def of(cls, m: Any, gpu: Gpu, heads: Any, kv_heads: Any, head_dim: Any, cache_bytes: Any, footprint: Any,
+           writes: Any) -> "Heads":
+        group = heads / kv_heads
+        resident = m.minimum(m.maximum(footprint / gpu.l2, 2.0**-5), 2.0**5)
+        return cls(gpu, heads, kv_heads, head_dim, cache_bytes, footprint, writes, group,
+                   (m.log2(kv_heads), m.log2(group), m.log2(head_dim / 128), m.log2(resident)))
+
+
+@define(eq=False)
 class Grid:
     """One launch.
 
@@ -97,72 +138,80 @@ def _splits(slots: int) -> Array:
     return table
 
 
-def flash3(gpu: Gpu, s: Mapping[str, Any], m: Any) -> Grid:
+def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     """One launch for the ragged batch; the longest chunk decides for all whether contexts are split."""
-    group = s["heads"] / s["kv_heads"]
-    most = m.maximum(s["chunk_most"], 1.0) * group
-    few = (most <= FEW_ROWS) & (s["head_dim"] <= 128)
+    gpu, group = h.gpu, h.group
+    most = m.maximum(s.chunk_most, 1.0) * group
+    few = (most <= FEW_ROWS) & (h.head_dim <= 128)
     rows = m.where(few, FEW_ROWS, ROWS)
-    decode_tiles = s["decodes"] * m.ceil(group / ROWS) * s["kv_heads"]
-    chunk_tiles = s["chunks"] * m.ceil(tokens(s, m) * group / rows) * s["kv_heads"]
-    longest = m.ceil(m.maximum(s["decode_longest"], s["chunk_longest"]) / KEYS)
+    decode_tiles = s.decodes * m.ceil(group / ROWS) * h.kv_heads
+    chunk_tiles = s.chunks * m.ceil(tokens(s, m) * group / rows) * h.kv_heads
+    longest = m.ceil(m.maximum(s.decode_longest, s.chunk_longest) / KEYS)
     # What the heuristic counts: the tiles of a batch of one, and blocks of keys as if nothing were masked.
-    alone = m.minimum(s["kv_heads"] * m.ceil(most / ROWS), float(gpu.sms))
-    reach = m.minimum(s["chunk_reach"] / m.maximum(s["chunk_queries"], 1.0), s["chunk_longest"])
-    blocks = decode_tiles * length(s, m) + chunk_tiles * reach / KEYS
+    alone = m.minimum(h.kv_heads * m.ceil(most / ROWS), float(gpu.sms))
+    reach = m.minimum(s.chunk_reach / m.maximum(s.chunk_queries, 1.0), s.chunk_longest)
+    work = decode_tiles * blocks + chunk_tiles * reach / KEYS
     splits = (alone < FULL * gpu.sms) & (longest > SHORT)
     allowed = m.look_up(_splits(gpu.sms), alone, m.minimum(longest, float(MOST_SPLITS)))
-    share = m.maximum(m.ceil(SLACK * blocks / gpu.sms), m.ceil(longest / allowed))
+    share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
     piece = m.where(splits, m.minimum(share, longest), longest)
     # The kernel that adds up runs whenever there might have been splits.
     return Grid(rows, rows / group, decode_tiles, chunk_tiles, piece, 1.0, splits,
                 m.where(splits, longest / piece, 0.0), 0.0, few)
 
 
-def flash2(gpu: Gpu, s: Mapping[str, Any], m: Any) -> Grid:
+def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     """One launch; only a batch of decodes alone packs the heads of a KV head, and only then contexts are split."""
-    group = s["heads"] / s["kv_heads"]
-    packs = (s["chunks"] == 0) & (group > 1)
-    decode_tiles = m.where(packs, s["kv_heads"] * m.ceil(group / FEW_ROWS), s["heads"]) * s["decodes"]
-    chunk_tiles = s["heads"] * s["chunks"] * m.ceil(tokens(s, m) / FEW_ROWS)
-    longest = m.ceil(m.maximum(s["decode_longest"], s["chunk_longest"]) / KEYS)
+    gpu, group = h.gpu, h.group
+    packs = (s.chunks == 0) & (group > 1)
+    decode_tiles = m.where(packs, h.kv_heads * m.ceil(group / FEW_ROWS), h.heads) * s.decodes
+    chunk_tiles = h.heads * s.chunks * m.ceil(tokens(s, m) / FEW_ROWS)
+    longest = m.ceil(m.maximum(s.decode_longest, s.chunk_longest) / KEYS)
     # The heuristic takes it that two blocks share an SM.
     slots = 2 * gpu.sms
     allowed = m.look_up(_splits(slots), m.minimum(decode_tiles, float(slots)), m.minimum(longest, float(MOST_SPLITS)))
     splits = m.where(packs, allowed, 1.0)
-    reorders = packs & (s["decodes"] > 1) & (s["kv_heads"] > 1)
+    reorders = packs & (s.decodes > 1) & (h.kv_heads > 1)
     return Grid(FEW_ROWS, FEW_ROWS, decode_tiles, chunk_tiles, m.ceil(longest / splits),
                 RESIDENT.get(gpu.architecture, 1.0), splits > 1, m.where(splits > 1, splits, 0.0),
-                m.where(reorders, 1.0, 0.0), s["chunks"] == 0)
+                m.where(reorders, 1.0, 0.0), s.chunks == 0)
 
 
-def decode_grid(gpu: Gpu, s: Mapping[str, Any], m: Any) -> Grid:
+def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     """TensorRT-LLM's launch for decodes; the last block of a context to finish adds up, so no kernel does."""
-    tiles = s["decodes"] * s["kv_heads"] * m.ceil(s["heads"] / s["kv_heads"] / DECODE_ROWS)
-    longest = m.ceil(s["decode_longest"] / KEYS)
-    splits = m.maximum(m.minimum(m.floor(gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
+    tiles = s.decodes * h.kv_heads * m.ceil(h.group / DECODE_ROWS)
+    longest = m.ceil(s.decode_longest / KEYS)
+    splits = m.maximum(m.minimum(m.floor(h.gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
     piece = m.maximum(m.ceil(longest / splits), 1.0)
     return Grid(DECODE_ROWS, 1.0, tiles, 0.0, piece, DECODE_RESIDENT, splits > 1, 0.0, 0.0, tiles >= 0)
 
 
-def chunk_grid(s: Mapping[str, Any], m: Any) -> Grid:
+def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     """TensorRT-LLM's launch for chunks, a tile for each head."""
-    tiles = s["chunks"] * s["heads"] * m.ceil(tokens(s, m) / CHUNK_ROWS)
-    piece = m.maximum(m.ceil(s["chunk_longest"] / KEYS), 1.0)
+    tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
+    piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
     return Grid(CHUNK_ROWS, CHUNK_ROWS, 0.0, tiles, piece, 1.0, tiles < 0, 0.0, 0.0, tiles < 0)
 
 
-def tokens(s: Mapping[str, Any], m: Any) -> Any:
+def only(s: Counts, kind: str) -> Counts:
+    """The counts without chunks, or without decodes."""
+    if kind == "decode":
+        return Counts(s.decodes, s.decode_keys, s.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_reach, s.chunk_most,
+                  s.chunk_longest)
+
+
+def tokens(s: Counts, m: Any) -> Any:
     """New tokens of a chunk, on average."""
-    return s["chunk_queries"] / m.maximum(s["chunks"], 1.0)
+    return s.chunk_queries / m.maximum(s.chunks, 1.0)
 
 
-def even(s: Mapping[str, Any]) -> Any:
+def even(s: Counts) -> Any:
     """Whether the contexts of all decodes end within a block of keys of each other."""
-    return s["decode_longest"] * s["decodes"] <= s["decode_keys"] + KEYS * s["decodes"]
+    return s.decode_longest * s.decodes <= s.decode_keys + KEYS * s.decodes
 
 
-def length(s: Mapping[str, Any], m: Any) -> Any:
-    """Blocks of keys of a decode, on average: half of the last one is empty where lengths are random."""
-    mean = s["decode_keys"] / m.maximum(s["decodes"], 1.0) / KEYS
-    return m.where(even(s), m.ceil(mean), mean + 0.5)
+def length(s: Counts, alike: Any, m: Any) -> Any:
+    """Blocks of keys of a decode, on average: half of the last one is empty where lengths are not *alike*."""
+    mean = s.decode_keys / m.maximum(s.decodes, 1.0) / KEYS
+    return m.where(alike, m.ceil(mean), mean + 0.5)

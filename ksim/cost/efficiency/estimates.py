@@ -8,9 +8,10 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.answers import Estimates, bound_of
+from ksim.cost.efficiency.attention_singly import Singly, heads_of
 from ksim.cost.efficiency.families import FAMILIES, Family, Shapes, attentions, family_of
 from ksim.cost.efficiency.physics import Physics
 from ksim.cost.efficiency.pricing import Prices, blend, price
@@ -97,6 +98,16 @@ class Profiled:
         found = self._alike(family, kernel, attentions(kernel), gpu)
         return (found or _by_waves([kernel.at(row) for row in range(np.size(kernel.decodes))], gpu)).at_least(
             np.maximum(*bounds(kernel, gpu)))
+
+    def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
+        """What prices kernels of *layer* as `estimates` does but for intervals; None where that is more than an
+        efficiency and another beyond it."""
+        names = FAMILIES["attention"].names(layer)
+        chosen, fallback = self._chosen(names, gpu), self.fallback
+        if chosen is None or (fallback is not None and fallback.fallback is not None):
+            return None
+        other = fallback._chosen(names, gpu) if fallback is not None and chosen.tier == self.tier else None
+        return Singly.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None, chosen.further)
 
     def price(self, family: Family, names: Sequence[str], shapes: Shapes,
               gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:

@@ -18,7 +18,7 @@ from ksim.compute.kernels.index_scores import IndexScores
 from ksim.compute.kernels.mla import TILE_HEADS, LatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sparse_mla import SparseLatentAttention
-from ksim.cost.efficiency import attention, gemm, grouped_gemm, mla, pointwise, two_sided
+from ksim.cost.efficiency import attention, attention_rates, gemm, grouped_gemm, mla, pointwise, two_sided
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.cost.oracles import peak
 from ksim.foundation.units import DType
@@ -163,7 +163,7 @@ FAMILIES: Mapping[str, Family] = {
             f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
             "gemm/bf16")))),
     "attention": Family(
-        lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention.Constants(**constants)),
+        lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
         lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16")))),
     "grouped_gemm": Family(

@@ -154,13 +154,13 @@ class Interpolation:
 
     def __call__(self, inputs: Array) -> Array:
         # In bulk, single precision does: it is off by a millionth, and takes half as long.
-        near = self._exactly if len(inputs) <= EXACT else self._roughly
+        near = self.exactly if len(inputs) <= EXACT else self._roughly
         total: Array = self.base(inputs) + np.sum([component.between(inputs, float(self.smooth)) for component in near],
                                                   axis=0)
         return total
 
     @cached_property
-    def _exactly(self) -> list["_Component"]:
+    def exactly(self) -> list["_Component"]:
         return [_Component.of(self, i, np.float64) for i in range(len(self.amplitudes))]
 
     @cached_property

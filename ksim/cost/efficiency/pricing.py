@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from attrs import fields, frozen
@@ -48,7 +49,7 @@ def price(efficiency: Efficiency, physics: Physics, features: Sequence[str], sha
 
 def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], shapes: Mapping[str, Array]) -> Array:
     """The columns called *names*: of the features, worked out further, or, as in ``log2 m``, of the shapes."""
-    if (places := _places(tuple(names), tuple(features))) is not None:
+    if (places := places_of(tuple(names), tuple(features))) is not None:
         return physics.features.take(places, axis=1)
     at = {name: i for i, name in enumerate(features)}
 
@@ -63,7 +64,7 @@ def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], s
 
 
 @lru_cache
-def _places(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
+def places_of(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
     """Where *names* are among *features*; None where one is not."""
     return np.array([features.index(name) for name in names], dtype=np.intp) if {*names} <= {*features} else None
 
@@ -71,13 +72,21 @@ def _places(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.int
 def blend(inside: Prices, other: Prices) -> Prices:
     """Pass from one set of prices to another as kernels lie further beyond what the first was fitted to.
 
-    At the border the first counts alone, half of the data's extent further the
-    other has 63 % of the weight: constants that were measured carry further
-    than those of other GPUs.  Intervals reach as far as both do.
+    Intervals reach as far as both do.
     """
-    weight = np.exp(-inside.beyond / FADING)
-    seconds = np.exp(weight * np.log(inside.seconds) + (1 - weight) * np.log(other.seconds))
+    seconds = faded(inside.seconds, other.seconds, inside.beyond, np)
     outside = inside.beyond > 0
     low = np.minimum(inside.low / inside.seconds, np.where(outside, other.low / other.seconds, np.inf))
     high = np.maximum(inside.high / inside.seconds, np.where(outside, other.high / other.seconds, 0.0))
     return Prices(seconds, seconds * low, seconds * high, inside.beyond)
+
+
+def faded(inside: Any, other: Any, beyond: Any, m: Any) -> Any:
+    """Seconds between those *inside* of what was measured and *other* ones, where *m* has the logarithms of either.
+
+    At the border the first counts alone, half of the data's extent further the
+    other has 63 % of the weight: constants that were measured carry further
+    than those of other GPUs.
+    """
+    weight = m.exp(-beyond / FADING)
+    return m.exp(weight * m.log(inside) + (1 - weight) * m.log(other))

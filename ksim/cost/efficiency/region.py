@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array, doubles
 
+#: A float32 file rounds its bounds: what is no further outside than this, as a share of the extent, is inside.
+BORDER = 1e-5
+
 
 @frozen(eq=False)
 class Region:
@@ -38,11 +41,22 @@ class Region:
         then distances count in spreads.
         """
         faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
-        extent = np.maximum(self.highest - self.lowest, 1.0)
-        over = np.maximum(self.lowest - faces, faces - self.highest) / extent
-        # A float32 file rounds its bounds: what lies on the border is inside.
+        over = np.maximum(self.lowest - faces, faces - self.highest) / self._extent
         furthest: Array = over.max(axis=1)
-        return np.where(furthest > 1e-5, furthest, 0.0)
+        return np.where(furthest > BORDER, furthest, 0.0)
+
+    @property
+    def _extent(self) -> Array:
+        extent: Array = np.maximum(self.highest - self.lowest, 1.0)
+        return extent
+
+    @property
+    def sides(self) -> tuple[Array, Array]:
+        """A matrix of (inputs, 2 x faces) and a row of offsets: what inputs less `mean`, times the one, plus the other
+        say of each face from either side is how far outside it they are, negative inside."""
+        directions = _directions(len(self.mean)) / self.scale[:, None] / self._extent
+        return (np.hstack([-directions, directions]),
+                np.concatenate([self.lowest / self._extent, -self.highest / self._extent]))
 
     @classmethod
     def stacked(cls, regions: Sequence["Region"]) -> "Region":

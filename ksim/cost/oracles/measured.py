@@ -6,8 +6,9 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.cost.answers import Estimates
+from ksim.cost.efficiency.attention_singly import Singly
 from ksim.cost.efficiency.estimates import PROFILES, Profiled
 from ksim.cost.efficiency.profile import Profile
 from ksim.cost.oracles import Estimate
@@ -42,6 +43,10 @@ class Measured:
     def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
         """Of many kernels that are one, whose counts are columns."""
         return self.prices(gpu).columns(kernel, gpu)
+
+    def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
+        """What prices kernels of *layer* one by one, where there is a short way to."""
+        return self.prices(gpu).singly(layer, gpu)
 
     def prices(self, gpu: Gpu) -> Profiled:
         if gpu.name not in self._priced:

@@ -9,7 +9,8 @@ vLLM's first come, first served:
     victim(running) -> job      who gives way when the cache is full; `running` is in order of admission
     propose(waiting, running, now) -> wishes
                                 (job, most tokens) in order of preference, granted until a limit is met; a waiting
-                                job that cannot be admitted ends admission for the step, running ones go on
+                                job that cannot be admitted ends admission for the step, running ones go on; it is
+                                asked in every step, so that nothing is foreseen or skipped where there is one
     queue() -> WaitingQueue     a queue of its own instead of one by `order`, where the order changes while jobs wait
     attach(cache)               called once, before all others, with the engine's cache (ksim.memory.cache), which it
                                 may ask (`lookup`, `fits`, `pool`) and must not change

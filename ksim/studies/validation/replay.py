@@ -12,6 +12,7 @@ from ksim.foundation import catalog
 from ksim.memory.cache import Cache
 from ksim.memory.vllm import VllmCache
 from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.encore import Encore
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.scheduler import Scheduler
 from ksim.studies.validation import prompts
@@ -26,12 +27,14 @@ class Replay:
 
     Its rows have the keys of the recorded ones, and so has what `outcomes` says
     of each request once they are taken.  `end` is then "done", or "stalled"
-    where nothing can happen any more.
+    where nothing can happen any more.  Where it `repeats`, schedules that are known are not made anew.
     """
 
     case: Case
+    repeats: bool = True
     end: str = field(default="", init=False)
     _scheduler: Scheduler = field(init=False)
+    _encore: Encore = field(init=False)
     _jobs: list[Job] = field(init=False)
     _places: dict[Job, int] = field(init=False)
     _outcomes: list[dict[str, Any]] = field(init=False)
@@ -45,6 +48,7 @@ class Replay:
         case, settings = self.case, self.case.settings
         cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
         self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
+        self._encore = Encore(self._scheduler)
         self._jobs = list(_jobs(case, cache))
         self._places = {job: place for place, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
@@ -88,7 +92,7 @@ class Replay:
 
     def _turn(self, step: int) -> tuple[dict[str, Any], bool]:
         """Make a batch and take in the oldest, if enough are in flight; say whether anything can come of it."""
-        assignment = self._scheduler.schedule(float(step))
+        assignment = self._schedule(step)
         self._flying.append((step, assignment))
         stirs = any(batch for _, batch in self._flying) or bool(assignment.preempted)
         row = {"s": step, "sched": self._granted(assignment, step), **self._state(), "upd": None}
@@ -101,6 +105,12 @@ class Replay:
             if finished := self._land(step):
                 row["fin"] = finished
         return row | self._state("2"), stirs
+
+    def _schedule(self, step: int) -> Assignment:
+        """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
+        if self.repeats and self._encore.turns() > 0 and self._encore.repeat():
+            return self._encore.latest()
+        return self._scheduler.schedule(float(step))
 
     def _granted(self, assignment: Assignment, step: int) -> list[list[int]]:
         rows = []

@@ -38,15 +38,15 @@ class Verdict:
         return self.difference is None
 
 
-def judge(recording: Recording) -> Verdict:
-    """Replay *recording* up to the first difference."""
+def judge(recording: Recording, repeats: bool = True) -> Verdict:
+    """Replay *recording* up to the first difference; unless it *repeats*, every schedule is made anew."""
     case = recording.case
-    return Verdict(case.name, case.kind, len(recording.expected.steps), next(differences(recording), None))
+    return Verdict(case.name, case.kind, len(recording.expected.steps), next(differences(recording, repeats), None))
 
 
-def differences(recording: Recording) -> Iterator[Difference]:
+def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
     """All differences between *recording* and its replay, in order; the replay goes on as they are asked for."""
-    expected, replay = recording.expected, Replay(recording.case)
+    expected, replay = recording.expected, Replay(recording.case, repeats)
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
     for row, own in zip_longest(expected.steps, replay.steps()):
         yield from _between_steps(row, own)
