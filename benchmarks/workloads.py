@@ -22,8 +22,9 @@ def scenarios() -> dict[str, dict[str, Any]]:
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
               for path in PEERS if path.exists()}
     if MOONCAKE.exists():
-        found |= {"mooncake": _on_four({"tensor_parallel_size": 4}),
-                  "mooncake, replicas": _on_four({"data_parallel_size": 4})}
+        found |= {"mooncake": _mooncake({"tensor_parallel_size": 4}),
+                  "mooncake, 4 replicas": _mooncake({"data_parallel_size": 4}),
+                  "mooncake, overload": _mooncake({})}
     return found
 
 
@@ -44,10 +45,9 @@ def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
     return table
 
 
-def _on_four(serve: dict[str, Any]) -> dict[str, Any]:
-    """Mooncake's 41,000 prompt tokens a second are more than one H200 computes, and four hold; its longest request
-    has 124,741 tokens, and all are to be served.  One engine finds every prefix that comes again; of replicas, each
-    finds its own."""
+def _mooncake(serve: dict[str, Any]) -> dict[str, Any]:
+    """Four H200s hold its 41,000 prompt tokens a second, of which one computes half.  Its longest request has 124,741
+    tokens, and all are to be served."""
     return {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 131072, **serve},
             "workload": {"replay": {"path": str(MOONCAKE)}}}
 
