@@ -73,23 +73,24 @@ def workloads() -> dict[str, Workload]:
 
 
 def steady() -> Workload:
-    """Equal requests that come as fast as they go, so that more of them are but more of the same."""
-    return Workload(_table(count=150, rate=60.0, prompt=_between(128, 128), output=_between(8, 8)))
+    """Equal requests that come as fast as they go, in a cache that is soon full: more of them are more of the same."""
+    return Workload(_table(count=150, rate=60.0, prompt=_between(128, 128), output=_between(8, 8),
+                           serve={"num_gpu_blocks_override": 500}))
 
 
 def batch(running: int) -> float:
-    """Lines of one more step of so many requests that all decode."""
-    short, long = (Workload(_table(count=running, rate=1e6, prompt=_between(128, 128), output=_between(output, output)))
-                   for output in (200, 456))
+    """Lines of one more step of so many requests that all decode, at a clock for which the power limit is no matter."""
+    short, long = (Workload(_table(count=running, rate=1e6, prompt=_between(128, 128), output=_between(output, output),
+                                   power={"clock": "1200 MHz"})) for output in (200, 456))
     steps = long.run().summary["steps"] - short.run().summary["steps"]
     return (lines(long.run) - lines(short.run)) / steps
 
 
 def _table(count: int = 300, rate: float = 8.0, serve: Mapping[str, Any] | None = None, detail: str = "step",
-           **parts: Any) -> Table:
+           power: Mapping[str, Any] | None = None, **parts: Any) -> Table:
     synthetic = {"count": count, "arrivals": {"process": "poisson", "rate": rate}, **parts}
     return {"model": "llama-3.1-8b", "gpu": "h200", "detail": detail, "workload": {"synthetic": synthetic},
-            "serve": {"max_model_len": 16384, **(serve or {})}}
+            "serve": {"max_model_len": 16384, **(serve or {})}, "power": power or {}}
 
 
 def _between(low: int, high: int) -> Table:
