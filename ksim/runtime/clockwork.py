@@ -28,9 +28,14 @@ class Clockwork:
 
         Return when its inputs are prepared, when it is launched, and when GPUs can begin.
         """
+        return self.ready(self.host.core.making(sequences, touched, self.workers),
+                          self.host.worker.preparing(sequences), launch_seconds)
+
+    def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
+        """The same where it is known how many seconds it takes to make a batch, and to prepare its inputs."""
         now, gpus = self.now, self.gpus
-        ready = now + self.host.core.making(sequences, touched, self.workers)
-        prepared = (ready if ready > self.worker else self.worker) + self.host.worker.preparing(sequences)
+        ready = now + making
+        prepared = (ready if ready > self.worker else self.worker) + preparing
         launched = self.worker = prepared + launch_seconds
         free = ready if self.workers > 1 else launched
         if free > now:

@@ -79,6 +79,7 @@ class Engine(ABC):
         cache = self.scheduler.cache
         return cache.lookup(cache.holding(request), request.prompt).tokens
 
+    @abstractmethod
     def close(self) -> None:
         """Write down what is not in the log yet: nothing will happen any more."""
 

@@ -5,7 +5,7 @@ takes turn after turn by arithmetic; and while its batch only goes on decoding, 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -42,7 +42,7 @@ class Skipping(Engine):
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
-    _flying: deque[Assignment] = field(factory=deque, init=False)
+    _flying: deque[Assignment | None] = field(factory=deque, init=False)  # None where a turn made no batch
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -88,22 +88,21 @@ class Skipping(Engine):
             assignment = scheduler.schedule(works.now)
             if assignment.admitted or assignment.preempted:
                 self._note(assignment, works.now)
-            if assignment:
-                batch = assignment.batch()
-                touched = assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0
+            batch = assignment.batch() if assignment else None
+            if batch:
                 load = self.timers[0].load(batch)
-                self._send(batch, load, touched)
+                self._send(batch, load, assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0)
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
                 continue
-            flying.append(assignment)
-            if len(flying) >= depth and (oldest := flying.popleft()):
+            flying.append(assignment if batch else None)
+            if len(flying) >= depth and (oldest := flying.popleft()) is not None:
                 taken, delivered = self._land()
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
                 self._take_in(oldest, delivered)
-            if assignment and (turns := self._encore.turns()) > 1:
+            if batch and (turns := self._encore.turns()) > 1:
                 self._go_on(batch, load.seconds, turns)
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> None:
@@ -136,20 +135,33 @@ class Skipping(Engine):
     def _go_on(self, batch: Batch, length: float, turns: int) -> None:
         """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
         news."""
-        works, news = self._clockwork, self._news_at
-        offsets, shift, count = batch.contexts.offsets, batch.contexts.shift, len(batch.contexts)
+        news, now, offsets, shift = self._news_at, self._clockwork.now, batch.contexts.offsets, batch.contexts.shift
+        if news < now:
+            return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
-            turns = min(turns, int((news - works.now) / length) + 2)
-        turns = min(turns, FURTHEST)
-        batches = [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]
-        for following, load in zip(batches, self.timers[0].loads(batches), strict=True):
-            if works.now > news or not self._encore.repeat():
-                break
-            self._send(following, load, 0)
-            self._land()
+            turns = min(turns, int((news - now) / length) + 2)
+        count = len(offsets)
+        self._repeat([Batch(Contexts(offsets, shift + turn), (), count, count)
+                      for turn in range(1, min(turns, FURTHEST) + 1)], news)
         self._encore.come_back(self.steps - 1)
         if self._flying:
             self._flying[0] = self._encore.latest()
+
+    def _repeat(self, batches: Sequence[Batch], news: float) -> None:
+        """Take a turn for each of *batches*, which are of one size and only decode, as long as there is no *news*."""
+        works, recorder, clock, pool = self._clockwork, self._recorder, self.clock, self.scheduler.cache.pool
+        sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
+        making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
+        for batch, load in zip(batches, self.timers[0].loads(batches), strict=True):
+            scheduled = works.now
+            if scheduled > news or not self._encore.repeat():
+                break
+            prepared, launched, start = works.ready(making, preparing, load.launch_seconds)
+            pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
+            end = works.fly(launched, start, load.paced(pace), sequences)
+            recorder.launch(batch, scheduled, prepared, start, end, waiting, running, pool.used, pace)
+            recorder.land(*works.finish())
+            self.steps += 1
 
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""

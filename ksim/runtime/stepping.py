@@ -54,6 +54,9 @@ class Stepping(Engine):
         self._coming += 1
         self._frontend.forward(request, lambda: self._receive(request, done))
 
+    def close(self) -> None:
+        """Do nothing: what happens is written down when it does."""
+
     def _receive(self, request: Request, done: Callable[[], object]) -> None:
         """Queue *request* for the next turn."""
         self._coming -= 1

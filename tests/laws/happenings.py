@@ -17,9 +17,10 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Log
-from ksim.flow.timeline import Pace
+from ksim.flow.timeline import Pace, Timeline
 
-TIMES = {"time", "scheduled", "prepared", "start", "end", "taken", "paces"}
+#: What may be off by rounding: whoever is priced beside others, or waits by another sum, differs in the last bits.
+ROUNDED = {"time", "scheduled", "prepared", "start", "end", "taken", "paces", "timelines"}
 
 
 def happenings(log: Log) -> list[Event]:
@@ -30,15 +31,25 @@ def happenings(log: Log) -> list[Event]:
 
 def facts(log: Log) -> list[tuple[Any, ...]]:
     """What happened, but for the times."""
-    return [(type(event), *(getattr(event, field.name) for field in fields(type(event)) if field.name not in TIMES))
-            for event in happenings(log)]
+    return [(type(event), *(getattr(event, field.name) for field in fields(type(event)) if field.name not in ROUNDED),
+             *_kernels(event)) for event in happenings(log)]
+
+
+def _kernels(event: Event) -> list[tuple[str, str, int]]:
+    """What ran in a step, and how often."""
+    lanes = event.timelines if isinstance(event, Stepped) else ()
+    return [(span.label, str(span.shape), count) for lane in lanes for span, count in lane.counted()]
 
 
 def times(log: Log) -> list[float]:
-    def of(event: Event) -> list[float]:
-        found = [getattr(event, field.name) for field in fields(type(event)) if field.name in TIMES]
-        values = [part for value in found for part in (value if isinstance(value, tuple) else (value,))]
-        return [number for value in values
-                for number in ((value.time, value.energy, value.power) if isinstance(value, Pace) else (value,))]
+    """The numbers that `facts` leaves out."""
+    return [number for event in happenings(log) for field in fields(type(event)) if field.name in ROUNDED
+            for number in _numbers(getattr(event, field.name))]
 
-    return [time for event in happenings(log) for time in of(event)]
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, tuple):
+        return [number for part in value for number in _numbers(part)]
+    if isinstance(value, Pace):
+        return [value.time, value.energy, value.power]
+    return [value.seconds, value.joules, value.flops, value.bytes] if isinstance(value, Timeline) else [value]

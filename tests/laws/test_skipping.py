@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished
-from ksim.flow.log import Log
 from ksim.foundation import catalog
+from ksim.results.result import Result
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import play
@@ -57,12 +57,11 @@ serves = st.fixed_dictionaries({
 powers = st.sampled_from([{}, {}, {"cap": "200 W"}, {"clock": "1.5 GHz"}, {"governor": "per_phase"}])
 
 
-def both(scenario: dict[str, Any]) -> tuple[Log, Log]:
-    """The logs of a run that skips, and of one that does not."""
+def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
+    """A run that skips, and one that does not."""
     made = Scenario.of(scenario)
     site = Site.of(made)
-    skipped, stepped = (play(evolve(site, skips=skips), made.workload.requests(made.seed)).log
-                        for skips in (True, False))
+    skipped, stepped = (play(evolve(site, skips=skips), made.workload.requests(made.seed)) for skips in (True, False))
     return skipped, stepped
 
 
@@ -74,6 +73,18 @@ def test_skipping_never_changes_anything(model, policy, serve, workload, power, 
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)
-    assert any(stepped.of(Finished))
-    assert facts(skipped) == facts(stepped)
-    assert times(skipped) == pytest.approx(times(stepped), rel=1e-9)
+    assert any(stepped.log.of(Finished))
+    assert facts(skipped.log) == facts(stepped.log)
+    assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
+       oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
+@settings(max_examples=25, deadline=None)
+def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
+                "serve": serve, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    for name, value in stepped.summary.items():
+        about = pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
+        assert skipped.summary[name] == about, name
