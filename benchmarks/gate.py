@@ -42,7 +42,7 @@ class Workload:
 
     def count(self) -> float:
         """Lines for each of what they are counted by, profiles having been read and kernels priced."""
-        units = self.run().summary[self.per]
+        units: float = self.run().summary[self.per]
         return lines(self.run) / units
 
     def larger(self, times: int) -> "Workload":
@@ -82,7 +82,7 @@ def batch(running: int) -> float:
     """Lines of one more step of so many requests that all decode, at a clock for which the power limit is no matter."""
     short, long = (Workload(_table(count=running, rate=1e6, prompt=_between(128, 128), output=_between(output, output),
                                    power={"clock": "1200 MHz"})) for output in (200, 456))
-    steps = long.run().summary["steps"] - short.run().summary["steps"]
+    steps: int = long.run().summary["steps"] - short.run().summary["steps"]
     return (lines(long.run) - lines(short.run)) / steps
 
 
