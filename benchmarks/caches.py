@@ -2,18 +2,42 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 
 import numpy as np
 
+from benchmarks.findings import Findings, Goal, Sheet
+from benchmarks.yardstick import beside
 from ksim.flow.request import Request
 from ksim.foundation import collector
 from ksim.memory.cache import Cache, Holding
+from ksim.memory.kv_cache import KVCache
+from ksim.memory.sglang import SglangCache
+from ksim.memory.vllm import VllmCache
 
-#: What a request may take, in microseconds.
-GOALS = {"private": 10.0, "conversations": 60.0}
 BLOCK, BUDGET, CHUNK = 16, 8192, 512
+BLOCKS = 65536
+#: Of vLLM's two, the first is the default, and the other is for evictions that are not vLLM's own.
+CACHES: dict[str, Callable[[], Cache]] = {
+    "vllm, in runs": lambda: VllmCache(BLOCKS, BLOCK), "vllm, block by block": lambda: KVCache(BLOCKS, BLOCK),
+    "sglang": lambda: SglangCache(BLOCKS * BLOCK),
+}
+#: What a request may take in the cache that is the default.
+GOALS = {load: Goal(f"KV cache, vllm: {load}", limit, "us/request")
+         for load, limit in (("private", 10.0), ("conversations", 60.0))}
+
+
+def findings() -> Findings:
+    """Each cache under each load."""
+    found, yardstick = beside(lambda: {name: {load: min(microseconds(load, make()) for _ in range(3)) for load in LOADS}
+                                       for name, make in CACHES.items()})
+    rows = [(name, *(f"{figures[load]:.1f}" for load in LOADS)) for name, figures in found.items()]
+    title = (f"The KV cache alone, us of CPU for a request's whole way, {BLOCKS} blocks: best of 3;"
+             f" yardstick {yardstick / 1e6:.2f} M/s")
+    ours = found[next(iter(CACHES))]
+    return Findings([Sheet(title, ("cache", *LOADS), rows)],
+                    [goal.judged(ours[load], yardstick) for load, goal in GOALS.items()])
 
 
 def microseconds(load: str, cache: Cache, requests: int = 2000, running: int = 64) -> float:

@@ -2,6 +2,8 @@
 
 import time
 
+from benchmarks.findings import Findings, Goal, Sheet
+from benchmarks.yardstick import beside
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
 from ksim.studies.assembly import Site
@@ -10,10 +12,23 @@ from ksim.studies.simulation import play
 
 MODEL, GPU = "llama-3.1-70b", "h200"
 WIDTHS = (1, 2, 4, 8)
-#: CPU time that a step of eight ranks may take.
-GOAL = {8: 2.0}
+GOALS = {8: Goal("detail = kernel on TP8: a step", 2.0, "CPU ms")}
 #: Tokens that each of the requests writes, and how many come at once.
 OUTPUT, REQUESTS = 200, 16
+
+
+def findings() -> Findings:
+    """Both details, by how many GPUs share a step."""
+    found, yardstick = beside(lambda: {width: (_best(width, "kernel"), _best(width, "step")) for width in WIDTHS})
+    rows = [(f"TP{width}", f"{fine:.3f}", f"{whole:.3f}") for width, (fine, whole) in found.items()]
+    title = (f"CPU time of a step of {MODEL} on {GPU}s, {REQUESTS} requests, ms: best of 3;"
+             f" yardstick {yardstick / 1e6:.2f} M/s")
+    return Findings([Sheet(title, ("ranks", "kernel by kernel", "whole steps"), rows)],
+                    [goal.judged(found[width][0], yardstick) for width, goal in GOALS.items()])
+
+
+def _best(width: int, detail: str) -> float:
+    return min(milliseconds(width, detail) for _ in range(3))
 
 
 def milliseconds(width: int, detail: str = "kernel") -> float:
@@ -32,9 +47,3 @@ def _scenario(width: int, detail: str) -> Scenario:
     serve = {"tensor_parallel_size": width, "max_model_len": 4096, **({"quantization": "fp8"} if width == 1 else {})}
     return Scenario.of({"model": MODEL, "gpu": GPU, "serve": serve, "workload": ANY_WORKLOAD, "detail": detail})
 
-
-if __name__ == "__main__":
-    for width in WIDTHS:
-        fine, whole = (min(milliseconds(width, detail) for _ in range(3)) for detail in ("kernel", "step"))
-        print(f"TP{width}: {fine:8.3f} ms a step kernel by kernel, {whole:.3f} in whole steps"
-              + (f" (goal {GOAL[width]:g})" if width in GOAL else ""))

@@ -6,18 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-
-def peak_megabytes() -> float:
-    """The most memory this process has held, in 10^6 bytes; NaN where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return float("nan")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+from benchmarks.apart import Figures, peak_megabytes
 
 
-def measure(name: str) -> dict[str, float]:
+def measure(name: str) -> Figures:
     """Simulate and write workload *name*; seconds are CPU time of this process."""
     from benchmarks.workloads import scenarios
     from ksim.studies.scenario import Scenario

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.findings import Findings, Goal, Sheet
+from benchmarks.yardstick import beside
 from ksim.compute.graph import Collective
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.cost.efficiency.estimates import Profiled, shipped
@@ -23,12 +25,30 @@ from ksim.studies.scenario import Scenario
 ORACLES = ("waves", "learned", "measured")
 MODEL, GPU = "llama-3.1-70b", "h200"
 SHAPES = 100_000
-#: CPU time that each may take, by the column it stands in.
-GOALS = {"kernels, new us": 100.0, "step, known us": 10.0, "load, mixed us": 24.0, "new tokens, load us": 120.0,
-         "run of 8, load us": 24.0, "64 at once us": 6.0,
-         "512 at once us": 3.5, "100k shapes s": 0.5, "load ms": 50.0}
+#: CPU time that each with a profile may take, by the column it stands in, whose last word is the unit.
+LIMITS = {"kernels, new us": 100.0, "step, known us": 10.0, "load, mixed us": 24.0, "new tokens, load us": 120.0,
+          "run of 8, load us": 24.0, "64 at once us": 6.0, "512 at once us": 3.5, "100k shapes s": 0.5,
+          "load ms": 50.0}
 #: Steps that are priced at once.
 TOGETHER = (64, 512)
+
+
+def findings() -> Findings:
+    """Each oracle."""
+    found, yardstick = beside(lambda: {oracle: figures(oracle) for oracle in ORACLES})
+    columns = list(dict.fromkeys(column for row in found.values() for column in row))
+    rows = [(oracle, *(f"{row[column]:.3g}" if column in row else "" for column in columns))
+            for oracle, row in found.items()]
+    title = (f"CPU time of the oracles, on a step of {MODEL}, one rank of eight {GPU}s;"
+             f" yardstick {yardstick / 1e6:.2f} M/s")
+    judged = [_goal(oracle, column).judged(found[oracle][column], yardstick)
+              for oracle in ("learned", "measured") for column in LIMITS]
+    return Findings([Sheet(title, ("oracle", *columns), rows)], judged)
+
+
+def _goal(oracle: str, column: str) -> Goal:
+    what, _, unit = column.rpartition(" ")
+    return Goal(f"{oracle}: {what}", LIMITS[column], f"CPU {unit}")
 
 
 def figures(oracle: str) -> dict[str, float]:

@@ -22,9 +22,20 @@ def scenarios() -> dict[str, dict[str, Any]]:
     found |= {path.stem: _on_a100({"replay": {"path": str(path)}}, tokens=512, sequences=512)
               for path in PEERS if path.exists()}
     if MOONCAKE.exists():
-        found["mooncake"] = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"data_parallel_size": 1},
-                             "workload": {"replay": {"path": str(MOONCAKE)}}}
+        found |= {"mooncake": _mooncake({"tensor_parallel_size": 4}),
+                  "mooncake, 4 replicas": _mooncake({"data_parallel_size": 4}),
+                  "mooncake, overload": _mooncake({})}
     return found
+
+
+def conversations() -> dict[str, Any]:
+    """The first of the peers' workloads, or where it is not at hand, one that is drawn alike."""
+    if PEERS[0].exists():
+        return scenarios()[PEERS[0].stem]
+    lengths = {"kind": "table", "name": "azure-conv-2023"}
+    arrivals = {"process": "poisson", "rate": 6.45}
+    drawn = {"count": 5000, "arrivals": arrivals, "prompt": lengths, "output": lengths, "max_tokens": 4096}
+    return _on_a100({"synthetic": drawn}, tokens=512, sequences=512)
 
 
 def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
@@ -32,6 +43,13 @@ def _synthetic(count: int, rate: float, **parts: Any) -> dict[str, Any]:
     table = {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 16384},
              "workload": {"synthetic": {"count": count, "arrivals": arrivals, **parts}}}
     return table
+
+
+def _mooncake(serve: dict[str, Any]) -> dict[str, Any]:
+    """Four H200s hold its 41,000 prompt tokens a second, of which one computes half.  Its longest request has 124,741
+    tokens, and all are to be served."""
+    return {"model": "llama-3.1-8b", "gpu": "h200", "serve": {"max_model_len": 131072, **serve},
+            "workload": {"replay": {"path": str(MOONCAKE)}}}
 
 
 def _on_a100(workload: dict[str, Any], tokens: int, sequences: int) -> dict[str, Any]:

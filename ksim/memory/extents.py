@@ -32,6 +32,7 @@ class Extent:
     def leave(self) -> None:
         """Get out of the queue."""
         self.before.after, self.after.before = self.after, self.before
+        del self.before, self.after  # or one that is used for long keeps all alive that stood behind it
 
 
 class HeldRun(Run):

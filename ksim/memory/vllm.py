@@ -213,4 +213,5 @@ class VllmCache:
             else:
                 self.tree.remove(run)
                 extent.leave()
+                run.copies.clear()  # no collector looks for what refers to each other while a run goes on
             tokens -= lost
