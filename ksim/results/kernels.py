@@ -11,6 +11,7 @@ from attrs import define, frozen
 
 from ksim.flow.spans import Kind
 from ksim.results.arrays import Bools, Floats, Ints, codes, floats, ratio, shares, sums
+from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
@@ -37,7 +38,7 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
     rows.sort(key=lambda row: (-row["seconds"], row["label"], row["family"]))
     for row in rows:  # what nobody knows is null in a file
         row.update((name, None) for name, value in list(row.items()) if isinstance(value, float) and isnan(value))
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+    return records(rows, _SCHEMA)
 
 
 @frozen
