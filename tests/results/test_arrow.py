@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksim.results import arrow
@@ -11,11 +11,13 @@ from ksim.results import arrow
 WORDS = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5))
 
 
+@settings(deadline=None)  # pandas is loaded in the first
 @given(st.lists(WORDS, max_size=20))
 def test_texts(words):
     assert arrow.texts(words).equals(pa.array(words, pa.string()))
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=20))
 def test_numbers_and_flags(values):
     missing = np.array([value is None for value in values], dtype=bool)

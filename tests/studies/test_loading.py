@@ -19,6 +19,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 def test_a_quiet_run_without_plots_loads_little(tmp_path):
-    done = subprocess.run([sys.executable, "-c", RUN, str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", RUN, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert {"matplotlib", "pandas", "networkx", "scipy", "sklearn", "hypothesis", "multiprocessing"}.isdisjoint(
         done.stdout.split())
