@@ -41,14 +41,14 @@ def name_of(kind: str, process: int, thread: int, name: str, below: int | None =
             f'{{"name":"{kind}_sort_index",{place},"args":{{"sort_index":{index}}}}}')
 
 
-def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
+def step_slices(lanes: Lanes, stride: int) -> Iterator[memoryview]:
     """Every *stride*-th step, on each of its stages."""
     steps = lanes.history.steps
     shown = np.flatnonzero(steps.lane_step % stride == 0)
     rows = steps.lane_step[shown]
     decodes, prefills = steps.decodes[rows], steps.prefills[rows]
     kinds = np.where(prefills == 0, 0, np.where(decodes > 0, 1, 2))
-    text, _ = lines(
+    yield lines(
         ',\n{"name":"', picked(("decode", "mixed", "prefill"), kinds),
         '","ph":"X","pid":', whole(engine_process(0) + steps.engine[rows]), ',"tid":', whole(1 + lanes.stage[shown]),
         ',"ts":', thousandths(lanes.begin[shown]), ',"dur":', thousandths((lanes.end - lanes.begin)[shown]),
@@ -56,5 +56,3 @@ def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
         ',"decodes":', whole(decodes), ',"prefills":', whole(prefills),
         ',"samples":', whole(steps.makeup.samples[rows]), ',"waiting":', whole(steps.waiting[rows]),
         ',"running":', whole(steps.running[rows]), ',"kv_blocks":', whole(steps.blocks[rows]), "}}")
-    if text:
-        yield text.decode()[2:]
