@@ -80,7 +80,7 @@ class Spans:
                                 return_inverse=True)
         kinds = [Kind(fills.label, fills.family, BOUNDS[bound], "", fills.launches[launch], fills.sources[source])
                  for bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
-        columns = {name: getattr(fills, name).astype(np.float64) for name in NUMBERS if name != "hidden"}
+        columns = {name: getattr(fills, name).astype(np.float64, copy=False) for name in NUMBERS if name != "hidden"}
         return cls(kinds, kind, fills.texts(), **columns, hidden=np.zeros(len(fills)))
 
     @classmethod

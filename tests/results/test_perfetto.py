@@ -122,7 +122,7 @@ def test_phases_of_requests():
     moves = (np.array([0, 2, 0, 0, 3, 3]), np.array([1.0, 1.0, 6.0, 4.0, 2.0, 2.0]),
              np.array([True, True, True, False, True, False]))
     tokens, first = np.array([2.0, 3.0, 7.0, 8.0, 2.0]), np.array([0, 4, 4, 4, 5])
-    found = phases(np.zeros(4), moves, tokens, first, np.array([8.0, 5.0, 5.0, 2.0]))
+    found = phases(np.zeros(4), moves, tokens.__getitem__, first, np.array([8.0, 5.0, 5.0, 2.0]))
     columns = (found.row.tolist(), found.name.tolist(), found.begin.tolist(), found.end.tolist())
     assert list(zip(*columns, strict=True)) == [
         (0, QUEUED, 0.0, 1.0), (0, PREFILL, 1.0, 2.0), (0, DECODE, 2.0, 4.0), (0, PREEMPTED, 4.0, 6.0),

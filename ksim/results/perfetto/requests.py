@@ -1,6 +1,6 @@
 """What each request lives through: queued, prefill, decode, preempted, as spans nested in its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
     requests = history.requests
     ends = np.where(requests.completed, requests.last_token, requests.rejected)
     ends = np.where(np.isnan(ends), history.duration, ends)
-    found = phases(requests.arrival, _moves(history), requests.tokens, requests.first, ends)
+    found = phases(requests.arrival, _moves(history), requests.came, requests.first, ends)
     arguments = _arguments(requests)
     row, name, edge, time, argument = _edges(found, requests.arrival, ends, stride)
     for begin in range(0, len(row), _BLOCK):
@@ -72,11 +72,13 @@ def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[I
     return row[order], name[order], edge[order], time[order], np.concatenate([every, nothing])[order]
 
 
-def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], tokens: Floats, first: Ints, ends: Floats) -> Phases:
+def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats], first: Ints,
+           ends: Floats) -> Phases:
     """What requests live through from their *arrival* to their *ends*.
 
-    *moves* say which was admitted (True) or preempted (False) when; *tokens* are those of all outputs, of which those
-    of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its next token.
+    *moves* say which was admitted (True) or preempted (False) when; *came* tells when the tokens at some places came,
+    of which those of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its
+    next token.
     """
     whose, when, admitted = moves
     row, begin = np.concatenate([np.arange(len(arrival)), whose]), np.concatenate([arrival, when])
@@ -85,7 +87,7 @@ def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], tokens: Floats, f
     row, begin, name = row[order], begin[order], name[order]
     until, followed = ends[row], np.flatnonzero(row[1:] == row[:-1])
     until[followed] = begin[followed + 1]
-    token = np.where(name == PREFILL, np.minimum(_next(tokens, first[row], first[row + 1], begin), until), until)
+    token = np.where(name == PREFILL, np.minimum(_next(came, first[row], first[row + 1], begin), until), until)
     decodes = np.flatnonzero(token < until)
     order = np.argsort(np.concatenate([np.arange(len(row)), decodes]), kind="stable")
     columns = ((row, row[decodes]), (name, np.full(len(decodes), DECODE)), (begin, token[decodes]),
@@ -93,15 +95,15 @@ def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], tokens: Floats, f
     return Phases(*(np.concatenate(pair)[order] for pair in columns))
 
 
-def _next(tokens: Floats, first: Ints, last: Ints, times: Floats) -> Floats:
-    """The first of tokens[first:last], which ascend, after each of these *times*; inf where there is none."""
+def _next(came: Callable[[Ints], Floats], first: Ints, last: Ints, times: Floats) -> Floats:
+    """When the first token after each of these *times* came, of those from *first* up to *last*; inf for none."""
     low, high = first.copy(), last.copy()
     while len(rows := np.flatnonzero(low < high)):
         middle = (low[rows] + high[rows]) // 2
-        passed = tokens[middle] <= times[rows]
+        passed = came(middle) <= times[rows]
         low[rows[passed]], high[rows[~passed]] = middle[passed] + 1, middle[~passed]
     found, some = np.full(len(times), np.inf), low < last
-    found[some] = tokens[low[some]]
+    found[some] = came(low[some])
     return found
 
 
