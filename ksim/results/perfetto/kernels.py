@@ -15,7 +15,7 @@ from ksim.results.perfetto.text import Column, lines, picked, thousandths
 #: Where ranks compute and communicate at once, the latter has a thread of its own.
 _FIRST_LINK = 10_100
 #: Lanes whose kernels are written at once.
-_BLOCK = 16
+_BLOCK = 8
 
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:

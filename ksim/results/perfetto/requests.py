@@ -17,7 +17,7 @@ from ksim.results.requests import Requests
 #: About how many events one request takes.
 REQUEST_EVENTS = 8
 #: Edges of spans that are written at once.
-_BLOCK = 1 << 13
+_BLOCK = 1 << 12
 
 QUEUED, PREFILL, DECODE, PREEMPTED, _REQUEST = range(5)
 _NAMES = ("queued", "prefill", "decode", "preempted", "request")
