@@ -12,7 +12,7 @@ from attrs import define, field
 
 from ksim.flow.log import Log
 from ksim.foundation import collector
-from ksim.results import run_directory
+from ksim.results import arrow, run_directory
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import Shares
@@ -146,7 +146,7 @@ class Result:
         cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
-        with collector.paused(), run_directory.replacing(target) as new:
+        with collector.paused(), arrow.frugally(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz", window)

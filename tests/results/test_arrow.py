@@ -38,3 +38,11 @@ def test_records():
     rows = [{"name": "a", "seconds": 0.5}, {"name": "b", "count": 3}, {}]
     assert arrow.records(rows, schema).equals(pa.Table.from_pylist(rows, schema))
     assert arrow.records([], schema).equals(pa.Table.from_pylist([], schema))
+
+
+def test_frugality_ends_with_its_block():
+    before = pa.default_memory_pool().backend_name
+    with pytest.raises(ValueError), arrow.frugally():
+        assert pa.default_memory_pool().backend_name == "system"
+        raise ValueError
+    assert pa.default_memory_pool().backend_name == before
