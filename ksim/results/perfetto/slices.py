@@ -62,5 +62,5 @@ def _slices(lanes: Lanes, shown: Ints) -> memoryview:
         ',"ts":', thousandths(lanes.begin[shown]), ',"dur":', thousandths((lanes.end - lanes.begin)[shown]),
         ',"args":{"step":', whole(steps.index[rows]), ',"tokens":', whole(steps.tokens[rows]),
         ',"decodes":', whole(decodes), ',"prefills":', whole(prefills),
-        ',"samples":', whole(steps.makeup.samples[rows]), ',"waiting":', whole(steps.waiting[rows]),
+        ',"samples":', whole(steps.samples[rows]), ',"waiting":', whole(steps.waiting[rows]),
         ',"running":', whole(steps.running[rows]), ',"kv_blocks":', whole(steps.blocks[rows]), "}}")
