@@ -10,7 +10,7 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from ksim.flow.spans import Kind
-from ksim.results.arrays import Bools, Floats, Ints, codes, floats, ratio, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, codes, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
@@ -215,12 +215,12 @@ def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]
     """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
     static joules."""
     stages = floats(history.engines, "stages")
-    host = float(history.host_waits @ stages[history.steps.engine])
+    host = product(history.host_waits, stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)
     steps = history.steps
     asleep = np.minimum(history.naps, history.host_gaps) * (steps.per_engine("static_watts")
                                                             - steps.per_engine("sleep_watts"))
-    waited = float((history.host_waits * steps.per_engine("static_watts") - asleep) @ steps.gpus)
+    waited = product(history.host_waits * steps.per_engine("static_watts") - asleep, steps.gpus)
     rest = max(0.0, history.static_joules - drawn - waited)
     return [{"label": name, "family": name, "seconds": seconds, "static_joules": joules}
             for name, seconds, joules in ((HOST, host, waited), (IDLE, idle, rest))]
