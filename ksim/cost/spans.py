@@ -77,7 +77,8 @@ class Pricer:
         waves = found.waves.copy()  # which is part of a larger table
         return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, bound, waves, found.idle,
                       launch, source, cool * found.eta, cool * found.low, cool * found.high, found.extrapolated,
-                      energy.core, energy.busy, found.launches, found.sources, kernel.at)
+                      energy.core, energy.busy, found.launches, found.sources, kernel.at,
+                      kernel.texts)
 
     def cool(self, kernel: Kernel) -> float:
         """The share of what was measured that kernels bound by arithmetic take at the boost clock."""

@@ -53,8 +53,15 @@ class Attention:
     family = "attention"
 
     def __str__(self) -> str:
-        return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
-                f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+        return self._printed(self.sequences, self.queries, self.keys)
+
+    def _printed(self, sequences: int, queries: int, keys: int) -> str:
+        return f"{sequences} seqs, {queries} queries, {keys} keys, {self.heads}/{self.kv_heads}x{self.head_dim}"
+
+    def texts(self) -> list[str]:
+        """How each of many kernels prints whose counts are columns."""
+        counts: list[Any] = [self.sequences, self.queries, self.keys]
+        return list(map(self._printed, *(column.tolist() for column in counts)))
 
     def at(self, row: int) -> "Attention":
         """One of many kernels whose counts are columns."""
