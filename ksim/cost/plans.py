@@ -1,6 +1,6 @@
 """Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,8 @@ from ksim.specs.host import Host
 #: What the part of a step before its samples depends on.
 _Body = tuple[int, int | None, frozenset[Op]]
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
+#: Numbers of samples that are priced together.
+AROUND = 16
 
 
 @define(eq=False)
@@ -54,10 +56,19 @@ class Plans:
                   for tokens, _, _, everywhere, missing in shapes
                   if (key := (tokens, everywhere, missing)) not in self._bodies}
         heads = {samples: self._launched([Block(self.model.sampled(samples, self.shard))])
-                 for _, samples, *_ in shapes if samples not in self._heads}
+                 for samples in self._samples({shape[1] for shape in shapes})}
         self._price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
         self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
         self._heads.update((samples, self._part(launched)) for samples, launched in heads.items())
+
+    def _samples(self, asked: Collection[int]) -> set[int]:
+        """Those of the samples *asked* for that are new; from the second question on with those around them, which
+        cost little more and are asked for soon."""
+        new = {samples for samples in asked if samples not in self._heads}
+        if not self._heads:
+            return new
+        around = (range(begin, begin + AROUND) for begin in {samples // AROUND * AROUND for samples in new})
+        return {samples for each in around for samples in each if samples not in self._heads}
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """What goes over all tokens; where nothing but them says how large it is, from what is known of a few."""
