@@ -20,8 +20,8 @@ class Singly(Protocol):
     """Prices kernels of one layer of attention: seconds, whether what it computes binds one, and whether it lies within
     what was measured."""
 
-    def price(self, kernel: Attention) -> tuple[float, bool, bool]:
-        """Of one kernel."""
+    def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
+        """Of the kernel with these `COUNTS`."""
         ...
 
     def columns(self, kernel: Attention) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:

@@ -64,8 +64,13 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
     held = isinstance(kernel, Pointwise) and moved < RESIDENT * gpu.l2
     return Actions(
         flops=_larger(work.flops, work.padded), dtype=work.dtype, hbm=0.0 if held else moved,
-        written=0.0 if held else work.writes, l2=moved, busy=_larger(0.0, seconds - gpu.power.start),
+        written=0.0 if held else work.writes, l2=moved, busy=busy_seconds(seconds, gpu),
     )
+
+
+def busy_seconds(seconds: Any, gpu: Gpu) -> Any:
+    """Of so many *seconds*, or of columns of them, those in which SMs do anything."""
+    return _larger(0.0, seconds - gpu.power.start)
 
 
 def _larger(one: Any, other: Any) -> Any:

@@ -67,4 +67,5 @@ def inputs(batches: Batches, costs: Inputs) -> Filled:
     launch, first = (np.broadcast_to(np.int16(code), several) for code in (LAUNCH, 0))
     return Filled(
         "inputs", "inputs", 1, np.arange(several), seconds, nothing, nothing, nothing, launch, nothing, nothing, first,
-        first, unknown, seconds, seconds, no, nothing, nothing, ("",), ("host",), lambda row: "")
+        first, unknown, seconds, seconds, no, nothing, nothing, ("",), ("host",), lambda row: "",
+        lambda: [""] * several)

@@ -1,10 +1,10 @@
-"""The network: a graph of GPUs, switches and links that prices messages."""
+"""The network: what messages take over the links between GPUs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import networkx as nx
 from attrs import define, field
 
 from ksim.compute.graph import Collective
@@ -13,55 +13,26 @@ from ksim.cost.intervals import reach
 from ksim.cost.protocols import BY_CHANNEL, Protocol
 from ksim.cost.routes import ANY, Hop, Route
 from ksim.foundation.errors import ConfigError
-from ksim.specs.hardware import Link, System
+from ksim.specs.hardware import System
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Edge = tuple[object, object]
 #: Pieces that pass each link.
 Load = dict[Edge, float]
 
 
-def fabric(system: System) -> nx.DiGraph:
-    """Wire *system*: GPUs, numbered node by node, to their switch or sockets, and through NICs to the network.
-
-    Edges have a `kind` (nvlink, pcie, network), their `peak` in bytes/s one way and the `bandwidth` that NCCL reaches
-    of it.  Edges with a `pool` share their load with the others of that pool: NCCL runs as many rings as a node has
-    NICs, so what leaves a node leaves by the NICs of all its GPUs in the group, and comes in by all.
-    """
-    graph = nx.DiGraph()
-    per_socket = system.gpus_per_node // system.sockets
-    for gpu in range(system.gpus):
-        node, slot = divmod(gpu, system.gpus_per_node)
-        graph.add_node(gpu, node=node)
-        hub = f"node{node}.{'switch' if system.interconnect == 'nvlink' else f'socket{slot // per_socket}'}"
-        _connect(graph, gpu, hub, system.inside, system.interconnect)
-        if system.network is not None and system.nodes > 1:
-            # A NIC of its own for each GPU: GPUDirect traffic does not share the hub.
-            _connect(graph, gpu, f"nic{gpu}", Link(system.network.bandwidth), "network", "nics", node)
-            _connect(graph, f"nic{gpu}", "network", system.network, "network", "ports", node)
-    if system.between_sockets is not None:
-        for node in range(system.nodes):
-            for socket in range(1, system.sockets):
-                _connect(graph, f"node{node}.socket{socket - 1}", f"node{node}.socket{socket}",
-                         system.between_sockets, "pcie")
-    return graph
-
-
-def _connect(graph: nx.DiGraph, a: object, b: object, link: Link, kind: str, pool: str = "", node: int = 0) -> None:
-    for source, target, way in ((a, b, "out"), (b, a, "in")):
-        graph.add_edge(source, target, bandwidth=link.bandwidth * link.efficiency, peak=link.bandwidth, kind=kind,
-                       pool=pool and f"{pool} {way} {node}", node=node)
-
-
-@define
+@define(slots=False)
 class Network:
-    """Prices collectives; `algorithms` to choose among, for each kind the fastest that takes it.
+    """Prices collectives among the GPUs of `system`; of `algorithms`, for each kind the fastest that takes it.
 
     Protocols that are for messages of certain sizes come before: their library chooses by these alone.  Of two of
     them, the first algorithm's is taken.  Where a collective has so many SMs, each sends what a `channel` carries, in
     bytes a second, until links are full.
     """
 
-    graph: nx.DiGraph
+    system: System
     algorithms: Mapping[str, CollectiveAlgorithm]
     #: Protocols as measured on this system, by the names of those that they stand in for.
     measured: Mapping[str, Protocol] = field(factory=dict)
@@ -69,6 +40,13 @@ class Network:
     _routes: dict[tuple[str, str, tuple[int, ...], int], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
+
+    @cached_property
+    def graph(self) -> "nx.DiGraph":
+        """How the GPUs are wired."""
+        from ksim.cost.fabric import fabric  # takes long to load, and a GPU alone has no use for it
+
+        return fabric(self.system)
 
     def seconds(self, collective: Collective, ranks: Sequence[int]) -> float:
         """How long *collective* keeps *ranks* busy once all of them are there."""
@@ -178,5 +156,7 @@ class Network:
     def _path(self, source: int, target: int) -> list[Edge]:
         key = (source, target)
         if key not in self._paths:
-            self._paths[key] = list(pairwise(nx.shortest_path(self.graph, source, target)))
+            from ksim.cost.fabric import path  # loaded with the graph
+
+            self._paths[key] = path(self.graph, source, target)
         return self._paths[key]

@@ -1,11 +1,13 @@
 """Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import define, evolve, field
 
 from ksim.compute.graph import Block, Op
+from ksim.compute.growing import Growing
 from ksim.compute.layers import Layer, waits
 from ksim.compute.model import Model
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
@@ -48,7 +50,7 @@ class Plans:
 
     def _price_parts(self, shapes: Iterable[Shape]) -> None:
         """Price the parts of *shapes* that are new together."""
-        bodies = {key: self._launched(self.model.body(tokens, self.shard, everywhere))
+        bodies = {key: self._launched(self._body(tokens, everywhere))
                   for tokens, _, _, everywhere, missing in shapes
                   if (key := (tokens, everywhere, missing)) not in self._bodies}
         heads = {samples: self._launched([Block(self.model.sampled(samples, self.shard))])
@@ -56,6 +58,16 @@ class Plans:
         self._price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
         self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
         self._heads.update((samples, self._part(launched)) for samples, launched in heads.items())
+
+    def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
+        """What goes over all tokens; where nothing but them says how large it is, from what is known of a few."""
+        if everywhere is not None:
+            return self.model.body(tokens, self.shard, everywhere)
+        return self._growing.at(tokens) if self._growing else self.model.body(tokens, self.shard)
+
+    @cached_property
+    def _growing(self) -> Growing | None:
+        return Growing.of(lambda tokens: self.model.body(tokens, self.shard))
 
     def _launched(self, blocks: Sequence[Block]) -> _Launched:
         """What each of *blocks* launches, and how often."""

@@ -51,7 +51,7 @@ class Pricer:
         """What the oracle says, or has *found*, at the boost clock, which may not be that of its measurements."""
         found = found or estimate(self.oracle, kernel, self.gpu)
         work = kernel.work
-        cool = self._cool(kernel) if found.bound == "compute" and found.source in MEASURED else 1.0
+        cool = self.cool(kernel) if found.bound == "compute" and found.source in MEASURED else 1.0
         seconds = cool * found.seconds
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
@@ -61,14 +61,14 @@ class Pricer:
     def load(self, kernel: Kernel, seconds: Any, computes: Any, within: Any) -> Load:
         """What a kernel asks of the clock that takes so many *seconds*: what it *computes* binds it or not, and it lies
         *within* what was measured or not.  Of many kernels that are one, in columns."""
-        seconds = seconds * (1.0 + (self._cool(kernel) - 1.0) * (computes & within))
+        seconds = seconds * (1.0 + (self.cool(kernel) - 1.0) * (computes & within))
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Load(seconds, energy.total, seconds * computes, energy.core, energy.busy, energy.busy * computes)
 
     def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
         """The same of many kernels that are one, whose counts are columns, in steps *rows*."""
         work, throttled = kernel.work, np.array([source in MEASURED for source in found.sources])
-        cool = np.where((found.bound == COMPUTE) & throttled[found.source], self._cool(kernel), 1.0)
+        cool = np.where((found.bound == COMPUTE) & throttled[found.source], self.cool(kernel), 1.0)
         seconds: Any = cool * found.seconds
         energy: Any = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         moved: Any = work.bytes
@@ -77,9 +77,10 @@ class Pricer:
         waves = found.waves.copy()  # which is part of a larger table
         return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, bound, waves, found.idle,
                       launch, source, cool * found.eta, cool * found.low, cool * found.high, found.extrapolated,
-                      energy.core, energy.busy, found.launches, found.sources, kernel.at)
+                      energy.core, energy.busy, found.launches, found.sources, kernel.at,
+                      kernel.texts)
 
-    def _cool(self, kernel: Kernel) -> float:
+    def cool(self, kernel: Kernel) -> float:
         """The share of what was measured that kernels bound by arithmetic take at the boost clock."""
         clocks = self.gpu.power.clocks
         return clocks.measured.get(kernel.family, 1.0) if clocks else 1.0

@@ -1,6 +1,7 @@
-"""Many batches as columns: what kernels count of each."""
+"""Many batches as columns: what kernels and results count of each."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -28,7 +29,7 @@ class Chunks:
     def of(cls, batches: Sequence[Batch]) -> "Chunks":
         found = [(row, new, context) for row, batch in enumerate(batches) if batch.chunks
                  for new, context in batch.chunks]
-        row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        row, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
         starts = np.flatnonzero(row[1:] != row[:-1]) + 1
         starts = np.concatenate(([0], starts)) if found else starts
         return cls(new, context, row[starts], starts, len(batches))
@@ -49,10 +50,13 @@ class Chunks:
 
 
 @frozen(eq=False)
-class Batches:
-    """Columns of (batches,) over sequences with one new token: how many, what they have cached, and the most of one."""
+class Batches(Sequence[Batch]):
+    """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with one new token, how many
+    (`decodes`), what they have cached in all (`total`), and the most of one (`longest`)."""
 
     batches: Sequence[Batch]
+    tokens: Ints
+    samples: Ints
     decodes: Ints
     total: Ints
     longest: Ints
@@ -60,16 +64,24 @@ class Batches:
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
-        contexts = [batch.contexts for batch in batches]
-        counts = [(len(each.offsets), each.offsets.sum, each.offsets.most, each.shift) for each in contexts]
-        decodes, total, longest, shift = np.array(counts, dtype=np.int64).reshape(-1, 4).T
-        return cls(batches, decodes, total + decodes * shift, np.where(decodes > 0, longest + shift, 0),
-                   Chunks.of(batches))
+        """Those of *batches*, counted once."""
+        if isinstance(batches, Batches):
+            return batches
+        counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
+                   each.offsets.most, each.shift) for batch in batches]
+        tokens, samples, decodes, total, longest, shift = np.array(counts, dtype=np.int64).reshape(-1, 6).T.copy()
+        return cls(batches, tokens, samples, decodes, total + decodes * shift,
+                   np.where(decodes > 0, longest + shift, 0), Chunks.of(batches))
+
+    @property
+    def prefills(self) -> Ints:
+        """How many sequences with several new tokens each batch has."""
+        return self.chunks.sums(np.ones_like(self.chunks.new))
 
     @property
     def sequences(self) -> Ints:
         """How many sequences each batch has."""
-        return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
+        return self.decodes + self.prefills
 
     def of_rows(self, rows: Ints) -> "Batches":
         """Some of them."""
@@ -84,3 +96,6 @@ class Batches:
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.batches[row]

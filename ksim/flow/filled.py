@@ -28,7 +28,7 @@ class Filled:
 
     Columns of (spans,), in the order of `rows`, which ascend; they are named as in `Span`, and so are their units.
     `bound` has places in `BOUNDS`; `launch` and `source` have places in `launches` and `sources`.  `shape` gives the
-    kernel of one, by its place in the columns.
+    kernel of one, by its place in the columns, and `texts` says how those of all print.
     """
 
     label: str
@@ -53,6 +53,7 @@ class Filled:
     launches: Sequence[str]
     sources: Sequence[str]
     shape: Callable[[int], Any]
+    texts: Callable[[], Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,7 +61,8 @@ class Filled:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, shapes are made at last: what makes them need not be something that can be."""
         shapes = [self.shape(place) for place in range(len(self))]
-        return Filled, (*(getattr(self, each.name) for each in fields(Filled)[:-1]), shapes.__getitem__)
+        return Filled, (*(getattr(self, each.name) for each in fields(Filled)[:-2]), shapes.__getitem__,
+                        [*self.texts()].copy)
 
     @classmethod
     def of(cls, spans: Sequence[Span], repeat: int, rows: Sequence[int] | Ints) -> "Filled":
@@ -79,7 +81,7 @@ class Filled:
             spans[0].label, spans[0].family, repeat, np.asarray(rows, dtype=np.intp), **numbers, launch=launch,
             bound=np.array([BOUNDS.index(span.bound) for span in spans], dtype=np.int16), source=source,
             extrapolated=column("extrapolated", np.bool_), launches=launches, sources=sources,
-            shape=[span.shape for span in spans].__getitem__)
+            shape=[span.shape for span in spans].__getitem__, texts=lambda: [str(span.shape) for span in spans])
 
     @property
     def clocked(self) -> NDArray[np.bool_]:

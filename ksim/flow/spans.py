@@ -80,9 +80,8 @@ class Spans:
                                 return_inverse=True)
         kinds = [Kind(fills.label, fills.family, BOUNDS[bound], "", fills.launches[launch], fills.sources[source])
                  for bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
-        columns = {name: getattr(fills, name).astype(np.float64) for name in NUMBERS if name != "hidden"}
-        shapes = [str(fills.shape(place)) for place in range(len(fills))]
-        return cls(kinds, kind, shapes, **columns, hidden=np.zeros(len(fills)))
+        columns = {name: getattr(fills, name).astype(np.float64, copy=False) for name in NUMBERS if name != "hidden"}
+        return cls(kinds, kind, fills.texts(), **columns, hidden=np.zeros(len(fills)))
 
     @classmethod
     def joined(cls, pieces: Sequence["Spans"]) -> "Spans":

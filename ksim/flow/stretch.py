@@ -7,10 +7,9 @@ import numpy as np
 from attrs import fields, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.batch import Batch
+from ksim.flow.batches import Batches
 from ksim.flow.events import Stepped
 from ksim.flow.filled import Filled
-from ksim.flow.makeup import Makeup
 from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
 
 Floats = NDArray[np.float64]
@@ -107,7 +106,7 @@ class Stretch:
     start: Floats
     end: Floats
     taken: Floats
-    batches: Sequence[Batch]
+    batches: Batches
     waiting: Ints
     running: Ints
     blocks: Ints
@@ -116,10 +115,6 @@ class Stretch:
 
     def __len__(self) -> int:
         return len(self.batches)
-
-    def makeup(self) -> Makeup:
-        """What the batches are made of."""
-        return Makeup.of(self.batches)
 
     @classmethod
     def of(cls, steps: Sequence[Stepped]) -> "Stretch":
@@ -131,7 +126,7 @@ class Stretch:
         stages = range(len(steps[0].timelines))
         return cls(
             steps[0].engine, steps[0].index, time, scheduled, prepared, start, end, taken,
-            [step.batch for step in steps], waiting, running, blocks,
+            Batches.of([step.batch for step in steps]), waiting, running, blocks,
             [Lanes.of([step.timelines[stage] for step in steps]) for stage in stages],
             [Paces.of([step.paces[stage] if step.paces else AT_BOOST for step in steps]) for stage in stages])
 

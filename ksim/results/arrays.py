@@ -54,6 +54,11 @@ def shares(parts: Floats, wholes: Floats | Ints | float, otherwise: float = 0.0)
     return quotients
 
 
+def product(one: Floats, other: Floats | Ints) -> float:
+    """What *one* times *other*, pair by pair, adds up to: unlike BLAS's, on any number of cores the same."""
+    return float((one * other).sum())
+
+
 def ratio(part: float, whole: float) -> float | None:
     """*part* / *whole*, or None where there is nothing to divide by."""
     return float(part / whole) if whole else None

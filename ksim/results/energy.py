@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksim.flow.events import EngineBuilt
-from ksim.results.arrays import Bools, Floats, codes, ratio, shares, sums
+from ksim.results.arrays import Bools, Floats, codes, product, ratio, shares, sums
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 from ksim.results.metrics import Summary
@@ -33,7 +33,7 @@ def energy(spent: Energy) -> Summary:
     several = done & (requests.output > 1)
     return {
         **interval(history.engines, history.static_joules, float(steps.joules.sum()),
-                   float(steps.joules @ steps.per_engine("reach"))),
+                   product(steps.joules, steps.per_engine("reach"))),
         "prefill_energy_joules": spent.prefill,
         "decode_energy_joules": spent.decode,
         "idle_energy_joules": spent.idle,

@@ -10,7 +10,8 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from ksim.flow.spans import Kind
-from ksim.results.arrays import Bools, Floats, Ints, codes, floats, ratio, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, codes, floats, product, ratio, shares, sums
+from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
@@ -37,7 +38,7 @@ def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
     rows.sort(key=lambda row: (-row["seconds"], row["label"], row["family"]))
     for row in rows:  # what nobody knows is null in a file
         row.update((name, None) for name, value in list(row.items()) if isinstance(value, float) and isnan(value))
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+    return records(rows, _SCHEMA)
 
 
 @frozen
@@ -150,17 +151,21 @@ class _Tally:
 
     def heaviest(self) -> dict[str, list[Any]]:
         """How many shapes each kernel came in, and the shape and launch that took most time."""
-        spans, names = self.occurrences.spans, self.occurrences.spans.shapes
-        shapes, known = codes(zip(self.groups.tolist(), names, strict=True))
-        seconds, launch = sums(shapes, self.seconds, len(known)), np.zeros(len(known), np.int64)
+        spans = self.occurrences.spans
+        numbers, names = codes(spans.shapes)
+        cells, shapes = np.unique(self.groups * len(names) + numbers, return_inverse=True)
+        group, name = np.divmod(cells, max(len(names), 1))
+        seconds, launch = sums(shapes, self.seconds, len(cells)), np.zeros(len(cells), np.int64)
         launch[shapes] = spans.kind
-        group = np.array([number for number, _ in known], dtype=np.int64)
-        by_name = sorted(range(len(known)), key=lambda shape: known[shape][1])
-        order = np.array(by_name, dtype=np.int64)[np.argsort(-seconds[by_name], kind="stable")]
-        most = order[np.unique(group[order], return_index=True)[1]].tolist()
+        longest = np.zeros(self.count)
+        np.maximum.at(longest, group, seconds)
+        # Of those that took as long, the first by name.
+        first = sorted(np.flatnonzero(seconds == longest[group]).tolist(), key=lambda shape: names[name[shape]])
+        most = dict(zip(group[first[::-1]].tolist(), first[::-1], strict=True))
+        chosen = [most[number] for number in range(self.count)]
         return {"shapes": np.bincount(group, minlength=self.count).tolist(),
-                "heaviest_shape": [known[shape][1] for shape in most],
-                "heaviest_launch": [spans.kinds[int(launch[shape])].launch for shape in most]}
+                "heaviest_shape": [names[name[shape]] for shape in chosen],
+                "heaviest_launch": [spans.kinds[launch[shape]].launch for shape in chosen]}
 
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
@@ -170,8 +175,9 @@ class _Tally:
     def sources(self) -> list[str]:
         """Where the times of each kernel come from."""
         found: list[set[str]] = [set() for _ in range(self.count)]
-        for group, kind in set(zip(self.groups.tolist(), self.occurrences.spans.kind.tolist(), strict=True)):
-            found[group].add(self.occurrences.spans.kinds[kind].source)
+        kinds = self.occurrences.spans.kinds
+        for cell in np.unique(self.groups * len(kinds) + self.occurrences.spans.kind).tolist():
+            found[cell // len(kinds)].add(kinds[cell % len(kinds)].source)
         return ["; ".join(sorted(sources - {""})) for sources in found]
 
 
@@ -209,12 +215,12 @@ def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]
     """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
     static joules."""
     stages = floats(history.engines, "stages")
-    host = float(history.host_waits @ stages[history.steps.engine])
+    host = product(history.host_waits, stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)
     steps = history.steps
     asleep = np.minimum(history.naps, history.host_gaps) * (steps.per_engine("static_watts")
                                                             - steps.per_engine("sleep_watts"))
-    waited = float((history.host_waits * steps.per_engine("static_watts") - asleep) @ steps.gpus)
+    waited = product(history.host_waits * steps.per_engine("static_watts") - asleep, steps.gpus)
     rest = max(0.0, history.static_joules - drawn - waited)
     return [{"label": name, "family": name, "seconds": seconds, "static_joules": joules}
             for name, seconds, joules in ((HOST, host, waited), (IDLE, idle, rest))]

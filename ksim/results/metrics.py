@@ -66,13 +66,17 @@ def history_totals(history: History, limits: Limits) -> tuple[Work, Served]:
 
 
 def spread(name: str, seconds: Floats) -> Summary:
-    """Mean, median, population standard deviation and linear percentiles of *seconds*, in milliseconds."""
+    """Mean, median, population standard deviation and linear percentiles of *seconds*, in milliseconds.
+
+    Afterwards they are in another order.
+    """
     centre = ("mean", "median", "std")
     keys = [f"{statistic}_{name}_ms" for statistic in (*centre, *(f"p{percent}" for percent in PERCENTILES))]
     if not len(seconds):
         return dict.fromkeys(keys)
-    percentiles = np.percentile(seconds, PERCENTILES)
-    values = [seconds.mean(), percentiles[PERCENTILES.index(50)], seconds.std(), *percentiles]
+    mean, deviation = seconds.mean(), seconds.std()
+    percentiles = np.percentile(seconds, PERCENTILES, overwrite_input=True)  # may be as many as tokens
+    values = [mean, percentiles[PERCENTILES.index(50)], deviation, *percentiles]
     return dict(zip(keys, (float(1e3 * value) for value in values), strict=True))
 
 

@@ -16,9 +16,8 @@ from ksim.results.kernels import BOUNDS, HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 from ksim.results.report_energy import energy_block
 from ksim.results.report_tables import beside, pairs, plain_table
-from ksim.results.wording import number, percent
+from ksim.results.wording import WIDTH, number, percent
 
-WIDTH = 80
 _BAR = 10
 _TITLES = {
     "ttft": "Time to first token",

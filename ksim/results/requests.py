@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from attrs import define
@@ -13,6 +14,8 @@ from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shar
 from ksim.results.runs import Runs
 from ksim.results.steps import Steps
 
+#: About so many tokens are looked at together.
+_TOKENS = 1 << 16
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
 
 
@@ -20,9 +23,9 @@ COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
 class Requests:
     """One row per request in the order they arrived; nan where something did not happen.
 
-    `tokens` holds when each output token came out, request by request: those of
-    row r are ``tokens[first[r]:first[r + 1]]``, and `token_steps` has the rows of
-    the steps that they came from.
+    `token_steps` has the rows of the steps that output tokens came from, request by
+    request: those of row r are ``token_steps[first[r]:first[r + 1]]``.  There are a great
+    many; what takes more of each is worked out some `parts` of the requests at a time.
     """
 
     events: Mapping[type[Event], Columns]
@@ -35,7 +38,6 @@ class Requests:
         self._order = np.argsort(self.ids, kind="stable")
         self.arrival: Floats = arrived["time"]
         self.output, self.token_steps = self._tokens()
-        self.tokens: Floats = self.steps.time[self.token_steps]
         self.first: Ints = offsets(self.output)
 
     def __len__(self) -> int:
@@ -52,10 +54,24 @@ class Requests:
 
     def _tokens(self) -> tuple[Ints, Places]:
         """How many tokens each request got, and from which steps."""
-        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)  # there are a great many
+        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)
         counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
         stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
         return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
+
+    def came(self, places: Ints) -> Floats:
+        """When the tokens at these places in `token_steps` came out."""
+        return self.steps.time[self.token_steps[places]]
+
+    @property
+    def tokens(self) -> Floats:
+        """When all tokens came out."""
+        return self.steps.time[self.token_steps]
+
+    def parts(self) -> list[slice]:
+        """Rows, few enough at a time that it does not matter how much their tokens take."""
+        begins = np.unique(np.searchsorted(self.first, np.arange(0, max(len(self.token_steps), 1), _TOKENS)))
+        return [slice(*pair) for pair in pairwise([0, *begins[begins > 0].tolist(), len(self)])]
 
     @cached_property
     def runs(self) -> Runs:
@@ -172,7 +188,7 @@ class Requests:
 
     def _token(self, places: Ints) -> Floats:
         column = np.full(len(self), np.nan)
-        column[self.output > 0] = self.tokens[places[self.output > 0]]
+        column[self.output > 0] = self.came(places[self.output > 0])
         return column
 
     @cached_property
@@ -200,33 +216,50 @@ class Requests:
         """How many gaps between tokens each request has."""
         return np.maximum(self.output - 1, 0)
 
-    @cached_property
+    @property
     def gaps(self) -> Floats:
-        """Seconds between one token and the next, request by request as in `tokens`."""
-        ends = self.first[1:][self.output > 0] - 1
-        return np.delete(np.diff(self.tokens), ends[:-1])
-
-    def per_second(self, mask: Bools, begin: float) -> Ints:
-        """How many tokens the requests in *mask* got in each second from *begin* on, before which they got none."""
-        steps = self.token_steps if mask.all() else self.token_steps[np.repeat(mask, self.output)]
-        counts = np.bincount(steps, minlength=len(self.steps))
-        some = counts > 0
-        return sums((self.steps.time[some] - begin).astype(np.int64), counts[some], 0).astype(np.int64)
+        """Seconds between one token and the next, request by request."""
+        return self.gaps_of(np.ones(len(self), dtype=bool))
 
     def gaps_of(self, mask: Bools) -> Floats:
         """The gaps between the tokens of the requests in *mask*."""
-        return self.gaps if mask.all() else self.gaps[np.repeat(mask, self.gap_counts)]
+        found, end = np.empty(int(self.gap_counts[mask].sum())), 0
+        for rows in self.parts():
+            gaps = self._gaps(rows)[np.repeat(mask[rows], self.gap_counts[rows])]
+            found[end: end + len(gaps)] = gaps
+            end += len(gaps)
+        return found
+
+    def _gaps(self, rows: slice) -> Floats:
+        first = self.first[rows.start: rows.stop + 1]
+        ends = first[1:][self.output[rows] > 0] - first[0] - 1
+        return np.delete(np.diff(self.steps.time[self.token_steps[first[0]: first[-1]]]), ends[:-1])
+
+    def per_second(self, mask: Bools, begin: float) -> Ints:
+        """How many tokens the requests in *mask* got in each second from *begin* on, before which they got none."""
+        counts = np.zeros(len(self.steps), np.int64)
+        for rows in self.parts():
+            tokens = self.token_steps[self.first[rows.start]: self.first[rows.stop]]
+            counts += np.bincount(tokens[np.repeat(mask[rows], self.output[rows])], minlength=len(counts))
+        some = counts > 0
+        return sums((self.steps.time[some] - begin).astype(np.int64), counts[some], 0).astype(np.int64)
 
     @cached_property
     def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:
         """The median and the largest gap of each request; nan where there is none."""
-        first, ordered = offsets(self.gap_counts), self.gaps.copy()
-        for begin, end in zip(first[:-1].tolist(), first[1:].tolist(), strict=True):
-            ordered[begin:end].sort()
-        some = self.gap_counts > 0
-        begin, count = first[:-1][some], self.gap_counts[some]
         medians, peaks = np.full(len(self), np.nan), np.full(len(self), np.nan)
-        medians[some] = (ordered[begin + (count - 1) // 2] + ordered[begin + count // 2]) / 2
-        peaks[some] = ordered[begin + count - 1]
+        for rows in self.parts():
+            medians[rows], peaks[rows] = _medians_and_peaks(self._gaps(rows), self.gap_counts[rows])
         return medians, peaks
 
+
+def _medians_and_peaks(values: Floats, counts: Ints) -> tuple[Floats, Floats]:
+    """The median and the largest of each so many of *values*, which are put in order; nan of none."""
+    first, some = offsets(counts), counts > 0
+    for begin, end in pairwise(first.tolist()):
+        values[begin:end].sort()
+    begin, count = first[:-1][some], counts[some]
+    medians, peaks = np.full(len(counts), np.nan), np.full(len(counts), np.nan)
+    medians[some] = (values[begin + (count - 1) // 2] + values[begin + count // 2]) / 2
+    peaks[some] = values[begin + count - 1]
+    return medians, peaks

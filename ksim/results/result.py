@@ -5,15 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from attrs import define, field
-from pyarrow import csv, parquet
-from rich.console import Console, RenderableType
 
 from ksim.flow.log import Log
 from ksim.foundation import collector
-from ksim.results import run_directory
+from ksim.results import arrow, run_directory
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import Shares
@@ -25,9 +24,11 @@ from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import Limits, Summary, summarise
 from ksim.results.occurrences import Occurrences
-from ksim.results.perfetto import write_trace
-from ksim.results.report import WIDTH, as_text, report
 from ksim.results.tables import request_table, step_table
+from ksim.results.wording import WIDTH
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 Label = str | int | float | bool | None
 
@@ -102,15 +103,21 @@ class Result:
         """Which kernels ran how often."""
         return Occurrences.of(self.history.steps)
 
-    def __rich__(self) -> RenderableType:
+    def __rich__(self) -> "RenderableType":
+        from ksim.results.report import report  # rich is for runs that are looked at
+
         return report(self.summary, self.kernels, self.insights, self.labels)
 
     def report(self, width: int = WIDTH) -> str:
         """The report as plain text; `rich.print(result)` prints it in colour."""
+        from ksim.results.report import as_text
+
         return as_text(self, width)
 
-    def print(self, console: Console | None = None) -> None:
+    def print(self, console: "Console | None" = None) -> None:
         """Print the report in colour, where the console has any."""
+        from rich.console import Console
+
         (console or Console()).print(self)
 
     def vllm_block(self) -> str:
@@ -119,6 +126,8 @@ class Result:
 
     def trace(self, path: Path | str, window: tuple[float, float] | None = None) -> None:
         """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
+        from ksim.results.perfetto import write_trace  # loads what only files need, as `_write` does
+
         write_trace(self.history, Path(path), window)
 
     def plots(self, directory: Path | str) -> list[Path]:
@@ -137,7 +146,7 @@ class Result:
         cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
-        with collector.paused(), run_directory.replacing(target) as new:
+        with collector.paused(), arrow.frugally(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz", window)
@@ -146,6 +155,8 @@ class Result:
         return target
 
     def _write(self, directory: Path, scenario: str) -> None:
+        from pyarrow import csv, parquet
+
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
         summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")

@@ -1,13 +1,13 @@
 """The steps of a run as arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from attrs import define, field
 
+from ksim.flow.batches import Batches
 from ksim.flow.events import EngineBuilt
-from ksim.flow.makeup import Makeup
 from ksim.flow.stretch import Stretch
 from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
 from ksim.results.lane_columns import LaneColumns
@@ -88,24 +88,42 @@ class Steps:
     def blocks(self) -> Ints:
         return self._ints("blocks")
 
+    def _counts(self, of: Callable[[Batches], Ints]) -> Ints:
+        return np.concatenate([np.zeros(0, np.int64), *(of(stretch.batches) for stretch in self.stretches)])
+
     @cached_property
-    def makeup(self) -> Makeup:
-        """What the batches are made of."""
-        return Makeup.joined([stretch.makeup() for stretch in self.stretches])
-
-    @property
     def tokens(self) -> Ints:
-        return self.makeup.tokens
+        """New tokens."""
+        return self._counts(lambda batches: batches.tokens)
 
-    @property
+    @cached_property
+    def samples(self) -> Ints:
+        return self._counts(lambda batches: batches.samples)
+
+    @cached_property
     def decodes(self) -> Ints:
         """Sequences with one new token."""
-        return self.makeup.decodes
+        return self._counts(lambda batches: batches.decodes)
 
-    @property
+    @cached_property
+    def decode_context(self) -> Ints:
+        """What they have in the cache together."""
+        return self._counts(lambda batches: batches.total)
+
+    @cached_property
     def prefills(self) -> Ints:
         """Sequences with several new tokens."""
-        return self.makeup.prefills
+        return self._counts(lambda batches: batches.prefills)
+
+    @cached_property
+    def chunk_tokens(self) -> Ints:
+        """The new tokens of each of these, step by step: (chunks,)."""
+        return self._counts(lambda batches: batches.chunks.new)
+
+    @cached_property
+    def chunk_context(self) -> Ints:
+        """What each of them has in the cache."""
+        return self._counts(lambda batches: batches.chunks.context)
 
     @cached_property
     def kv_usage(self) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from ksim.results.arrays import Floats, ints, offsets
+from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 
@@ -20,13 +21,13 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
     medians, peaks = requests.gap_medians_and_peaks
     asked = requests.requests
     engines = np.append(ints(history.engines, "engine"), -1)
-    return pa.table({
+    return table({
         "id": requests.ids,
-        "engine": pa.array(engines[requests.engine], mask=requests.engine < 0),
+        "engine": numbers(engines[requests.engine], requests.engine < 0),
         "arrival_s": requests.arrival,
         "prompt_tokens": requests.prompt,
         "output_tokens": requests.output,
-        "cached_tokens": pa.array(np.nan_to_num(requests.cached).astype(np.int64), mask=np.isnan(requests.cached)),
+        "cached_tokens": numbers(np.nan_to_num(requests.cached).astype(np.int64), np.isnan(requests.cached)),
         "queue_s": _nullable(requests.queue),
         "ttft_s": _nullable(requests.ttft),
         "tpot_s": _nullable(requests.tpot),
@@ -35,10 +36,10 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "e2e_s": _nullable(requests.e2e),
         **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
-        "status": pa.array(requests.status, pa.string()),
-        "reason": pa.array([requests.reasons.get(row) for row in range(len(asked))], pa.string()),
-        "session": pa.array([request.session for request in asked], pa.string()),
-        "tenant": pa.array([request.tenant for request in asked], pa.string()),
+        "status": texts(requests.status),
+        "reason": texts(map(requests.reasons.get, range(len(asked)))),
+        "session": texts(request.session for request in asked),
+        "tenant": texts(request.tenant for request in asked),
         "priority": ints(asked, "priority"),
     })
 
@@ -54,7 +55,7 @@ def step_table(history: History) -> pa.Table:
     stages = offsets(steps.stages)
     launch = [steps.lanes.launch[lane] for lane in stages[:-1].tolist()]
     paces = np.maximum.reduceat(steps.lanes.pace("time"), stages[:-1]) if len(steps) else np.zeros(0)
-    return pa.table({
+    return table({
         "engine": ints(history.engines, "engine")[steps.engine],
         "step": steps.index,
         "scheduled_s": steps.scheduled,
@@ -64,10 +65,10 @@ def step_table(history: History) -> pa.Table:
         "taken_s": steps.taken,
         "time_s": steps.time,
         "decodes": steps.decodes,
-        "decode_context_tokens": steps.makeup.context,
+        "decode_context_tokens": steps.decode_context,
         "prefills": steps.prefills,
         "prefill_tokens": steps.tokens - steps.decodes,
-        "samples": steps.makeup.samples,
+        "samples": steps.samples,
         "waiting": steps.waiting,
         "running": steps.running,
         "kv_blocks": steps.blocks,
@@ -77,10 +78,10 @@ def step_table(history: History) -> pa.Table:
         "watts": steps.watts,
         "host_gap_s": history.host_gaps,
         "launch_wait_s": steps.launch_waits,
-        "launch": pa.array(launch, pa.string()),
+        "launch": texts(launch),
         "pace": paces,
     })
 
 
 def _nullable(column: Floats) -> pa.Array:
-    return pa.array(column, mask=np.isnan(column))
+    return numbers(column, np.isnan(column))

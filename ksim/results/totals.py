@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, fields
 
-from ksim.results.arrays import Bools, Floats, sums
+from ksim.results.arrays import Bools, Floats, product, sums
 from ksim.results.history import History
 
 
@@ -70,12 +70,12 @@ class Work(Added):
         return cls(
             sums(steps.engine[which], history.naps[which], engines), ended, int(which.sum()), float(seconds.sum()),
             int(steps.tokens[which].sum()), int((steps.decodes + steps.prefills)[which].sum()),
-            float(steps.kv_usage[which] @ seconds), float(steps.kv_usage[which].max(initial=0.0)),
+            product(steps.kv_usage[which], seconds), float(steps.kv_usage[which].max(initial=0.0)),
             float(steps.flops[which].sum()), float(steps.bytes[which].sum()),
-            float(of_gpus @ steps.per_engine("peak_flops")[which]),
-            float(of_gpus @ steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),
+            product(of_gpus, steps.per_engine("peak_flops")[which]),
+            product(of_gpus, steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),
             float((history.host_waits * steps.gpus)[which].sum()), float(steps.joules[which].sum()),
-            float(steps.joules[which] @ steps.per_engine("reach")[which]), float(steps.static[which].sum()),
+            product(steps.joules[which], steps.per_engine("reach")[which]), float(steps.static[which].sum()),
             *_of_lanes(history, which[steps.lane_step]))
 
 
@@ -86,7 +86,7 @@ def _of_lanes(history: History, which: Bools) -> tuple[float, float, float, floa
     known = which & ~np.isnan(clocks)
     seconds = steps.lane_seconds * steps.lane_ranks
     return (float((lanes.total("extrapolated") * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
-            float(seconds[known] @ clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()))
+            product(seconds[known], clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()))
 
 
 @define(eq=False)

@@ -1,5 +1,7 @@
 """How the report and the plots write numbers."""
 
+#: Characters in a line of plain text.
+WIDTH = 80
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 
 

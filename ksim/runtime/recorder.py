@@ -5,6 +5,7 @@ from attrs import define, field
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
+from ksim.flow.batches import Batches
 from ksim.flow.log import Log
 from ksim.flow.stretch import Paces, Stretch
 from ksim.flow.timeline import Pace
@@ -46,7 +47,7 @@ class Recorder:
             return
         scheduled, prepared, start, end, waiting, running, blocks = np.array(self._launched[:count]).T
         taken, time = np.array(self._landed).T
-        batches = self._batches[:count]
+        batches = Batches.of(self._batches[:count])
         self.log.record(Stretch(
             self.number, self._recorded, time, scheduled, prepared, start, end, taken, batches,
             waiting.astype(np.int64), running.astype(np.int64), blocks.astype(np.int64), [self.timer.price(batches)],

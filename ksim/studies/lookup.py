@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from ksim.compute.model import Config, Model
 from ksim.cost.efficiency.estimates import shipped
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
@@ -70,7 +70,7 @@ def system_of(gpu: str | None, system: str | None = None, nodes: int | None = No
 def network_of(system: System, collectives: Iterable[Choice]) -> Network:
     """The network of *system*, on which these algorithms carry out collectives."""
     algorithms = {choice.name: plugin("cost.collectives", choice) for choice in collectives}
-    return Network(fabric(system), algorithms, protocols_of(system), gpu_of(system.gpu).channel)
+    return Network(system, algorithms, protocols_of(system), gpu_of(system.gpu).channel)
 
 
 def protocols_of(system: System) -> dict[str, Protocol]:

@@ -1,10 +1,7 @@
 """Independent pieces of work in several processes, which end when the work is interrupted."""
 
-import multiprocessing
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -23,6 +20,11 @@ def spread(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R
     if min(jobs, len(items)) < 2:
         yield from map(work, items)
         return
+    # Most runs have one process, and are over before these have paid for their loading.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"), _take_interrupts)
     try:

@@ -35,13 +35,13 @@ class Arrivals:
         if (self.burstiness is None) == (self.process == "gamma"):
             raise ValueError(f"process {self.process!r} takes {'no' if self.burstiness else 'a'} burstiness")
 
-    def times(self, rng: np.random.Generator, count: int) -> Iterator[float]:
+    def times(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
         """Yield *count* times in seconds, ascending from 0."""
         if self.process == "burst":
             return repeat(0.0, count)
         return islice(self._exactly(rng, count) if self.exact else self._freely(rng), count)
 
-    def _freely(self, rng: np.random.Generator) -> Iterator[float]:
+    def _freely(self, rng: "np.random.Generator") -> Iterator[float]:
         now = 0.0
         yield now
         while True:
@@ -49,14 +49,14 @@ class Arrivals:
             yield from times.tolist()
             now = times[-1]
 
-    def _exactly(self, rng: np.random.Generator, count: int) -> Iterator[float]:
+    def _exactly(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
         times = np.cumsum(self._gaps(rng, count - 1))
         if count > 1 and times[-1] > 0:
             times *= (count - 1) / (self.rate or inf) / times[-1]
         yield 0.0
         yield from times.tolist()
 
-    def _gaps(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    def _gaps(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
         rate, shape = self.rate or inf, self.burstiness or 1.0
         if self.process == "constant":
             return np.full(count, 1 / rate)

@@ -26,7 +26,7 @@ class Fixed:
     value: float = field(converter=quantity, validator=ge(0))
     kind: Literal["fixed"] = "fixed"
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         while True:
             yield np.full(_BLOCK, self.value)
 
@@ -43,7 +43,7 @@ class Uniform:
         if self.low > self.high:
             raise ValueError(f"low ({self.low:g}) must not be above high ({self.high:g})")
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         while True:
             yield rng.uniform(self.low, self.high, _BLOCK)
 
@@ -55,7 +55,7 @@ class Exponential:
     mean: float = field(converter=quantity, validator=gt(0))
     kind: Literal["exponential"] = "exponential"
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         while True:
             yield rng.exponential(self.mean, _BLOCK)
 
@@ -73,7 +73,7 @@ class LogNormal:
         if (self.mean is None) == (self.median is None):
             raise ValueError("give a mean or a median, one of them")
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         middle = log(self.median) if self.median else log(self.mean or 0) - self.sigma**2 / 2
         while True:
             yield rng.lognormal(middle, self.sigma, _BLOCK)
@@ -86,7 +86,7 @@ class FromTable:
     name: str
     kind: Literal["table"] = "table"
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         table = LengthTable.named(self.name)
         while True:
             yield np.interp(rng.random(_BLOCK), table.probabilities, getattr(table, side))
@@ -103,7 +103,7 @@ class FromTrace:
     format: str = ""
     kind: Literal["trace"] = "trace"
 
-    def blocks(self, rng: np.random.Generator, side: Side) -> Iterator[_Block]:
+    def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         lengths = recorded_lengths(self.path, self.format, side)
         while True:
             yield lengths
@@ -115,7 +115,7 @@ Formula = Fixed | Uniform | Exponential | LogNormal
 Lengths = Formula | FromTable | FromTrace
 
 
-def tokens(lengths: Lengths, rng: np.random.Generator, side: Side) -> Iterator[int]:
+def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator[int]:
     """Yield draws for ever, rounded to whole tokens, at least 1.
 
     Raises UnknownName or DataError for a table or trace that cannot be read.
@@ -124,7 +124,7 @@ def tokens(lengths: Lengths, rng: np.random.Generator, side: Side) -> Iterator[i
         yield from np.maximum(1, np.rint(block)).astype(np.int64).tolist()
 
 
-def seconds(times: Formula, rng: np.random.Generator) -> Iterator[float]:
+def seconds(times: Formula, rng: "np.random.Generator") -> Iterator[float]:
     """Yield draws for ever, in seconds."""
     for block in times.blocks(rng, "output"):
         yield from block.tolist()

@@ -72,7 +72,7 @@ def note_ties(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
         yield row
 
 
-def spread_ties(rows: Iterable[Row], step: float, rng: np.random.Generator) -> Iterator[Row]:
+def spread_ties(rows: Iterable[Row], step: float, rng: "np.random.Generator") -> Iterator[Row]:
     """Yield *rows* with those of equal arrival moved, in their order, to uniform places in the *step* s after it.
 
     Turns that wait for others of their session stay with them.

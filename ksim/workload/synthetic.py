@@ -138,7 +138,7 @@ class Synthetic:
         return names + tuple((session, chunk) for chunk in range(len(names), context // self.chunk_tokens))
 
 
-def _picks(options: Sequence[_T], rng: np.random.Generator, weights: Sequence[float] = ()) -> Iterator[_T]:
+def _picks(options: Sequence[_T], rng: "np.random.Generator", weights: Sequence[float] = ()) -> Iterator[_T]:
     """Yield members of *options* for ever, as likely as their *weights* say, or else all as likely."""
     shares = np.array(weights) / sum(weights) if weights else None
     while True:

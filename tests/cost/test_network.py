@@ -8,8 +8,9 @@ from attrs import frozen
 
 from ksim.compute.graph import Collective
 from ksim.cost.collectives import Transfer
+from ksim.cost.fabric import fabric
 from ksim.cost.intervals import FITTED, UNFITTED
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.cost.protocols import NCCL, Protocol, measured
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.specs.hardware import Link, System, Timing, Transport
@@ -219,7 +220,7 @@ def pair(**changes) -> System:
 
 
 def test_an_algorithm_may_take_large_messages_only():
-    relay = Network(fabric(pair()), {"relay": LargeOnly()})
+    relay = Network(pair(), {"relay": LargeOnly()})
     assert relay.seconds(Collective("all_gather", 1e9, "tensor"), range(3)) == pytest.approx(1 + 2 * 1)
     with pytest.raises(ConfigError, match="none of relay does"):
         relay.route(Collective("all_gather", KIB, "tensor"), range(3))
@@ -241,7 +242,7 @@ class TwoPairs:
 
 def test_a_rank_that_waits_for_nothing_sends_at_once():
     """So both transfers of 1 GB over 1 GB/s take place in the same second."""
-    network = Network(fabric(pair()), {"pairs": TwoPairs()})
+    network = Network(pair(), {"pairs": TwoPairs()})
     assert network.seconds(Collective("all_gather", 1e9, "tensor"), range(4)) == pytest.approx(1.0)
 
 

@@ -11,7 +11,7 @@ from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.collectives.ring import Ring
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.cost.oracles.roofline import Roofline
 from ksim.cost.oracles.waves import Waves
 from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
@@ -112,7 +112,7 @@ def pair(rate: float = 0.25e9, **changes) -> Pricer:
     """Two GPUs on links of 1 GB/s each, of which an SM fills *rate*; their messages start at once."""
     system = System("toy", "toy", 2, "nvlink", Link(1e9))
     at_once = {protocol.name: Protocol(protocol.name, {"nvlink": Timing(0.0, 1.0)}) for protocol in NCCL}
-    wired = Network(fabric(system), {"ring": Ring()}, at_once, channel=rate)
+    wired = Network(system, {"ring": Ring()}, at_once, channel=rate)
     return pricer(2, Roofline(), evolve(TOY, **changes), wired)
 
 

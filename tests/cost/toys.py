@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attrs import evolve, frozen
 
 from ksim.compute.kernels import Launch, Work
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.units import DType
@@ -53,4 +53,4 @@ def network(name: str = "hgx-h200", *algorithms: str, nodes: int = 1) -> Network
     """The network of a system, with the algorithms given or all of them."""
     chosen = {name: catalog.find("cost.collectives", name)() for name in algorithms or ALL}
     wired = system(name, nodes)
-    return Network(fabric(wired), chosen, protocols_of(wired))
+    return Network(wired, chosen, protocols_of(wired))

@@ -31,3 +31,15 @@ def test_attention_of_many_batches_is_that_of_each(several, window):
 @given(several=windows)
 def test_batches_know_how_many_sequences_they_have(several):
     assert Batches.of(several).sequences.tolist() == [batch.sequences for batch in several]
+
+
+@given(several=windows)
+def test_counts_are_those_of_each_batch(several):
+    counted = Batches.of(several)
+    assert Batches.of(counted) is counted and [*counted] == several
+    assert counted.tokens.tolist() == [batch.tokens for batch in several]
+    assert counted.samples.tolist() == [batch.samples for batch in several]
+    assert counted.total.tolist() == [batch.contexts.total for batch in several]
+    assert counted.prefills.tolist() == [len(batch.chunks) for batch in several]
+    chunks = [chunk for batch in several for chunk in batch.chunks]
+    assert list(zip(counted.chunks.new.tolist(), counted.chunks.context.tolist(), strict=True)) == chunks

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
 from ksim.cost.collectives import KINDS
-from ksim.cost.network import Network, fabric
+from ksim.cost.network import Network
 from ksim.cost.protocols import DEEPEP
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -116,7 +116,7 @@ def groups(draw) -> tuple[Network, str, Collective, list[int]]:
     message = Collective(kind, draw(SIZES), "tensor")
     assume(algorithm(name).takes(kind, size, message.bytes))
     known = protocols_of(wired) if draw(st.booleans()) else {}
-    return Network(fabric(wired), {name: algorithm(name)}, known), name, message, ranks
+    return Network(wired, {name: algorithm(name)}, known), name, message, ranks
 
 
 @given(groups())

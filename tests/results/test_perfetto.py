@@ -3,19 +3,20 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from ksim.flow.log import Log
 from ksim.results import perfetto
 from ksim.results.history import History
 from ksim.results.perfetto import trace, write_trace
-from ksim.results.perfetto.requests import phases
+from ksim.results.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, phases
 
 from . import by_hand, fabricate
 
 
 def load(log: Log, window=None) -> dict:
-    return json.loads("".join(trace(History(log), window)))
+    return json.loads(b"".join(trace(History(log), window)))
 
 
 def slices(events: list[dict]) -> dict[tuple[int, int], list[dict]]:
@@ -116,13 +117,17 @@ def test_stages_of_a_pipeline_work_side_by_side():
     assert first[1]["ts"] < second[0]["ts"] + second[0]["dur"]
 
 
-def test_phases_of_a_request():
-    moves = [(1.0, True), (4.0, False), (6.0, True)]
-    assert list(phases(0.0, moves, [2.0, 3.0, 7.0, 8.0], 8.0)) == [
-        ("queued", 0.0, 1.0), ("prefill", 1.0, 2.0), ("decode", 2.0, 4.0), ("preempted", 4.0, 6.0),
-        ("prefill", 6.0, 7.0), ("decode", 7.0, 8.0)]
-    assert list(phases(0.0, [], [], 5.0)) == [("queued", 0.0, 5.0)]
-    assert list(phases(0.0, [(1.0, True)], [], 5.0)) == [("queued", 0.0, 1.0), ("prefill", 1.0, 5.0)]
+def test_phases_of_requests():
+    """One is preempted, one never admitted, one never gets a token, and one gets its last with its admission."""
+    moves = (np.array([0, 2, 0, 0, 3, 3]), np.array([1.0, 1.0, 6.0, 4.0, 2.0, 2.0]),
+             np.array([True, True, True, False, True, False]))
+    tokens, first = np.array([2.0, 3.0, 7.0, 8.0, 2.0]), np.array([0, 4, 4, 4, 5])
+    found = phases(np.zeros(4), moves, tokens.__getitem__, first, np.array([8.0, 5.0, 5.0, 2.0]))
+    columns = (found.row.tolist(), found.name.tolist(), found.begin.tolist(), found.end.tolist())
+    assert list(zip(*columns, strict=True)) == [
+        (0, QUEUED, 0.0, 1.0), (0, PREFILL, 1.0, 2.0), (0, DECODE, 2.0, 4.0), (0, PREEMPTED, 4.0, 6.0),
+        (0, PREFILL, 6.0, 7.0), (0, DECODE, 7.0, 8.0), (1, QUEUED, 0.0, 5.0), (2, QUEUED, 0.0, 1.0),
+        (2, PREFILL, 1.0, 5.0), (3, QUEUED, 0.0, 2.0), (3, PREEMPTED, 2.0, 2.0), (3, PREFILL, 2.0, 2.0)]
 
 
 def test_a_window_shows_the_kernels_of_its_steps_only():

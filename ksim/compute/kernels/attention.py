@@ -53,8 +53,15 @@ class Attention:
     family = "attention"
 
     def __str__(self) -> str:
-        return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
-                f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+        return self._printed(self.sequences, self.queries, self.keys)
+
+    def _printed(self, sequences: int, queries: int, keys: int) -> str:
+        return f"{sequences} seqs, {queries} queries, {keys} keys, {self.heads}/{self.kv_heads}x{self.head_dim}"
+
+    def texts(self) -> list[str]:
+        """How each of many kernels prints whose counts are columns."""
+        counts: list[Any] = [self.sequences, self.queries, self.keys]
+        return list(map(self._printed, *(column.tolist() for column in counts)))
 
     def at(self, row: int) -> "Attention":
         """One of many kernels whose counts are columns."""
@@ -134,18 +141,32 @@ class AttentionLayer:
 
     def over(self, batch: Batch) -> Attention:
         """The kernel that computes *batch*."""
+        return self.kernel(self.counts(batch))
+
+    def kernel(self, counts: Sequence[Any]) -> Attention:
+        """The kernel with these `COUNTS`, or many as one where they are columns."""
+        named: Any = dict(zip(COUNTS, counts, strict=True))
+        return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **named)
+
+    def counts(self, batch: Batch) -> tuple[int, ...]:
+        """What it counts over *batch*: its `COUNTS`."""
         decode_keys, decode_longest = self._decode_keys(batch.contexts)
         queries = keys = pairs = reach = most = longest = 0
+        window = self.window
         for new, context in batch.chunks:
-            seen = min(context + new, self.window + new - 1) if self.window else context + new
+            growing, seen, furthest = new, context + new, context + new
+            if window:
+                growing = min(new, max(0, window - context))
+                seen = min(seen, window + new - 1)
+                furthest = min(seen, window)
             queries += new
             keys += seen
-            pairs += self._chunk_pairs(new, context)
+            pairs += self._causal(new, context, growing)
             reach += new * seen
             most = max(most, new)
-            longest = max(longest, min(seen, self.window or seen))
-        return Attention(len(batch.contexts), decode_keys, decode_longest, len(batch.chunks), queries, keys, pairs,
-                         reach, most, longest, self.heads, self.kv_heads, self.head_dim, self.cache)
+            longest = max(longest, furthest)
+        return (len(batch.contexts), decode_keys, decode_longest, len(batch.chunks), queries, keys, pairs, reach, most,
+                longest)
 
     def columns(self, batches: Batches) -> Attention:
         """The kernels that compute each of *batches*, as one whose counts are columns of (batches,)."""
@@ -156,8 +177,7 @@ class AttentionLayer:
         counts = [batches.decodes, *self._all_decode_keys(batches)]
         counts += [chunks.sums(each) for each in (np.ones_like(new), new, seen, pairs, new * seen)]
         counts += [chunks.most(each) for each in (new, longest)]
-        columns: Any = dict(zip(COUNTS, counts, strict=True))
-        return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **columns)
+        return self.kernel(counts)
 
     def _decode_keys(self, contexts: Contexts) -> tuple[int, int]:
         """Keys that sequences with one new token each read: of all of them, and of the longest."""
@@ -174,12 +194,8 @@ class AttentionLayer:
             return batches.total + batches.decodes, batches.longest + some
         return batches.capped(self.window - 1) + batches.decodes, np.minimum(batches.longest + some, self.window)
 
-    def _chunk_pairs(self, new: int, context: int) -> int:
-        """Pairs of a causal chunk: its token i (from 1) sees context + i tokens, at most the window."""
-        growing = min(new, max(0, self.window - context)) if self.window else new
-        return int(self._causal(new, context, growing))
-
     def _all_chunk_pairs(self, new: Any, context: Any) -> Any:
+        """Pairs of causal chunks: token i of one (from 1) sees context + i tokens, at most the window."""
         return self._causal(new, context, np.clip(self.window - context, 0, new) if self.window else new)
 
     def _causal(self, new: Any, context: Any, growing: Any) -> Any:

@@ -1,7 +1,7 @@
 """Attention of batches to come: all that no batch changes is worked out once for a layer and a GPU."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ksim.cost.efficiency.families import attentions
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.pricing import faded, places_of
 from ksim.cost.efficiency.profile import Efficiency
-from ksim.cost.efficiency.singly import beyond, singly
+from ksim.cost.efficiency.singly import Judge, judge
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Singly", "heads_of"]
@@ -30,20 +30,21 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
 
 @define(eq=False)
 class _Fitted:
-    """An efficiency: the rates of its constants, and its model where that looks at features alone."""
+    """An efficiency that looks at features alone: the rates of its constants, and who judges a row of features."""
 
     rates: Rates
     efficiency: Efficiency
     places: NDArray[np.intp]
-    model: Callable[[Array], float]
+    place: NDArray[np.intp]
+    judge: Judge
 
     @classmethod
     def of(cls, efficiency: Efficiency, heads: Heads) -> "_Fitted | None":
-        places = places_of(efficiency.inputs, FEATURES)
-        if places is None:
+        places, place = places_of(efficiency.inputs, FEATURES), places_of(efficiency.place, FEATURES)
+        if places is None or place is None:
             return None
-        return cls(Rates.of(Constants(**efficiency.constants), heads, Floats), efficiency, places,
-                   singly(efficiency.model, places.tolist(), len(FEATURES)))
+        return cls(Rates.of(Constants(**efficiency.constants), heads, Floats), efficiency, places, place,
+                   judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
 
 
 @define(eq=False)
@@ -52,8 +53,6 @@ class Singly:
 
     heads: Heads
     own: _Fitted
-    place: NDArray[np.intp]
-    beyond: Callable[[Array], float]
     further: float
     other: _Fitted | None
 
@@ -61,24 +60,24 @@ class Singly:
     def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "Singly | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
         models look at more than features."""
-        place, fitted = places_of(own.place, FEATURES), _Fitted.of(own, heads)
-        fallback = _Fitted.of(other, heads) if other is not None else None
-        if place is None or fitted is None or (other is not None and fallback is None):
+        fitted, fallback = _Fitted.of(own, heads), _Fitted.of(other, heads) if other is not None else None
+        if fitted is None or (other is not None and fallback is None):
             return None
-        return cls(heads, fitted, place, beyond(own.region, place.tolist(), len(FEATURES)), further, fallback)
+        return cls(heads, fitted, further, fallback)
 
-    def price(self, kernel: Attention) -> tuple[float, bool, bool]:
-        """Seconds of *kernel*, whether what it computes binds it, and whether it lies within what was measured."""
-        counts: Any = kernel  # which has the same counts
-        launches = cut(counts, self.heads, Floats)
-        time = timed(launches, counts, self.own.rates, Floats)
-        row = np.array(features(counts, self.heads, time, Floats))
-        beyond = self.beyond(row) + self.further
-        seconds = time.seconds * math.exp(self.own.model(row))
+    def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
+        """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
+        was measured."""
+        several = Counts(*counts)
+        launches = cut(several, self.heads, Floats)
+        time = timed(launches, several, self.own.rates, Floats)
+        beyond, told = self.own.judge(features(several, self.heads, time, Floats))
+        seconds = time.seconds * math.exp(told)
+        beyond += self.further
         if beyond and self.other is not None:
-            there = timed(launches, counts, self.other.rates, Floats)
-            row = np.array(features(counts, self.heads, there, Floats))
-            seconds = faded(seconds, there.seconds * math.exp(self.other.model(row)), beyond, math)
+            there = timed(launches, several, self.other.rates, Floats)
+            told = self.other.judge(features(several, self.heads, there, Floats))[1]
+            seconds = faded(seconds, there.seconds * math.exp(told), beyond, math)
         return seconds, computes(time), beyond == 0
 
     def columns(self, kernel: Attention) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
@@ -87,7 +86,7 @@ class Singly:
         counts = Counts(*(shapes[name] for name in COUNTS))
         launches = cut(counts, self.heads, Arrays)
         time, table, seconds = self._of_all(self.own, launches, counts)
-        beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
+        beyond = self.own.efficiency.region.beyond(table[:, self.own.place]) + self.further
         outside = beyond > 0
         if outside.any() and self.other is not None:
             there = self._of_all(self.other, launches, counts)[-1]

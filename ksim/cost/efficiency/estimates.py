@@ -171,22 +171,28 @@ class Profiled:
             kinds = [[kernel for kernel in kernels if kernel.family == kind] for kind in places]
             found = [iter(self._side_by_side(family, kind, gpu).each()) for kind in kinds]
             return Estimates.of([next(found[row]) for row in rows])
-        physics, prices = stack.of_rows(rows).price(shapes, gpu)
-        if self.fallback is not None and prices.beyond.any():
-            other = self.fallback._stack(family, several, gpu)[1]
-            prices = prices if other is None else blend(prices, other.of_rows(rows).price(shapes, gpu)[1])
+        physics, prices = stack.price(rows, shapes, gpu)
         return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
-        """The efficiencies of *kernels*, each of which is of another family."""
+        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are."""
         key = (gpu.architecture, *(kernel.family for kernel in kernels))
         if key not in self._stacks:
-            found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
-            chosen = [each for each in found if each is not None]
-            whole = len(chosen) == len(kernels)
-            stack = Stack.of([c.efficiency for c in chosen], [c.further for c in chosen]) if whole else None
-            self._stacks[key] = chosen, stack
+            chosen = self._all_chosen(family, kernels, gpu)
+            others = self.fallback._all_chosen(family, kernels, gpu) if self.fallback else []
+            self._stacks[key] = chosen, _stacked(chosen, others) or _stacked(chosen, []) if chosen else None
         return self._stacks[key]
+
+    def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
+        """The efficiency of each of *kernels*; none at all where one has none."""
+        found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
+        chosen = [each for each in found if each is not None]
+        return chosen if len(chosen) == len(kernels) else []
+
+
+def _stacked(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Stack | None:
+    every = [*chosen, *others]
+    return Stack.of([each.efficiency for each in every], [each.further for each in every], len(others))
 
 
 def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:

@@ -13,11 +13,12 @@ The `Constants` are shared by all GPUs; those of latency come in two kinds, for 
 Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from attrs import frozen
 
+from ksim.cost.efficiency.gemm_further import Products
 from ksim.cost.efficiency.gemm_tiles import LAUNCHES, dispatched_launch, menu_launches
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
@@ -99,21 +100,26 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
     """
     columns = [np.asarray(shapes[name], float) for name in (
         "m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")]
-    out = np.empty((7 + len(FEATURES), len(columns[0])))
+    out, several = np.empty((7 + len(FEATURES), len(columns[0]))), len(columns[0])
     dispatched = columns[4] == 1
     for kind in (False, True):
         own = constants or CONSTANTS["fp8" if kind else "bf16"]
         chosen = np.flatnonzero(dispatched == kind)
+        if len(chosen) == several <= CHUNK:
+            _price(gpu, columns, own, kind, out)
+            break
         for at in range(0, len(chosen), CHUNK):
             part = chosen[at:at + CHUNK]
-            out[:, part] = _price(gpu, [column[part] for column in columns], own, kind)
+            found = np.empty((len(out), len(part)))
+            _price(gpu, [column[part] for column in columns], own, kind, found)
+            out[:, part] = found
     quantizing = np.zeros(len(columns[0]))
     if "quantized" in shapes:
         quantizing = shapes["quantized"] * quantization(gpu, columns[0], columns[2], constants)
         out[0] += quantizing
     return Physics(seconds=out[0], roofline=out[1], compute=out[2], memory=out[3], waves=out[4], idle=out[5],
                    launch=out[6].astype(np.intp), features=out[7:].T,
-                   further=lambda name: _further(name, gpu, columns[0], columns[1], columns[2], out[0], quantizing))
+                   further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
 
 
 def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = None) -> Array:
@@ -128,8 +134,8 @@ def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = Non
     return np.asarray(QUANTIZATION_START * (CLOCK / gpu.clock) ** 0.5 + (issue**4 + memory**4) ** 0.25)
 
 
-def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool) -> Array:
-    """Rows of `Physics`: seconds, roofline, compute, memory, waves, idle, launch, then the features."""
+def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out: Array) -> None:
+    """Fill rows of `Physics`: seconds, roofline, compute, memory, waves, idle, launch, then the features."""
     m, n, k, weight, activation, peak, footprint = columns
     start, step, turn, reduce = _latencies(gpu, own, dispatched)
     tile, across, down, parts, names = dispatched_launch(gpu, m, n) if dispatched else menu_launches(gpu, m, n, k)
@@ -153,9 +159,10 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool) -> 
     if dispatched:
         memory = memory + _again(gpu, m, n, k * element, across, down, own) / bandwidth
     adding = (parts > 1) * reduce
-    best = (np.maximum(compute, memory) + adding + 1e-3 * compute).argmin(axis=0), np.arange(len(m))
+    best = (np.maximum(compute, memory) + adding + 1e-3 * compute).argmin(axis=0)
+    places = best * len(m) + np.arange(len(m))
     compute, memory, per, waves, latency, parts, adding = (
-        array[best] for array in (compute, memory, per, waves, latency, parts, adding))
+        array.ravel()[places] for array in (compute, memory, per, waves, latency, parts, adding))
     ideal = 2 * m * n * k / (peak * tensor)
     steady = start + (ideal**SMOOTH + moved**SMOOTH) ** (1 / SMOOTH)
     seconds = (compute**SMOOTH + memory**SMOOTH) ** (1 / SMOOTH) + adding
@@ -163,10 +170,14 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool) -> 
         seconds = np.maximum(seconds, own.joule * 2 * m * n * k / (gpu.power.limit - gpu.power.idle))
     seconds = seconds + start
     idle = 1 - waves / per
-    ratios = m, n, k, per, waves, tile[0][best], tile[1][best], parts, compute / memory, seconds / start, (
+    which = best, np.arange(len(m))
+    ratios = m, n, k, per, waves, tile[0][which], tile[1][which], parts, compute / memory, seconds / start, (
         latency / seconds), compute / seconds, steady / seconds, ideal / moved
-    answers = seconds, np.maximum(compute, memory), compute, memory, waves, idle, names[best[0]]
-    return np.vstack([*answers, _features(gpu, ratios, idle, resident)])
+    answers = seconds, np.maximum(compute, memory), compute, memory, waves, idle, names[best], *ratios
+    for row, found in zip(out, answers, strict=False):
+        row[:] = found
+    _features(gpu, m, n, out[len(answers) - len(ratios):])
+    out[-2], out[-1] = idle, resident
 
 
 def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float, float, float]:
@@ -177,42 +188,15 @@ def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float
     return slow * own.start_async, slow * own.step_async, slow * own.turn_async, slow * own.reduce_async
 
 
-def _features(gpu: Gpu, ratios: tuple[Array, ...], idle: Array, resident: Array) -> Array:
-    m, n = ratios[:2]
-    loss = np.ceil(np.ceil(m / LOSS_ROWS) * np.ceil(n / LOSS_COLUMNS) / gpu.sms) * (
-        LOSS_ROWS * LOSS_COLUMNS * gpu.sms) / (m * n)
-    logs = np.log2(np.vstack([*ratios, loss]))
-    np.clip(logs[8], -4, 4, out=logs[8])
-    np.clip(logs[13], -6, 6, out=logs[13])
+def _features(gpu: Gpu, m: Array, n: Array, rows: Array) -> None:
+    """Make logarithms of the ratios that *rows* begin with, which losses follow."""
+    logs = rows[:-2]
+    np.divide(np.ceil(np.ceil(m / LOSS_ROWS) * np.ceil(n / LOSS_COLUMNS) / gpu.sms) * (
+        LOSS_ROWS * LOSS_COLUMNS * gpu.sms), m * n, out=logs[14:])
+    np.log2(logs, out=logs)
+    for row, most in ((logs[8], 4.0), (logs[13], 6.0)):
+        np.minimum(np.maximum(row, -most, out=row), most, out=row)
     np.minimum(logs[14:], 6, out=logs[14:])
-    return np.vstack([logs, idle, resident])
-
-
-def _further(name: str, gpu: Gpu, m: Array, n: Array, k: Array, seconds: Array, quantizing: Array) -> Array:
-    """More features, by name, for models of a GPU that was measured.
-
-    Of tiles of ``AxB`` rows and columns: logarithms of their waves (`waves_`) and of the work of filled-up ones over
-    the product's own (`loss_`), and how full the last wave is (`fill_`).  Of tiles of A rows: the logarithm of their
-    number (`down_`) and how full they are (`full_`).  Then logarithms, but for `vector`, which is 1 for one row.
-    """
-    kind, _, size = name.partition("_")
-    if kind in ("waves", "fill", "loss"):
-        rows, columns = map(int, size.split("x"))
-        waves = np.ceil(m / rows) * np.ceil(n / columns) / gpu.sms
-        if kind == "loss":
-            return np.minimum(np.log2(np.ceil(waves) * (rows * columns * gpu.sms) / (m * n)), 6.0)
-        return np.log2(waves) if kind == "waves" else waves / np.ceil(waves)
-    if kind in ("down", "full"):
-        down = np.ceil(m / int(size))
-        return np.log2(down) if kind == "down" else m / (int(size) * down)
-    if name == "twos":  # powers of two in k
-        whole = k.astype(np.int64)
-        return np.minimum(np.log2((whole & -whole).astype(np.float64)), 14.0)
-    plain: dict[str, Callable[[], Array]] = {
-        "vector": lambda: (m == 1) * 1.0, "few": lambda: np.log2(np.minimum(m, 16.0)),
-        "weights": lambda: np.log2(n * k), "inputs": lambda: np.log2(m * k),
-        "microseconds": lambda: np.log2(seconds * 1e6), "quantizing": lambda: np.log2(quantizing / seconds + 0.01)}
-    return plain[name]()
 
 
 def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Array, own: Constants) -> Array:

@@ -1,9 +1,9 @@
 """What physics says about kernels before anything is learned: a reference time, and numbers without a dimension."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import fields, frozen
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
@@ -14,8 +14,10 @@ def doubles(value: ArrayLike) -> Array:
     return np.asarray(value, dtype=np.float64)
 
 
-def _nothing(name: str) -> Array:
-    raise KeyError(f"the family has no feature {name!r}")
+def _nothing(names: tuple[str, ...]) -> Sequence[Array]:
+    if names:
+        raise KeyError(f"the family has no feature {names[0]!r}")
+    return []
 
 
 @frozen
@@ -38,4 +40,8 @@ class Physics:
     idle: Array
     launch: NDArray[np.intp]
     features: Array
-    further: Callable[[str], Array] = _nothing
+    further: Callable[[tuple[str, ...]], Sequence[Array]] = _nothing
+
+    def first(self, rows: int) -> "Physics":
+        """That of the first so many, but for what is worked out by name."""
+        return Physics(*(getattr(self, each.name)[:rows] for each in fields(Physics)[:-1]))

@@ -13,6 +13,8 @@ from ksim.cost.efficiency.profile import Efficiency
 
 #: What an input's name begins with where it is the logarithm of a column of the shape and not a feature.
 LOG = "log2 "
+#: A name and its place.
+_Named = tuple[int, str]
 #: How far beyond the data, as a share of its extent, what was measured there loses its weight.
 FADING = 0.5
 
@@ -26,7 +28,7 @@ class Prices:
     high: Array
     beyond: Array
 
-    def of(self, which: NDArray[np.bool_]) -> "Prices":
+    def of(self, which: NDArray[np.bool_] | slice) -> "Prices":
         return Prices(*(getattr(self, each.name)[which] for each in fields(Prices)))
 
     def with_those(self, which: NDArray[np.bool_], others: "Prices") -> "Prices":
@@ -51,16 +53,26 @@ def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], s
     """The columns called *names*: of the features, worked out further, or, as in ``log2 m``, of the shapes."""
     if (places := places_of(tuple(names), tuple(features))) is not None:
         return physics.features.take(places, axis=1)
-    at = {name: i for i, name in enumerate(features)}
+    known, at, logs, more = _sorted(tuple(names), tuple(features))
+    table = np.empty((len(names), len(physics.seconds)))
+    table[known] = physics.features.T[at]
+    for place, name in logs:
+        np.log2(shapes[name], out=table[place])
+    for (place, _), column in zip(more, physics.further(tuple(name for _, name in more)), strict=True):
+        table[place] = column
+    return np.ascontiguousarray(table.T)
 
-    def column(name: str) -> Array:
-        if name in at:
-            found: Array = physics.features[:, at[name]]
-        else:
-            found = np.log2(shapes[name.removeprefix(LOG)]) if name.startswith(LOG) else physics.further(name)
-        return found
 
-    return np.stack([column(name) for name in names], axis=1)
+@lru_cache
+def _sorted(names: tuple[str, ...],
+            features: tuple[str, ...]) -> tuple[list[int], list[int], list[_Named], list[_Named]]:
+    """Which of *names* are features, and where among them; then logarithms of columns, and what has to be worked out,
+    each with its place."""
+    known = [place for place, name in enumerate(names) if name in features]
+    rest = [(place, name) for place, name in enumerate(names) if name not in features]
+    logs = [(place, name.removeprefix(LOG)) for place, name in rest if name.startswith(LOG)]
+    return (known, [features.index(names[place]) for place in known], logs,
+            [each for each in rest if not each[1].startswith(LOG)])
 
 
 @lru_cache

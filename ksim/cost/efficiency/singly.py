@@ -4,92 +4,123 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from attrs import define
+from numpy.typing import NDArray
 
 from ksim.cost.efficiency.models import Constant, Interpolation, Mean, Model, Network, kernel_of
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.region import BORDER, Region
 
-__all__ = ["beyond", "singly"]
+__all__ = ["Judge", "judge"]
 
-#: From a row of all features to what a model makes of those that it looks at.
+#: From a row of all features, and 1 at its end, to what a model makes of those that it looks at.
 Single = Callable[[Array], float]
+#: From all features to how far outside a region they are, as `Region.beyond` says, and to what a model makes of them.
+Judge = Callable[[Sequence[float]], tuple[float, float]]
 
 
-def singly(model: Model, places: Sequence[int], features: int) -> Single:
-    """*model*, which looks at *places* of so many features."""
+def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int], features: int) -> Judge:
+    """Of *model*, which looks at the features *seen*, and of *region*, which looks at those in *place*, of so many."""
+    if isinstance(model, Network):
+        return _Together.of(model, seen, region, place, features)
+    sides, singly = _sides(region, place, features), _singly(model, seen)
+    row, out = np.ones(features + 1), np.empty(len(sides))
+
+    def judged(values: Sequence[float]) -> tuple[float, float]:
+        row[:-1] = values
+        return _outside(sides.dot(row, out)), singly(row)
+
+    return judged
+
+
+def _outside(sides: Array) -> float:
+    """How far outside is what lies so far outside of each side."""
+    furthest: float = sides[sides.argmax()].item()
+    return furthest if furthest > BORDER else 0.0
+
+
+def _sides(region: Region, place: Sequence[int], features: int) -> Array:
+    """What makes a row's distances from all sides of it, (sides, features + 1)."""
+    matrix, offsets = region.sides
+    return _spread(matrix.T, offsets - region.mean @ matrix, place, features)
+
+
+def _spread(matrix: Array, constant: Array, places: Sequence[int], features: int) -> Array:
+    """A *matrix* of (results, inputs) for a row of all features, where inputs are at *places*, and a *constant*."""
+    spread = np.zeros((len(matrix), features + 1))
+    spread[:, list(places)] = matrix
+    spread[:, -1] = constant
+    return spread
+
+
+def _singly(model: Model, places: Sequence[int]) -> Single:
+    """*model*, which looks at *places* of the features."""
     if isinstance(model, Constant):
         value = float(model.value)
         return lambda row: value
     if isinstance(model, Mean):
-        one, other = singly(model.one, places, features), singly(model.other, places, features)
+        one, other = _singly(model.one, places), _singly(model.other, places)
         return lambda row: (one(row) + other(row)) / 2
-    if isinstance(model, Network):
-        return _Network.of(model, places, features)
     if isinstance(model, Interpolation):
-        return _Interpolation.of(model, places, features)
+        return _Interpolation.of(model, places)
     return lambda row: float(model(row[None, places])[0])
 
 
-def beyond(region: Region, places: Sequence[int], features: int) -> Single:
-    """How far outside *region* a row is, as `Region.beyond` says."""
-    own, offsets = region.sides
-    mean, matrix = _spread(region.mean, places, features), _spread(own, places, features).T.copy()
-
-    def further(row: Array) -> float:
-        sides = matrix.dot(row - mean)
-        sides += offsets
-        furthest: float = sides[sides.argmax()].item()
-        return furthest if furthest > BORDER else 0.0
-
-    return further
-
-
-def _spread(values: Array, places: Sequence[int], features: int, elsewhere: float = 0.0) -> Array:
-    """*values* of the inputs at their *places* among all features."""
-    spread = np.full((features, *values.shape[1:]), elsewhere)
-    spread[list(places)] = values
-    return spread
-
-
 @define(eq=False)
-class _Network:
-    """All members side by side: their first layers are one matrix, their second ones the blocks of another."""
+class _Together:
+    """A network and a region: what both make of a row at first is one product, into `found`.
 
-    mean: Array
-    scale: Array
-    lowest: Array
-    highest: Array
-    first: Array
-    first_bias: Array
+    The network's members are side by side: their second layers are the blocks of one matrix.  Where an input is beyond
+    its reach (one of `held` is above 0), the network as it is has to hold it.
+    """
+
+    model: Network
+    places: Sequence[int]
+    matrix: Array
     second: Array
-    second_bias: Array
     last: Array
-    last_bias: float
+    bias: float
+    row: Array
+    found: Array
+    held: Array
+    sides: Array
+    hidden: Array
+    between: Array
 
     @classmethod
-    def of(cls, model: Network, places: Sequence[int], features: int) -> "_Network":
-        members, hidden = model.last.shape[0], model.last.shape[1] - 1
-        second = np.zeros((members * hidden, members * hidden))
-        for member in range(members):
-            own = slice(member * hidden, (member + 1) * hidden)
-            second[own, own] = model.second[member, :-1].T
-        first = np.concatenate([_spread(layer, places, features).T for layer in model.first[:, :-1]])
-        reach = _spread(np.broadcast_to(model.reach, len(places)), places, features)
-        return cls(_spread(model.mean, places, features), _spread(model.scale, places, features, np.inf), -reach,
-                   reach, first, model.first[:, -1].ravel(), second, model.second[:, -1].ravel(),
-                   model.last[:, :-1].ravel() / members, float(model.last[:, -1].mean()))
+    def of(cls, model: Network, seen: Sequence[int], region: Region, place: Sequence[int],
+           features: int) -> "_Together":
+        scaled, centre = np.diag(1 / model.scale), model.mean / model.scale
+        reach = np.broadcast_to(model.reach, len(seen))
+        least, most = -centre - reach, centre - reach
+        first = np.concatenate([layer.T for layer in model.first[:, :-1]])
+        rows = (_spread(np.vstack([scaled, -scaled]), np.concatenate([least, most]), seen, features),
+                _sides(region, place, features),
+                _spread(first @ scaled, model.first[:, -1].ravel() - first @ centre, seen, features))
+        found = np.empty(sum(map(len, rows)))
+        held, sides, hidden = np.split(found, np.cumsum([len(each) for each in rows])[:-1])
+        return cls(model, seen, np.vstack(rows), _blocks(model), model.last[:, :-1].ravel() / len(model.last),
+                   float(model.last[:, -1].mean()), np.ones(features + 1), found, held, sides, hidden,
+                   np.ones(len(hidden) + 1))
 
-    def __call__(self, row: Array) -> float:
-        held = row - self.mean
-        held /= self.scale
-        np.minimum(held, self.highest, out=held)
-        np.maximum(held, self.lowest, out=held)
-        hidden = self.first.dot(held)
-        hidden += self.first_bias
-        hidden = self.second.dot(np.tanh(hidden, out=hidden))
-        hidden += self.second_bias
-        mean: float = self.last.dot(np.tanh(hidden, out=hidden)).item()
-        return mean + self.last_bias
+    def __call__(self, values: Sequence[float]) -> tuple[float, float]:
+        row, held, hidden, between = self.row, self.held, self.hidden, self.between
+        row[:-1] = values
+        self.matrix.dot(row, self.found)
+        beyond = _outside(self.sides)
+        if held[held.argmax()] > 0:
+            return beyond, float(self.model(row[None, self.places])[0])
+        np.tanh(hidden, between[:-1])
+        self.second.dot(between, hidden)
+        mean: float = self.last.dot(np.tanh(hidden, hidden)).item()
+        return beyond, mean + self.bias
+
+
+def _blocks(model: Network) -> Array:
+    """The second layers of all members as blocks of one matrix, and in its last column what they add."""
+    members, _, width = model.second.shape
+    blocks = np.zeros((members, width, members, width))
+    blocks[range(members), :, range(members)] = model.second[:, :-1].transpose(0, 2, 1)
+    return np.column_stack([blocks.reshape(members * width, -1), model.second[:, -1].ravel()])
 
 
 @define(eq=False)
@@ -98,21 +129,44 @@ class _Interpolation:
 
     base: Single
     smooth: float
-    components: Sequence[tuple[Array, Array, Array, Array, Array]]
+    components: Sequence["_Component"]
 
     @classmethod
-    def of(cls, model: Interpolation, places: Sequence[int], features: int) -> "_Interpolation":
-        components = [(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
+    def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
+        components = [_Component.of(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
                       for each in model.exactly]
-        return cls(singly(model.base, places, features), float(model.smooth), components)
+        return cls(_singly(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
         total = self.base(row)
-        for seen, lengths, centre, near, weights in self.components:
-            point = row[seen]
-            point /= lengths
-            point -= centre
-            at = np.empty(len(near))
-            at[:-2], at[-2], at[-1] = point, 1.0, point.dot(point)
-            total += kernel_of(at.dot(near), self.smooth).dot(weights).item()
+        for each in self.components:
+            total += each(row, self.smooth)
         return total
+
+
+@define(eq=False)
+class _Component:
+    """One of its components: `seen` inputs over `lengths` less `centre` are a point, whose squared distances to all
+    others are its product with `near`, where it has 1 and its own square at its end."""
+
+    seen: NDArray[np.intp]
+    lengths: Array
+    centre: Array
+    near: Array
+    weights: Array
+    at: Array
+    point: Array
+    squares: Array
+
+    @classmethod
+    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_Component":
+        at = np.ones(len(near))
+        return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at, at[:-2], np.empty(len(weights)))
+
+    def __call__(self, row: Array, smooth: float) -> float:
+        point = self.point
+        np.divide(row[self.seen], self.lengths, point)
+        np.subtract(point, self.centre, point)
+        self.at[-1] = point.dot(point)
+        found: float = kernel_of(self.near.dot(self.at, self.squares), smooth).dot(self.weights).item()
+        return found

@@ -8,6 +8,7 @@ import pyarrow as pa
 from attrs import define
 
 from ksim.results.arrays import Floats, Ints, sums
+from ksim.results.arrow import table
 from ksim.results.attribution import activity, phases
 from ksim.results.attribution.activity import Activity
 from ksim.results.attribution.prefills import Pieces
@@ -25,13 +26,13 @@ def attribution_table(shares: Shares) -> pa.Table:
     history = shares.history
     split = _Split.of(history, Activity(history, shares))
     rows = np.flatnonzero(history.requests.completed)
-    columns: dict[str, object] = {"id": history.requests.ids[rows]}
+    columns: dict[str, Floats | Ints] = {"id": history.requests.ids[rows]}
     for part, (begin, end), seconds in zip((phases.TO_FIRST, phases.AFTER), split.windows, split.seconds, strict=True):
         exact = _settled(seconds[rows], (end - begin)[rows])
         for name, column in zip(split.names, exact.T, strict=True):
             if "." not in name or column.any():
                 columns[f"{part}.{name}"] = column
-    return pa.table(columns)
+    return table(columns)
 
 
 def _settled(seconds: Floats, totals: Floats) -> Floats:

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from attrs import define
 
-from ksim.results.arrays import Bools, Floats, Ints, Places, shares, sums
+from ksim.results.arrays import Floats, Ints, Places, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.kernels import joules_of
@@ -69,40 +69,60 @@ class Energy:
     def requests(self) -> Floats:
         """What each request has up to the step of its first token, and after it: (requests, 2); nan for those that did
         not complete."""
-        requests, pieces, known = self.history.requests, self.shares.pieces, self._known
-        prompts, decodes = sizes(pieces.new, pieces.context), (known > 0, known, known)
-        rates = self._rates(prompts, decodes)
+        requests, pieces = self.history.requests, self.shares.pieces
+        prompts = sizes(pieces.new, pieces.context)
+        rates = self._rates(prompts)
         rows = self.shares.stretches.stints.row[pieces.stint]
         amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
         after = pieces.step > requests.token_steps[requests.first[rows]]
         found = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
-        steps, some = requests.token_steps, requests.output > 0
-        amounts = (rates[PAIRS] + rates[KEYS])[steps]
-        amounts *= known
-        amounts += rates[TOKENS][steps] * decodes[TOKENS]
-        if some.any():
-            first = requests.first[:-1][some]
-            found[some, 0] += amounts[first]
-            found[some, 1] += np.add.reduceat(amounts, first) - amounts[first]
+        for part in requests.parts():
+            found[part] += self._decoded(part, rates)
         return np.where(requests.completed[:, None], found, np.nan)
 
-    def _rates(self, prompts: Sequence[Ints], decodes: Sequence[Places | Bools]) -> list[Floats]:
-        """Joules for each token, pair and key of each step, of which pieces of *prompts* and *decodes* have so many."""
-        steps, pieces, count = self.history.requests.token_steps, self.shares.pieces.step, len(self.joules)
+    def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
+        """What tokens of one step each take of those of the requests at *rows*: with the first of them, and after."""
+        requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
+        steps, known = self._tokens(rows)
+        amounts = (rates[PAIRS] + rates[KEYS])[steps]
+        amounts *= known
+        amounts += rates[TOKENS][steps] * (known > 0)
+        some = requests.output[rows] > 0
+        if some.any():
+            first = requests.first[rows][some] - requests.first[rows.start]
+            found[some, 0] = amounts[first]
+            found[some, 1] = np.add.reduceat(amounts, first) - amounts[first]
+        return found
+
+    def _rates(self, prompts: Sequence[Ints]) -> list[Floats]:
+        """Joules for each token, pair and key of each step, of which pieces have so many of *prompts*."""
+        pieces, count = self.shares.pieces.step, len(self.joules)
+        tokens, keys = np.zeros(count), np.zeros(count)
+        for part in self.history.requests.parts():
+            steps, known = self._tokens(part)
+            tokens += sums(steps, known > 0, count)
+            keys += sums(steps, known, count)
         # No more than there is, should pieces have been taken for another request's.
-        known = [sums(pieces, prompt, count) + sums(steps, decode, count)
-                 for prompt, decode in zip(prompts, decodes, strict=True)]
-        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], known[by]))
+        found = [sums(pieces, prompt, count) + decoded
+                 for prompt, decoded in zip(prompts, (tokens, keys, keys), strict=True)]
+        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], found[by]))
                 for by in (TOKENS, PAIRS, KEYS)]
 
+    def _tokens(self, rows: slice) -> tuple[Places, Ints]:
+        """The step of each token of the requests at *rows*; and of those of completed ones that came from a step of one
+        token, how many their sequence had, with the one that it came from.  All but those with which a request had
+        caught up do; these are 0, as are others'."""
+        requests, caught_up = self.history.requests, self._caught_up
+        begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
+        ahead = requests.prompt[rows] - requests.first[rows]
+        known = np.repeat(ahead, requests.output[rows]) + np.arange(begin, end)
+        known *= np.repeat(requests.completed[rows], requests.output[rows])
+        known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
+        return requests.token_steps[begin:end], known
+
     @cached_property
-    def _known(self) -> Places:
-        """Of each token of a completed request that came from a step of one token: how many its sequence had, with the
-        one that it came from.  All but those with which a request had caught up do; these are 0, as are others'."""
+    def _caught_up(self) -> Ints:
+        """Where the tokens stand with which requests had caught up."""
         requests, stints = self.history.requests, self.shares.stretches.stints
-        ahead = (requests.prompt - requests.first[:-1]).astype(np.int32)
-        known = np.repeat(ahead, requests.output) + np.arange(len(requests.tokens), dtype=np.int32)
-        known *= np.repeat(requests.completed, requests.output)
-        caught_up = stints.first >= 0
-        known[requests.runs.place(stints.row[caught_up], stints.first[caught_up])] = 0
-        return np.asarray(known, np.int32)
+        which = stints.first >= 0
+        return np.sort(requests.runs.place(stints.row[which], stints.first[which]))

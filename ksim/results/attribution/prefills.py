@@ -39,9 +39,9 @@ class Prefills:
     _taken: bytearray = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        makeup = self.steps.makeup
-        self._chunks = list(zip(makeup.new.tolist(), makeup.on.tolist(), strict=True))
-        self._first = offsets(makeup.prefills).tolist()
+        steps = self.steps
+        self._chunks = list(zip(steps.chunk_tokens.tolist(), steps.chunk_context.tolist(), strict=True))
+        self._first = offsets(steps.prefills).tolist()
         self._taken = bytearray(len(self._chunks))
 
     def pieces(self, stints: Stints) -> Pieces:
@@ -64,9 +64,9 @@ class Prefills:
     @cached_property
     def _most(self) -> Ints:
         """The largest chunk of each step, or the one token that any sequence brings."""
-        makeup, most = self.steps.makeup, np.ones(len(self.steps), np.int64)
+        steps, most = self.steps, np.ones(len(self.steps), np.int64)
         if len(self._rows):
-            most[self._rows] = np.maximum.reduceat(makeup.new, offsets(makeup.prefills)[self._rows])
+            most[self._rows] = np.maximum.reduceat(steps.chunk_tokens, offsets(steps.prefills)[self._rows])
         return most
 
     @cached_property

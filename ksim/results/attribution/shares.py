@@ -79,15 +79,15 @@ class Shares:
     @cached_property
     def chunks(self) -> Ints:
         """Tokens, pairs and keys of the chunks of each step: (steps, 3)."""
-        makeup = self.history.steps.makeup
-        found = np.stack(sizes(makeup.new, makeup.on))
-        return np.diff(np.pad(np.cumsum(found, axis=1), ((0, 0), (1, 0)))[:, offsets(makeup.prefills)]).T
+        steps = self.history.steps
+        found = np.stack(sizes(steps.chunk_tokens, steps.chunk_context))
+        return np.diff(np.pad(np.cumsum(found, axis=1), ((0, 0), (1, 0)))[:, offsets(steps.prefills)]).T
 
     @cached_property
     def totals(self) -> Ints:
         """The same of all sequences of each step."""
         steps = self.history.steps
-        keys = steps.makeup.context + steps.decodes
+        keys = steps.decode_context + steps.decodes
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
 
     def of(self, steps: Ints, new: Ints, context: Ints) -> Floats:

@@ -27,8 +27,6 @@ _STEP_EVENTS = 6
 
 # Higher levels take several times as long for a tenth of the size.
 _LEVEL = 3
-#: Characters that are packed at once.
-_BLOCK = 1 << 18
 
 
 def write_trace(history: History, path: Path, window: tuple[float, float] | None = None) -> None:
@@ -38,35 +36,24 @@ def write_trace(history: History, path: Path, window: tuple[float, float] | None
     else for the first steps up to about `KERNEL_BUDGET` slices.
     """
     with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
-        for piece in _blocks(trace(history, window)):
-            packed.write(piece.encode())
+        for piece in trace(history, window):
+            packed.write(piece)
 
 
-def _blocks(pieces: Iterator[str]) -> Iterator[str]:
-    """The same text in fewer *pieces*."""
-    kept, size = [], 0
-    for piece in pieces:
-        kept.append(piece)
-        size += len(piece)
-        if size >= _BLOCK:
-            yield "".join(kept)
-            kept, size = [], 0
-    yield "".join(kept)
-
-
-def trace(history: History, window: tuple[float, float] | None = None) -> Iterator[str]:
+def trace(history: History, window: tuple[float, float] | None = None) -> Iterator[bytes | memoryview]:
     """The text of the trace, in pieces."""
     lanes = Lanes.of(history)
     kernels = lanes.within(window) if window else lanes.first(KERNEL_BUDGET)
     events = _STEP_EVENTS * len(history.steps) + REQUEST_EVENTS * len(history.requests)
     stride = -(-events // EVENT_BUDGET) or 1
-    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(_notes(lanes, kernels, stride))},"traceEvents":[\n'
-    yield ",\n".join(process_names(history))
-    for events_of in (request_spans(history, stride), step_slices(lanes, stride), counters(history, stride),
-                      kernel_slices(lanes, kernels)):
-        for piece in events_of:
-            yield ",\n" + piece
-    yield "\n]}\n"
+    notes = json.dumps(_notes(lanes, kernels, stride))
+    yield f'{{"displayTimeUnit":"ms","otherData":{notes},"traceEvents":[\n'.encode()
+    yield ",\n".join(process_names(history)).encode()
+    yield from request_spans(history, stride)
+    yield from step_slices(lanes, stride)
+    yield from counters(history, stride)
+    yield from kernel_slices(lanes, kernels)
+    yield b"\n]}\n"
 
 
 def _notes(lanes: Lanes, kernels: np.ndarray[Any, Any], stride: int) -> dict[str, Any]:

@@ -10,8 +10,11 @@ from ksim.results.perfetto.slices import engine_process
 from ksim.results.perfetto.text import lines, microseconds, whole
 from ksim.results.series import engine_power
 
+#: Changes that are written at once.
+_BLOCK = 1 << 13
 
-def counters(history: History, stride: int) -> Iterator[str]:
+
+def counters(history: History, stride: int) -> Iterator[memoryview]:
     """The counters of each engine, each at the steps it changes in; of those, every *stride*-th."""
     steps = history.steps
     for place in range(len(history.engines)):
@@ -37,9 +40,9 @@ def _of_steps(history: History, rows: slice) -> Floats:
     return steps.lanes.pace("clock")[first]
 
 
-def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[str]:
-    changed = np.concatenate([[True], values[1:] != values[:-1]])[: len(values)]
-    text, _ = lines(f',\n{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":', microseconds(times[changed]),
-                    ',"args":{"value":', whole(values[changed]), "}}")
-    if text:
-        yield text.decode()[2:]
+def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[memoryview]:
+    changed = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])[: len(values)])
+    for begin in range(0, len(changed), _BLOCK):
+        rows = changed[begin: begin + _BLOCK]
+        yield lines(f',\n{{"name":"{name}","ph":"C","pid":{process},"tid":0,"ts":', microseconds(times[rows]),
+                    ',"args":{"value":', whole(values[rows]), "}}")

@@ -10,37 +10,40 @@ from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.results.arrays import Floats, Ints
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.slices import FIRST_RANK, engine_process, name_of
-from ksim.results.perfetto.text import lines, picked, thousandths
+from ksim.results.perfetto.text import Column, lines, picked, thousandths
 
 #: Where ranks compute and communicate at once, the latter has a thread of its own.
 _FIRST_LINK = 10_100
 #: Lanes whose kernels are written at once.
-_BLOCK = 16
+_BLOCK = 8
 
 
-def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[str]:
+def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:
     """The kernels of the lanes at *rows*, on every rank of their stage."""
     steps, kernels, named = lanes.history.steps, _Kernels(), set[tuple[int, int]]()
     pace = steps.lanes.pace("time")
-    for begin in range(0, len(rows), _BLOCK):
-        block = rows[begin: begin + _BLOCK].tolist()
-        played = [kernels.played(steps.lanes.timeline(row), float(pace[row]), int(lanes.begin[row]),
-                                 int(lanes.end[row])) for row in block]
-        for row, texts in zip(block, kernels.texts(played), strict=True):
-            place = int(steps.engine[steps.lane_step[row]])
-            ranks, stage = lanes.history.engines[place].ranks, int(lanes.stage[row])
-            for rank in range(stage * ranks, (stage + 1) * ranks):
-                yield from _on_rank(texts, engine_process(place), rank, named)
+    for place, stage, block in _blocks(lanes, rows):
+        played = kernels.all([kernels.played(steps.lanes.timeline(row), float(pace[row]), int(lanes.begin[row]),
+                                             int(lanes.end[row])) for row in block])
+        ranks = lanes.history.engines[place].ranks
+        for rank in range(stage * ranks, (stage + 1) * ranks):
+            own, link = (lines(f',\n{{"ph":"X","pid":{engine_process(place)},"tid":{first + rank},"ts":', *slices)
+                         for first, slices in zip((FIRST_RANK, _FIRST_LINK), played, strict=True))
+            yield own
+            if link and (place, rank) not in named:
+                named.add((place, rank))
+                yield (",\n" + name_of("thread", engine_process(place), _FIRST_LINK + rank,
+                                       f"rank {rank}, communication", FIRST_RANK + rank)).encode()
+            yield link
 
 
-def _on_rank(texts: list[str], process: int, rank: int, named: set[tuple[int, int]]) -> Iterator[str]:
-    """The slices of one rank, and the name of its thread for communication before the first slice there."""
-    for first, text in zip((FIRST_RANK, _FIRST_LINK), texts, strict=True):
-        if text:
-            yield text.replace("\0", f',\n{{"ph":"X","pid":{process},"tid":{first + rank},')[2:]
-    if texts[1] and (process, rank) not in named:
-        named.add((process, rank))
-        yield name_of("thread", process, _FIRST_LINK + rank, f"rank {rank}, communication", FIRST_RANK + rank)
+def _blocks(lanes: Lanes, rows: Ints) -> Iterator[tuple[int, int, list[int]]]:
+    """Some *rows* at a time, of one stage of the engine at one place."""
+    place, stage = lanes.history.steps.engine[lanes.history.steps.lane_step[rows]], lanes.stage[rows]
+    for one, other in np.unique(np.stack([place, stage], axis=1), axis=0).tolist():
+        found = rows[(place == one) & (stage == other)].tolist()
+        for begin in range(0, len(found), _BLOCK):
+            yield one, other, found[begin: begin + _BLOCK]
 
 
 @frozen(eq=False)
@@ -91,19 +94,17 @@ class _Kernels:
         link = bool(span.group and span.sms)
         return np.array([span.seconds, span.clocked, span.hidden, link, len(self._texts) - 1.0])
 
-    def texts(self, played: list[_Played]) -> Iterator[list[str]]:
-        """For each lane its slices, and those that share the GPU with products, without what ranks differ in; each
-        slice begins with a zero byte."""
-        lane = np.repeat(np.arange(len(played)), [len(one.begin) for one in played])
-        group = 2 * lane + np.concatenate([one.link for one in played])
-        order = np.argsort(group, kind="stable")
-        begin, lasts, text = (np.concatenate([getattr(one, name) for one in played])[order]
-                              for name in ("begin", "lasts", "text"))
-        whole, bounds = lines('\0"ts":', thousandths(begin), ',"dur":', thousandths(lasts), ",",
-                              picked(self._texts, text))
-        edges = bounds[np.searchsorted(group[order], np.arange(2 * len(played) + 1))].tolist()
-        for place in range(0, 2 * len(played), 2):
-            yield [whole[edges[at]: edges[at + 1]].decode() for at in (place, place + 1)]
+    def all(self, played: list[_Played]) -> list[list[str | Column]]:
+        """Those of some lanes without what ranks differ in, and those of them that share the GPU with products: what
+        follows the thread in each line."""
+        begin, lasts, link, text = (np.concatenate([getattr(one, name) for one in played])
+                                    for name in ("begin", "lasts", "link", "text"))
+        return [self._written(begin[of], lasts[of], text[of]) for of in (link == 0, link > 0)]
+
+    def _written(self, begin: Ints, lasts: Ints, text: Ints) -> list[str | Column]:
+        used = np.unique(text)
+        described = picked([self._texts[each] for each in used.tolist()], np.searchsorted(used, text))
+        return [thousandths(begin), ',"dur":', thousandths(lasts), ",", described]
 
 
 def _described(span: Span) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ksim.results.arrays import Ints
 from ksim.results.history import History
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.text import lines, picked, thousandths, whole
@@ -12,6 +13,8 @@ from ksim.results.perfetto.text import lines, picked, thousandths, whole
 REQUESTS_PROCESS = 1
 _FIRST_ENGINE = 2
 FIRST_RANK = 100
+#: Steps that are written at once.
+_BLOCK = 1 << 12
 
 
 def engine_process(place: int) -> int:
@@ -41,20 +44,23 @@ def name_of(kind: str, process: int, thread: int, name: str, below: int | None =
             f'{{"name":"{kind}_sort_index",{place},"args":{{"sort_index":{index}}}}}')
 
 
-def step_slices(lanes: Lanes, stride: int) -> Iterator[str]:
+def step_slices(lanes: Lanes, stride: int) -> Iterator[memoryview]:
     """Every *stride*-th step, on each of its stages."""
+    shown = np.flatnonzero(lanes.history.steps.lane_step % stride == 0)
+    for begin in range(0, len(shown), _BLOCK):
+        yield _slices(lanes, shown[begin: begin + _BLOCK])
+
+
+def _slices(lanes: Lanes, shown: Ints) -> memoryview:
     steps = lanes.history.steps
-    shown = np.flatnonzero(steps.lane_step % stride == 0)
     rows = steps.lane_step[shown]
     decodes, prefills = steps.decodes[rows], steps.prefills[rows]
     kinds = np.where(prefills == 0, 0, np.where(decodes > 0, 1, 2))
-    text, _ = lines(
+    return lines(
         ',\n{"name":"', picked(("decode", "mixed", "prefill"), kinds),
         '","ph":"X","pid":', whole(engine_process(0) + steps.engine[rows]), ',"tid":', whole(1 + lanes.stage[shown]),
         ',"ts":', thousandths(lanes.begin[shown]), ',"dur":', thousandths((lanes.end - lanes.begin)[shown]),
         ',"args":{"step":', whole(steps.index[rows]), ',"tokens":', whole(steps.tokens[rows]),
         ',"decodes":', whole(decodes), ',"prefills":', whole(prefills),
-        ',"samples":', whole(steps.makeup.samples[rows]), ',"waiting":', whole(steps.waiting[rows]),
+        ',"samples":', whole(steps.samples[rows]), ',"waiting":', whole(steps.waiting[rows]),
         ',"running":', whole(steps.running[rows]), ',"kv_blocks":', whole(steps.blocks[rows]), "}}")
-    if text:
-        yield text.decode()[2:]

@@ -1,41 +1,54 @@
 """Many lines of JSON at once, out of columns."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from ksim.results import arrow
 from ksim.results.arrays import Floats, Ints
 
-_DIGITS = pa.array([f".{number:03}" for number in range(1000)])
+_DIGITS = arrow.texts(f".{number:03}" for number in range(1000))
+
+Column = list[pa.Array]
 
 
-def whole(numbers: Ints) -> list[pa.Array]:
+def whole(numbers: Ints) -> Column:
     """Whole numbers."""
-    return [pa.array(numbers).cast(pa.string())]
+    return [arrow.numbers(numbers).cast(pa.string())]
 
 
-def thousandths(numbers: Ints) -> list[pa.Array]:
+def thousandths(numbers: Ints) -> Column:
     """A thousand times less than *numbers*, which are whole and not negative, with three digits after the point."""
-    return [pa.array(numbers // 1000).cast(pa.string()), _DIGITS.take(pa.array(numbers % 1000))]
+    return [arrow.numbers(numbers // 1000).cast(pa.string()), _DIGITS.take(arrow.numbers(numbers % 1000))]
 
 
-def microseconds(times: Floats) -> list[pa.Array]:
+def microseconds(times: Floats) -> Column:
     """*times* in seconds, to the nanosecond."""
     return thousandths(np.rint(1e9 * times).astype(np.int64))
 
 
-def picked(texts: Iterable[str], numbers: Ints) -> list[pa.Array]:
+def picked(texts: Iterable[str], numbers: Ints) -> Column:
     """The text with each of these *numbers*."""
-    return [pa.array(texts, pa.string()).take(pa.array(numbers))]
+    return [arrow.texts(texts).take(arrow.numbers(numbers))]
 
 
-def lines(*parts: str | list[pa.Array]) -> tuple[bytes, Ints]:
-    """One line for each row, of these parts in turn: all lines together, and where each begins and the last ends."""
+def joined(*parts: str | Column) -> Column:
+    """These parts in turn, row by row."""
     pieces = [piece for part in parts for piece in ([part] if isinstance(part, str) else part)]
-    joined = compute.binary_join_element_wise(*pieces, "")
-    _, ends, text = joined.buffers()
-    count = len(joined)
-    bounds = np.frombuffer(ends, np.int32, count + 1) if count else np.zeros(1, np.int32)
-    return bytes(text.to_pybytes() if count and text else b"")[: bounds[-1]], bounds.astype(np.int64)
+    # pyarrow would make scalars of the texts by itself, but load pandas first.
+    constants = iter(arrow.texts([*(piece for piece in pieces if isinstance(piece, str)), ""]))
+    return [compute.binary_join_element_wise(
+        *(next(constants) if isinstance(piece, str) else piece for piece in pieces), next(constants))]
+
+
+def lines(*parts: str | Column) -> memoryview:
+    """One line for each row, of these parts in turn: all of them together."""
+    (column,) = joined(*parts)
+    _, ends, text = column.buffers()
+    if not len(column) or text is None:
+        return memoryview(b"")
+    bounds: Any = np.frombuffer(ends, np.int32, len(column) + 1)
+    return memoryview(text)[: int(bounds[-1])]

@@ -11,6 +11,7 @@ from ksim.flow.events import Arrived, Emitted, Event, Finished, Rejected, Steppe
 from ksim.flow.log import Columns, Log
 from ksim.flow.stretch import Stretch
 from ksim.results.arrays import Bools
+from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
 from ksim.results.metrics import Limits, Summary
 from ksim.results.requests import Requests
@@ -83,8 +84,8 @@ class Sink(Log):
         ended = np.full(len(requests), at_end) | requests.completed | ~np.isnan(requests.rejected)
         numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
         stepped = history.steps.index >= numbers[history.steps.engine]
-        self._put("requests", request_table(history, None).filter(pa.array(ended)))
-        self._put("steps", step_table(history).filter(pa.array(stepped)))
+        self._put("requests", request_table(history, None).filter(flags(ended)))
+        self._put("steps", step_table(history).filter(flags(stepped)))
         self._tally.add(history, ended, stepped, np.inf if at_end else _first_arrival(requests, ended))
         self._written |= steps
         self._forget(history, ended, now, later)
