@@ -22,6 +22,9 @@ _Body = tuple[int, int | None, frozenset[Op]]
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
 #: Numbers of samples that are priced together.
 AROUND = 16
+#: Plans that are kept.  Few numbers of tokens and samples meet again where no CUDA graph pads them; their parts do, and
+#: are kept for good.
+MOST = 8192
 
 
 @define(eq=False)
@@ -41,6 +44,8 @@ class Plans:
 
     def of(self, shapes: Sequence[Shape]) -> list[Plan]:
         """The plan of each of *shapes*."""
+        if len(self._plans) > MOST:
+            self._plans.clear()
         if new := [shape for shape in dict.fromkeys(shapes) if shape not in self._plans]:
             self._price_parts(new)
             self._plans.update((shape, self._plan(shape)) for shape in new)

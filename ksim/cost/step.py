@@ -18,7 +18,7 @@ from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, left
 from ksim.cost.plan import Hole, Plan, Shape
-from ksim.cost.plans import Plans
+from ksim.cost.plans import MOST, Plans
 from ksim.cost.spans import Pricer, of_host
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
@@ -86,6 +86,8 @@ class StepTimer:
 
     def _whole(self, batches: Sequence[Batch]) -> list[Plan]:
         """The plan of each of *batches* as if it had something for every hole."""
+        if len(self._known) > MOST:
+            self._known.clear()
         counts = [_counts(batch) for batch in batches]
         new = {count: batch for count, batch in zip(counts, batches, strict=True) if count not in self._known}
         self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))

@@ -7,8 +7,7 @@ import simpy
 
 
 class Horizon(simpy.Environment):
-    """SimPy's environment, and those who wait until nothing is left to happen before some
-    moment.
+    """SimPy's environment, and processes that wait until nothing is left to happen before some moment.
 
     They hold nobody up: what they wait for is that the next event is no earlier.  So two of them never wait for each
     other, as they would if each had an event of its own at the moment that the other waits for.

@@ -284,3 +284,14 @@ def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does(
         assert 8 * mean.bytes == pytest.approx(one.bytes + again, rel=1e-12)
         assert 8 * mean.joules == pytest.approx(one.joules, rel=0.1)  # SMs of ranks are busy a little longer
         assert mean.shape.work.flops > 1.2 * mean.flops
+
+
+def test_a_timer_keeps_no_more_plans_than_so_many(monkeypatch):
+    """A long run meets ever new numbers of tokens and samples; those that come again are priced as before."""
+    for module in ("ksim.cost.step", "ksim.cost.plans"):
+        monkeypatch.setattr(f"{module}.MOST", 8)
+    bounded, batches = timer(), [Batch.of((1000 + more, 0)) for more in range(30)]
+    first = [bounded.load(batch).seconds for batch in batches]
+    assert [bounded.load(batch).seconds for batch in batches] == first
+    assert len(bounded._known) <= 10
+    assert len(bounded._plans._plans) <= 10
