@@ -10,6 +10,7 @@ are but a number; for the others, the calendar says when they need or fill one.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from attrs import define, field
 
@@ -41,6 +42,7 @@ class Steady:
     index: int = -1  # and the engine's number of that step
     _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
+    _ends: list[int] = field(factory=list)  # a heap of when `_last` has somebody, or had
     _needs: list[int] = field(init=False)  # by the remainder of the schedule's number: who needs a block at it
 
     def __attrs_post_init__(self) -> None:
@@ -62,6 +64,8 @@ class Steady:
         for job in jobs:
             job.steady, job.start = True, start
             job.end = start - 1 + self.tokens_left(job)
+            if job.end not in self._last:
+                heappush(self._ends, job.end)
             self._last.setdefault(job.end, []).append(job)
             self._plan(job, start)
         self.length += len(jobs)
@@ -90,8 +94,11 @@ class Steady:
         return True
 
     def first_end(self) -> int:
-        """The first schedule that yields a last token; the one after the latest that came back where nobody is here."""
-        return min(self._last, default=self.returned)
+        """The first schedule that yields a last token; the latest that came back where nobody is here."""
+        ends = self._ends
+        while ends and ends[0] not in self._last:
+            heappop(ends)
+        return ends[0] if ends else self.returned
 
     def ends(self, schedule: int) -> Sequence[Job]:
         """The jobs whose last token comes from *schedule*, in order of admission; asked once."""
@@ -112,6 +119,7 @@ class Steady:
         self._needs = [0] * len(self._needs)
         self._blocks.clear()
         self._last.clear()
+        self._ends.clear()
         self.epoch += 1
 
     def _settle(self, job: Job, schedule: int) -> None:
