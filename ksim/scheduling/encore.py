@@ -18,8 +18,10 @@ class Encore:
         latest, steady, waiting = scheduler.latest, scheduler.steady, scheduler.waiting
         if scheduler.stirred or latest.grants or latest.preempted or len(steady.members) < len(scheduler.running):
             return 0
-        # Who was refused is refused again; but a policy may put others first, and an admission change its mind.
-        if waiting and (scheduler.counsel.reorders or scheduler.counsel.demands or next(iter(waiting)).due):
+        # Who was refused is refused again, unless a policy puts others first, an admission changes its mind, or the
+        # cache has more of its prompt.
+        if waiting and (scheduler.counsel.reorders or scheduler.counsel.demands or next(iter(waiting)).due
+                        or steady.findable):
             return 0
         return steady.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
 

@@ -26,7 +26,7 @@ from ksim.scheduling.steady import Steady
 class Scheduler:
     """`running` jobs hold cache blocks, in order of admission; waiting ones hold none.
 
-    `latest` is the schedule made last, and `stirred` says whether anybody has come or gone since.
+    `latest` is the schedule made last, and `stirred` says whether anybody has come, gone or computed a prompt since.
     """
 
     limits: Limits
@@ -249,6 +249,7 @@ class Scheduler:
         """Take in that *assignment* was computed, as the engine's step number *index*; return the jobs now done."""
         steady, finished = self.steady, list[Job]()
         steady.returned, steady.index = assignment.number, index
+        self.stirred |= bool(assignment.grants)  # who waits may find in the cache what they have computed
         if self.cache.enters_computed:
             for grant in assignment.grants:
                 self._share(grant)

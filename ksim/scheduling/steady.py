@@ -93,6 +93,11 @@ class Steady:
                 self._renew(job, schedule)
         return True
 
+    @property
+    def findable(self) -> bool:
+        """Whether others may find in the cache what a member fills before it ends."""
+        return bool(self._blocks) and not self.cache.enters_computed
+
     def first_end(self) -> int:
         """The first schedule that yields a last token; the latest that came back where nobody is here."""
         ends = self._ends

@@ -88,3 +88,16 @@ def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle
     for name, value in stepped.summary.items():
         about = pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
         assert skipped.summary[name] == about, name
+
+
+def test_who_waits_is_seen_to_when_a_prompt_is_computed_that_makes_room(model):
+    """SGLang's cache keeps equal prompts once, when they are computed: then the next one fits."""
+    workload = {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(1, 10), "count": 5,
+        "max_tokens": 250, "sessions": {"turns": uniform(1, 3), "think": uniform(0, 1)},
+        "prefixes": {"groups": 2, "tokens": 40}}}
+    serve = {"scheduling_policy": "earliest_deadline_first", "max_num_seqs": 8, "max_num_batched_tokens": 256,
+             "num_gpu_blocks_override": 20, "max_model_len": 256, "prefix_cache": "sglang"}
+    skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload,
+                             "serve": serve})
+    assert facts(skipped.log) == facts(stepped.log)
