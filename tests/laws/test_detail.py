@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import simpy
@@ -15,12 +14,10 @@ from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.laws.happenings import facts, times
+from tests.laws.tiny import TINY, uniform
 from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
 
-#: Two layers, four KV heads: its steps have few kernels, and can be cut in four.
-TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
 #: Nodes of two GPUs, so that rings of four have fast hops and slow ones.
 PAIRS = """
 name = "pairs of H200"
@@ -41,10 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "pairs.toml").write_text(PAIRS)
     (path / "free.toml").write_text(as_toml(host()))
     return path
-
-
-def uniform(low: int, high: int) -> dict[str, Any]:
-    return {"kind": "uniform", "low": low, "high": high}
 
 
 #: A few requests that come one by one or all at once, alone or in sessions, and meet a cache that may be too small.

@@ -16,10 +16,7 @@ from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import play
 from tests.laws.happenings import facts, times
-
-#: Two layers: steps of some 20 us, most of them the host's.
-TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
+from tests.laws.tiny import TINY, uniform
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +24,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "config.json"
     path.write_text(json.dumps(TINY))
     return path
-
-
-def uniform(low: int, high: int) -> dict[str, Any]:
-    return {"kind": "uniform", "low": low, "high": high}
 
 
 #: Requests that come one by one or all at once, alone, in sessions or with prefixes that they share, or whenever
