@@ -61,7 +61,7 @@ def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
 @pytest.mark.parametrize("policy", catalog.names("scheduling.policies"))
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        router=st.sampled_from(catalog.names("cluster.routers")))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_skipping_never_changes_anything(model, policy, serve, workload, power, seed, router):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
@@ -73,7 +73,7 @@ def test_skipping_never_changes_anything(model, policy, serve, workload, power, 
 
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle):
     scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
                 "serve": serve, "power": power, "nodes": 1}

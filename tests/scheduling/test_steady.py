@@ -80,7 +80,7 @@ def history(job: Job) -> tuple[Any, ...]:
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
 @pytest.mark.parametrize("cache", [KVCache, VllmCache])
 @given(workload=workloads())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, cache, workload):
     short = long = loop()
     for short, long in islice(zip(workload.play(policy, cache), workload.play(proposing), strict=True), PAUSES):
