@@ -1,7 +1,5 @@
 """The SM clock: state that follows power, and sets the pace of kernels that arithmetic bounds."""
 
-from collections.abc import Sequence
-
 from attrs import define, evolve, field, frozen
 
 from ksim.flow.timeline import Pace, Paced
@@ -10,6 +8,8 @@ from ksim.specs.power import Clocks, Power
 #: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that
 #: clocks go by.
 HALVINGS = 10
+#: Paces at these clocks that are kept.
+MOST_RUNGS = 1 << 14
 
 
 @frozen
@@ -45,7 +45,7 @@ class Clock:
     _boost: Pace = field(init=False)
     _credit: float = field(init=False)
     _busy_until: float = field(default=0.0, init=False)
-    _ladders: dict[float, Sequence[Pace]] = field(factory=dict, init=False, repr=False)
+    _rungs: dict[tuple[float, int], Pace] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._boost, self._credit = self._at(self.clocks.boost), self.clocks.credit
@@ -78,18 +78,22 @@ class Clock:
 
     def _limited(self, timeline: Paced, high: float, limit: float) -> Pace:
         """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
-        rungs, low, top = self._ladder(high), 0, 1 << HALVINGS
+        low, top = 0, 1 << HALVINGS
         while top - low > 1:
             middle = (low + top) // 2
-            low, top = (low, middle) if self.watts(timeline, rungs[middle]) > limit else (middle, top)
-        return rungs[low]
+            hot = self.watts(timeline, self._rung(high, middle)) > limit
+            low, top = (low, middle) if hot else (middle, top)
+        return self._rung(high, low)
 
-    def _ladder(self, high: float) -> Sequence[Pace]:
-        """The paces at clocks that lie evenly between the lowest and *high*."""
-        if high not in self._ladders:
-            least, count = self.clocks.least, 1 << HALVINGS
-            self._ladders[high] = [self._at(least + (high - least) * rung / count) for rung in range(count)]
-        return self._ladders[high]
+    def _rung(self, high: float, rung: int) -> Pace:
+        """The pace at one of the clocks that lie evenly between the lowest and *high*."""
+        pace = self._rungs.get((high, rung))
+        if pace is None:
+            if len(self._rungs) >= MOST_RUNGS:  # governors may choose ever new clocks
+                self._rungs.clear()
+            least = self.clocks.least
+            pace = self._rungs[high, rung] = self._at(least + (high - least) * rung / (1 << HALVINGS))
+        return pace
 
     def _at(self, clock: float) -> Pace:
         return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), self.clocks.drawn(clock), clock)

@@ -126,3 +126,13 @@ def test_mean_power_keeps_to_the_limit_wherever_clocks_can(steps, cap):
             drawn = 100.0 * took + timeline.drawn(pace)
             assert drawn <= cap * took + min(10.0, before) + 0.01 * drawn + 1e-6
         now += took
+
+
+def test_a_clock_keeps_no_more_paces_than_so_many(monkeypatch):
+    """A governor may set ever new clocks; what it comes to is the same as for a clock that was never asked before."""
+    monkeypatch.setattr("ksim.cost.clock.MOST_RUNGS", 16)
+    asked, hot = clock(credit=0.0), step(0.01, 2000.0)
+    for megahertz in range(1500, 1530):
+        setting = Setting(clock=1e6 * megahertz)
+        assert asked.pace(hot, 0.0, setting) == clock(credit=0.0).pace(hot, 0.0, setting)
+        assert len(asked._rungs) <= 16
