@@ -27,8 +27,8 @@ class Recorder:
     _landed: list[tuple[float, float]] = field(factory=list)
     _paces: list[Pace] = field(factory=list)
 
-    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, waiting: int,
-               running: int, blocks: int, pace: Pace) -> None:
+    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, pace: Pace,
+               waiting: int, running: int, blocks: int) -> None:
         """Note a step that is on its way."""
         self._batches.append(batch)
         self._launched.append((scheduled, prepared, start, end, waiting, running, blocks))

@@ -1,16 +1,37 @@
-"""Schedules that are known before they are made, since they are just like the latest."""
+"""Schedules that are known before their time: just like the latest, or the same whoever comes until then."""
 
-from attrs import frozen
+from attrs import define, field
 
 from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.queue import ArrivalQueue
 from ksim.scheduling.scheduler import Scheduler
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Encore:
-    """What `scheduler` will decide as long as its batch only goes on decoding."""
+    """What `scheduler` will decide as long as its batch only goes on decoding, and whether a newcomer changes it."""
 
     scheduler: Scheduler
+    _timeless: bool = field(init=False)
+    _in_line: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits, counsel = self.scheduler.limits, self.scheduler.counsel
+        self._timeless = not counsel.proposes
+        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not counsel.demands
+                         and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
+                         and limits.pipeline_parallel_size == 1)
+
+    def unmoved(self, newcomers: bool) -> bool:
+        """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
+        *newcomers*: they queue behind more jobs than it can admit."""
+        if not newcomers:
+            return self._timeless
+        if not self._in_line:
+            return False
+        scheduler = self.scheduler
+        room = min(scheduler.limits.active - len(scheduler.running), scheduler.limits.max_num_batched_tokens)
+        return len(scheduler.waiting) > room
 
     def turns(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
