@@ -245,7 +245,7 @@ class Skipping(Engine):
     def _date(self, turns: Sequence[Undated]) -> Process:
         """Find out when *turns* were, and write down what they did."""
         env, works, recorder = self.env, self._clockwork, self._recorder
-        loads = iter(self.timers[0].loads([turn.batch for turn in turns if turn.batch]))
+        loads = iter(recorder.foresee([turn.batch for turn in turns if turn.batch], sum(turn.lands for turn in turns)))
         dates = [(works.now, self._send(turn.batch, next(loads), turn.touched) if turn.batch else None,
                   works.finish() if turn.lands else None) for turn in turns]
         if env.news < dates[-1][0]:
