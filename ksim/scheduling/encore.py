@@ -3,8 +3,12 @@
 from attrs import define, field
 
 from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.job import Job
 from ksim.scheduling.queue import ArrivalQueue
 from ksim.scheduling.scheduler import Scheduler
+
+#: Where fewer jobs wait, it is not long until a newcomer matters.
+QUEUE = 8
 
 
 @define(eq=False)
@@ -24,14 +28,34 @@ class Encore:
 
     def unmoved(self, newcomers: bool) -> bool:
         """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
-        *newcomers*: they queue behind more jobs than it can admit."""
+        *newcomers*."""
         if not newcomers:
             return self._timeless
-        if not self._in_line:
-            return False
-        scheduler = self.scheduler
-        room = min(scheduler.limits.active - len(scheduler.running), scheduler.limits.max_num_batched_tokens)
-        return len(scheduler.waiting) > room
+        return self._in_line and len(self.scheduler.waiting) >= QUEUE and self._closed()
+
+    def _closed(self) -> bool:
+        """Whether the next schedule has neither room nor tokens for one more than wait already.
+
+        Who runs or waits may get more than what is counted here, or be refused, which ends admission too.
+        """
+        scheduler, steady, waiting = self.scheduler, self.scheduler.steady, self.scheduler.waiting
+        limits, running = scheduler.limits, scheduler.running
+        tokens = limits.max_num_batched_tokens - steady.decoding(scheduler.steps + 1)
+        if len(waiting) > min(limits.active - len(running), tokens):
+            return True
+        for job in running[steady.length:]:
+            if not job.due:
+                tokens -= min(job.backlog, limits.max_model_len - 1 - job.computed)
+        for job in waiting:
+            if tokens <= 0:
+                return True
+            if not job.due:
+                tokens -= job.known if self._finds_nothing(job) else 1
+        return tokens <= 0
+
+    def _finds_nothing(self, job: Job) -> bool:
+        """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
+        return not job.preemptions and self.scheduler.cache.quiet(job.holding)
 
     def turns(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
