@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf, nan, nextafter
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.flow.batch import Batch, Contexts
@@ -31,7 +31,7 @@ FURTHEST = 512
 Sent = tuple[float, float, float, float, Pace]
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Undated:
     """A turn of which is known what it does, but not yet when: who comes and goes, and the batch that it sends, if any.
 
