@@ -7,8 +7,9 @@ along the keys as there are SMs to hold them).  The formulas run on arrays and o
 """
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from attrs import define
@@ -42,13 +43,17 @@ class Arrays:
 
     @staticmethod
     def look_up(table: Array, row: Any, column: Any) -> Any:
-        return table[row.astype(np.intp), column.astype(np.intp)]
+        return table[np.asarray(row, np.intp), np.asarray(column, np.intp)]
 
 
 class Floats:
     """The same on floats: a serving simulation prices one new batch a step, where arrays cost ten times as much."""
 
     ceil, floor, log2, minimum, maximum = math.ceil, math.floor, math.log2, min, max
+    #: How `stage` writes down what it need not call.
+    inline: ClassVar[Mapping[str, str]] = {
+        "minimum": "{1} if {1} < {0} else {0}", "maximum": "{1} if {1} > {0} else {0}", "where": "{1} if {0} else {2}",
+        "look_up": "{0}.item(int({1}), int({2}))", "&": "{0} and {1}"}
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:

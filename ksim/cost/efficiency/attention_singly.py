@@ -1,7 +1,8 @@
 """Attention of batches to come: all that no batch changes is worked out once for a layer and a GPU."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,15 @@ from attrs import define
 from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import COUNTS, Attention, AttentionLayer
-from ksim.cost.efficiency.attention import FEATURES, Pieces, Time, cut, features, timed
+from ksim.cost.efficiency.attention import FEATURES, cut, features, timed
 from ksim.cost.efficiency.attention_grids import Arrays, Counts, Floats, Heads
 from ksim.cost.efficiency.attention_rates import Constants, Rates
-from ksim.cost.efficiency.families import attentions
+from ksim.cost.efficiency.bounds import Between
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.pricing import faded, places_of
 from ksim.cost.efficiency.profile import Efficiency
 from ksim.cost.efficiency.singly import Judge, judge
+from ksim.cost.efficiency.staging import stage
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Singly", "heads_of"]
@@ -28,11 +30,39 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
                     math.inf, 0.0)
 
 
+#: Bounds of how many sequences there are of a kind, and of what is counted of them: none, some, or either (None).
+NUMBERS: Mapping[bool | None, Between] = {False: (0.0, 0.0), True: (1.0, 2.0**53), None: (0.0, 2.0**53)}
+#: Whether a batch has decodes, and whether it has chunks.
+_Kinds = tuple[bool | None, bool | None]
+
+
+class _Staged(dict[_Kinds, Callable[..., tuple[Any, Any, tuple[Any, ...]]]]):
+    """Physics made straight for each kind of batch once one comes: from `COUNTS` to seconds, whether what is computed
+    binds them, and those of `FEATURES` that are *needed*, and 0 for others."""
+
+    def __init__(self, heads: Heads, rates: Rates, needed: Sequence[int], m: Any) -> None:
+        self.heads, self.rates, self.needed, self.m = heads, rates, frozenset(needed), m
+
+    def __missing__(self, kinds: _Kinds) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:
+        decodes, chunks = (NUMBERS[kind] for kind in kinds)
+        bounds = {name: chunks if name.startswith("chunk") else decodes for name in COUNTS}
+        self[kinds] = stage(self._physics, bounds, self.m)
+        return self[kinds]
+
+    def _physics(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+        several = Counts(*counts)
+        time = timed(cut(several, self.heads, m), several, self.rates, m)
+        found = features(several, self.heads, time, m)
+        binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
+        return time.seconds, binds, tuple(each if place in self.needed else 0.0 for place, each in enumerate(found))
+
+
 @define(eq=False)
 class _Fitted:
-    """An efficiency that looks at features alone: the rates of its constants, and who judges a row of features."""
+    """An efficiency that looks at features alone: its physics for floats and for arrays, and who judges features."""
 
-    rates: Rates
+    floats: _Staged
+    arrays: _Staged
     efficiency: Efficiency
     places: NDArray[np.intp]
     place: NDArray[np.intp]
@@ -43,15 +73,23 @@ class _Fitted:
         places, place = places_of(efficiency.inputs, FEATURES), places_of(efficiency.place, FEATURES)
         if places is None or place is None:
             return None
-        return cls(Rates.of(Constants(**efficiency.constants), heads, Floats), efficiency, places, place,
-                   judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
+        rates, needed = Rates.of(Constants(**efficiency.constants), heads, Floats), [*places.tolist(), *place.tolist()]
+        return cls(_Staged(heads, rates, needed, Floats), _Staged(heads, rates, needed, Arrays), efficiency, places,
+                   place, judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
+
+    def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
+        """Of many kernels: seconds, whether what they compute binds them, and their features."""
+        seconds, computes, found = self.arrays[_kind(counts[0]), _kind(counts[3])](*counts)
+        table = np.empty((len(seconds), len(FEATURES)))
+        for column, feature in zip(table.T, found, strict=True):
+            column[:] = feature
+        return seconds * np.exp(self.efficiency.model(table[:, self.places])), computes, table
 
 
 @define(eq=False)
 class Singly:
     """What a profile says of a layer's kernels: what `estimates` does, but for their intervals."""
 
-    heads: Heads
     own: _Fitted
     further: float
     other: _Fitted | None
@@ -63,44 +101,34 @@ class Singly:
         fitted, fallback = _Fitted.of(own, heads), _Fitted.of(other, heads) if other is not None else None
         if fitted is None or (other is not None and fallback is None):
             return None
-        return cls(heads, fitted, further, fallback)
+        return cls(fitted, further, fallback)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
         """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
         was measured."""
-        several = Counts(*counts)
-        launches = cut(several, self.heads, Floats)
-        time = timed(launches, several, self.own.rates, Floats)
-        beyond, told = self.own.judge(features(several, self.heads, time, Floats))
-        seconds = time.seconds * math.exp(told)
+        own, other, kinds = self.own, self.other, (counts[0] > 0, counts[3] > 0)
+        seconds, computes, found = own.floats[kinds](*counts)
+        beyond, told = own.judge(found)
+        seconds *= exp(told)
         beyond += self.further
-        if beyond and self.other is not None:
-            there = timed(launches, several, self.other.rates, Floats)
-            told = self.other.judge(features(several, self.heads, there, Floats))[1]
-            seconds = faded(seconds, there.seconds * math.exp(told), beyond, math)
-        return seconds, computes(time), beyond == 0
+        if beyond and other is not None:
+            there, _, found = other.floats[kinds](*counts)
+            seconds = faded(seconds, there * exp(other.judge(found)[1]), beyond, math)
+        return seconds, computes, beyond == 0
 
     def columns(self, kernel: Attention) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """The same of many kernels that are one, whose counts are columns."""
-        shapes = attentions(kernel)
-        counts = Counts(*(shapes[name] for name in COUNTS))
-        launches = cut(counts, self.heads, Arrays)
-        time, table, seconds = self._of_all(self.own, launches, counts)
+        counts = [np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS]
+        seconds, computes, table = self.own.columns(counts)
         beyond = self.own.efficiency.region.beyond(table[:, self.own.place]) + self.further
         outside = beyond > 0
         if outside.any() and self.other is not None:
-            there = self._of_all(self.other, launches, counts)[-1]
+            there = self.other.columns(counts)[0]
             seconds[outside] = faded(seconds[outside], there[outside], beyond[outside], np)
-        return seconds, np.broadcast_to(computes(time), seconds.shape), ~outside
-
-    def _of_all(self, fitted: _Fitted, launches: Sequence[Pieces], counts: Counts) -> tuple[Time, Array, Array]:
-        time = timed(launches, counts, fitted.rates, Arrays)
-        table = np.empty((np.size(time.seconds), len(FEATURES)))
-        for column, found in zip(table.T, features(counts, self.heads, time, Arrays), strict=True):
-            column[:] = found
-        return time, table, time.seconds * np.exp(fitted.efficiency.model(table[:, fitted.places]))
+        return seconds, np.broadcast_to(computes, seconds.shape), ~outside
 
 
-def computes(time: Time) -> Any:
-    """Whether what kernels compute binds them, and neither memory nor their launch."""
-    return (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
+def _kind(sequences: Array) -> bool | None:
+    """Whether batches with so many sequences of a kind have any; None where only some have."""
+    some = sequences > 0
+    return True if some.all() else None if some.any() else False
