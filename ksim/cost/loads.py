@@ -34,13 +34,13 @@ class Loads:
         joules, clocked, core = known.joules, known.clocked, known.core_joules
         busy, watched = known.busy_joules, known.clocked_joules
         for each in ready:
-            count, asked = each.repeat, each.asked(batch)
-            seconds += count * asked[0]
-            joules += count * asked[1]
-            clocked += count * asked[2]
-            core += count * asked[3]
-            busy += count * asked[4]
-            watched += count * asked[5]
+            count, (own, spent, slower, of_core, of_busy, of_slower) = each.repeat, each.asked(batch)
+            seconds += count * own
+            joules += count * spent
+            clocked += count * slower
+            core += count * of_core
+            busy += count * of_busy
+            watched += count * of_slower
         return Load(seconds, joules, clocked, core, busy, watched, known.launch_seconds)
 
     def loads(self, plan: Plan, batches: Sequence[Batch]) -> list[Load] | None:

@@ -1,24 +1,24 @@
 """Attention of batches to come: all that no batch changes is worked out once for a layer and a GPU."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import exp
 from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.kernels.attention import COUNTS, Attention, AttentionLayer
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.counted import Counted, kinds_of
 from ksim.cost.efficiency.attention import FEATURES, cut, features, timed
-from ksim.cost.efficiency.attention_grids import Arrays, Counts, Floats, Heads
+from ksim.cost.efficiency.attention_grids import Counts, Heads
 from ksim.cost.efficiency.attention_rates import Constants, Rates
-from ksim.cost.efficiency.bounds import Between
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.pricing import faded, places_of
 from ksim.cost.efficiency.profile import Efficiency
 from ksim.cost.efficiency.singly import Judge, judge
-from ksim.cost.efficiency.staging import stage
+from ksim.foundation.arithmetic import Arrays, Floats
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Singly", "heads_of"]
@@ -30,26 +30,16 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
                     math.inf, 0.0)
 
 
-#: Bounds of how many sequences there are of a kind, and of what is counted of them: none, some, or either (None).
-NUMBERS: Mapping[bool | None, Between] = {False: (0.0, 0.0), True: (1.0, 2.0**53), None: (0.0, 2.0**53)}
-#: Whether a batch has decodes, and whether it has chunks.
-_Kinds = tuple[bool | None, bool | None]
+@frozen(eq=False)
+class _Physics:
+    """From `COUNTS` to seconds, whether what is computed binds them, and those of `FEATURES` that are *needed*, with 0
+    for others."""
 
+    heads: Heads
+    rates: Rates
+    needed: frozenset[int]
 
-class _Staged(dict[_Kinds, Callable[..., tuple[Any, Any, tuple[Any, ...]]]]):
-    """Physics made straight for each kind of batch once one comes: from `COUNTS` to seconds, whether what is computed
-    binds them, and those of `FEATURES` that are *needed*, and 0 for others."""
-
-    def __init__(self, heads: Heads, rates: Rates, needed: Sequence[int], m: Any) -> None:
-        self.heads, self.rates, self.needed, self.m = heads, rates, frozenset(needed), m
-
-    def __missing__(self, kinds: _Kinds) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:
-        decodes, chunks = (NUMBERS[kind] for kind in kinds)
-        bounds = {name: chunks if name.startswith("chunk") else decodes for name in COUNTS}
-        self[kinds] = stage(self._physics, bounds, self.m)
-        return self[kinds]
-
-    def _physics(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
         several = Counts(*counts)
         time = timed(cut(several, self.heads, m), several, self.rates, m)
         found = features(several, self.heads, time, m)
@@ -61,8 +51,8 @@ class _Staged(dict[_Kinds, Callable[..., tuple[Any, Any, tuple[Any, ...]]]]):
 class _Fitted:
     """An efficiency that looks at features alone: its physics for floats and for arrays, and who judges features."""
 
-    floats: _Staged
-    arrays: _Staged
+    floats: Counted
+    arrays: Counted
     efficiency: Efficiency
     places: NDArray[np.intp]
     place: NDArray[np.intp]
@@ -73,13 +63,14 @@ class _Fitted:
         places, place = places_of(efficiency.inputs, FEATURES), places_of(efficiency.place, FEATURES)
         if places is None or place is None:
             return None
-        rates, needed = Rates.of(Constants(**efficiency.constants), heads, Floats), [*places.tolist(), *place.tolist()]
-        return cls(_Staged(heads, rates, needed, Floats), _Staged(heads, rates, needed, Arrays), efficiency, places,
-                   place, judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
+        physics = _Physics(heads, Rates.of(Constants(**efficiency.constants), heads, Floats),
+                           frozenset((*places.tolist(), *place.tolist())))
+        return cls(Counted(physics, Floats), Counted(physics, Arrays), efficiency, places, place,
+                   judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
         """Of many kernels: seconds, whether what they compute binds them, and their features."""
-        seconds, computes, found = self.arrays[_kind(counts[0]), _kind(counts[3])](*counts)
+        seconds, computes, found = self.arrays[kinds_of(counts)](*counts)
         table = np.empty((len(seconds), len(FEATURES)))
         for column, feature in zip(table.T, found, strict=True):
             column[:] = feature
@@ -116,19 +107,12 @@ class Singly:
             seconds = faded(seconds, there * exp(other.judge(found)[1]), beyond, math)
         return seconds, computes, beyond == 0
 
-    def columns(self, kernel: Attention) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same of many kernels that are one, whose counts are columns."""
-        counts = [np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS]
+    def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The same of many kernels, whose counts are columns."""
         seconds, computes, table = self.own.columns(counts)
         beyond = self.own.efficiency.region.beyond(table[:, self.own.place]) + self.further
         outside = beyond > 0
-        if outside.any() and self.other is not None:
+        if self.other is not None and outside.any():
             there = self.other.columns(counts)[0]
             seconds[outside] = faded(seconds[outside], there[outside], beyond[outside], np)
-        return seconds, np.broadcast_to(computes, seconds.shape), ~outside
-
-
-def _kind(sequences: Array) -> bool | None:
-    """Whether batches with so many sequences of a kind have any; None where only some have."""
-    some = sequences > 0
-    return True if some.all() else None if some.any() else False
+        return seconds, computes, ~outside

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from ksim.cost.efficiency.bounds import Between, decided, reach
+from ksim.foundation.bounds import Between, decided, reach
 
 __all__ = ["stage"]
 

@@ -4,18 +4,11 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.cost.efficiency.attention import cut, features, timed
-from ksim.cost.efficiency.attention_grids import Arrays, Counts, Floats
-from ksim.cost.efficiency.attention_rates import CONSTANTS, Rates
-from ksim.cost.efficiency.attention_singly import NUMBERS, heads_of
-from ksim.cost.efficiency.staging import stage
-from ksim.flow.batch import Batch
-from ksim.foundation.units import DType
-from ksim.studies.lookup import gpu_of
+from ksim.foundation.arithmetic import Arrays, Floats
+from ksim.foundation.staging import stage
 
 SOME = (1.0, 100.0)
 TABLE = np.array([[3.0, 2.0]])
@@ -59,12 +52,12 @@ def test_a_number_without_room_between_its_bounds_is_not_looked_at():
     assert staged(None, 2) == 6
 
 
-def symbolic(depth):
-    """Formulas of three symbols, as nested tuples."""
-    leaves = st.sampled_from(["x", "y", "z", 0, 1, 2.5, -1.0, 128])
-    two = st.sampled_from(["+", "-", "*", "/", "minimum", "maximum", "where <", "where <=", "where ==", "where &"])
-    return st.recursive(leaves, lambda each: st.one_of(
-        st.tuples(two, each, each), st.tuples(st.sampled_from(["ceil", "floor", "log2", "**"]), each)), max_leaves=depth)
+#: Formulas of three symbols, as nested tuples.
+leaves = st.sampled_from(["x", "y", "z", 0, 1, 2.5, -1.0, 128])
+of_one = st.sampled_from(["ceil", "floor", "log2", "**"])
+of_two = st.sampled_from(["+", "-", "*", "/", "minimum", "maximum", "where <", "where <=", "where ==", "where &"])
+formulas = st.recursive(
+    leaves, lambda each: st.one_of(st.tuples(of_two, each, each), st.tuples(of_one, each)), max_leaves=12)
 
 
 def worked_out(tree, m, known):
@@ -85,7 +78,7 @@ def worked_out(tree, m, known):
 numbers = st.one_of(st.integers(0, 40), st.floats(0.125, 40.0))
 
 
-@given(tree=symbolic(12), several=st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4))
+@given(tree=formulas, several=st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4))
 def test_any_formula_is_what_it_was(tree, several):
     columns = np.array(several, dtype=np.float64).T
     bounds = {name: (min(column), max(column)) for name, column in zip("xyz", columns.tolist(), strict=True)}
@@ -98,50 +91,3 @@ def test_any_formula_is_what_it_was(tree, several):
     for row in several:
         assert staged(*row) == formula(Floats, *row)
     assert np.all(of_arrays(*columns) == formula(Arrays, *columns))
-
-
-batches = st.builds(
-    lambda contexts, times, chunks: Batch.of(*[(1, context) for context in contexts] * times, *chunks),
-    st.lists(st.integers(0, 60_000), max_size=12), st.sampled_from([1, 2, 30]),
-    st.lists(st.tuples(st.integers(2, 4000), st.integers(0, 60_000)), max_size=3))
-layers = st.builds(AttentionLayer, st.sampled_from([8, 32, 40]), st.sampled_from([1, 4, 8]),
-                   st.sampled_from([64, 128, 256]), st.sampled_from([0, 128, 4096]),
-                   st.sampled_from([DType.BF16, DType.FP8]))
-gpus = st.sampled_from(["h200", "a100-80g", "l40s", "b200", "b300"])
-
-
-def physics(layer, gpu):
-    heads = heads_of(layer, gpu_of(gpu))
-    rates = Rates.of(CONSTANTS, heads, Floats)
-
-    def formula(m, *counts):
-        several = Counts(*counts)
-        time = timed(cut(several, heads, m), several, rates, m)
-        return time.seconds, time.compute > time.memory, *features(several, heads, time, m)
-
-    return formula
-
-
-def staged_for(formula, decodes, chunks, m):
-    return stage(formula, {name: NUMBERS[chunks if name.startswith("chunk") else decodes] for name in COUNTS}, m)
-
-
-@given(layer=layers, gpu=gpus, batch=batches)
-@settings(deadline=None)
-def test_attention_of_a_batch_is_what_it_was(layer, gpu, batch):
-    assume(batch.sequences)
-    formula, counts = physics(layer, gpu), layer.counts(batch)
-    expected = formula(Floats, *counts)
-    assert staged_for(formula, counts[0] > 0, counts[3] > 0, Floats)(*counts) == expected
-    assert staged_for(formula, None, None, Floats)(*counts) == expected
-
-
-@given(layer=layers, gpu=gpus, several=st.lists(batches.filter(lambda batch: batch.sequences), min_size=1, max_size=5))
-@settings(deadline=None)
-def test_attention_of_many_batches_is_what_it_was(layer, gpu, several):
-    columns = np.array([layer.counts(batch) for batch in several], dtype=np.float64).T
-    formula = physics(layer, gpu)
-    kinds = [all(some) or (None if any(some) else False) for some in (columns[0] > 0, columns[3] > 0)]
-    found, expected = staged_for(formula, *kinds, Arrays)(*columns), formula(Arrays, *columns)
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(np.broadcast_to(one, len(several)), np.broadcast_to(other, len(several)), equal_nan=True)
