@@ -17,7 +17,7 @@ from ksim.cost.efficiency.attention_rates import Constants, Rates
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.pricing import faded, places_of
 from ksim.cost.efficiency.profile import Efficiency
-from ksim.cost.efficiency.singly import Judge, judge
+from ksim.cost.efficiency.singly import Judge, Teller, judge, teller
 from ksim.foundation.arithmetic import Arrays, Floats
 from ksim.specs.hardware import Gpu
 
@@ -49,24 +49,22 @@ class _Physics:
 
 @define(eq=False)
 class _Fitted:
-    """An efficiency that looks at features alone: its physics for floats and for arrays, and who judges features."""
+    """An efficiency whose model looks at features alone, in `places`, and its physics for floats and for arrays."""
 
-    floats: Counted
-    arrays: Counted
     efficiency: Efficiency
     places: NDArray[np.intp]
-    place: NDArray[np.intp]
-    judge: Judge
+    floats: Counted
+    arrays: Counted
 
     @classmethod
-    def of(cls, efficiency: Efficiency, heads: Heads) -> "_Fitted | None":
-        places, place = places_of(efficiency.inputs, FEATURES), places_of(efficiency.place, FEATURES)
-        if places is None or place is None:
+    def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
+        """With *further* features that are asked for; None where the model looks at more."""
+        places = places_of(efficiency.inputs, FEATURES)
+        if places is None:
             return None
-        physics = _Physics(heads, Rates.of(Constants(**efficiency.constants), heads, Floats),
-                           frozenset((*places.tolist(), *place.tolist())))
-        return cls(Counted(physics, Floats), Counted(physics, Arrays), efficiency, places, place,
-                   judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
+        rates = Rates.of(Constants(**efficiency.constants), heads, Floats)
+        physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
+        return cls(efficiency, places, Counted(physics, Floats), Counted(physics, Arrays))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
         """Of many kernels: seconds, whether what they compute binds them, and their features."""
@@ -82,35 +80,42 @@ class Singly:
     """What a profile says of a layer's kernels: what `estimates` does, but for their intervals."""
 
     own: _Fitted
+    place: NDArray[np.intp]
+    judge: Judge
     further: float
     other: _Fitted | None
+    tell: Teller | None
 
     @classmethod
     def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "Singly | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
-        models look at more than features."""
-        fitted, fallback = _Fitted.of(own, heads), _Fitted.of(other, heads) if other is not None else None
-        if fitted is None or (other is not None and fallback is None):
+        models, or the first one's region, look at more than features."""
+        place = places_of(own.place, FEATURES)
+        fitted = _Fitted.of(own, heads, place.tolist()) if place is not None else None
+        fallback = _Fitted.of(other, heads) if other is not None else None
+        if place is None or fitted is None or (other is not None and fallback is None):
             return None
-        return cls(fitted, further, fallback)
+        judged = judge(own.model, fitted.places.tolist(), own.region, place.tolist(), len(FEATURES))
+        tell = teller(fallback.efficiency.model, fallback.places.tolist(), len(FEATURES)) if fallback else None
+        return cls(fitted, place, judged, further, fallback, tell)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
         """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
         was measured."""
-        own, other, kinds = self.own, self.other, (counts[0] > 0, counts[3] > 0)
-        seconds, computes, found = own.floats[kinds](*counts)
-        beyond, told = own.judge(found)
+        kinds = counts[0] > 0, counts[3] > 0
+        seconds, computes, found = self.own.floats[kinds](*counts)
+        beyond, told = self.judge(found)
         seconds *= exp(told)
         beyond += self.further
-        if beyond and other is not None:
-            there, _, found = other.floats[kinds](*counts)
-            seconds = faded(seconds, there * exp(other.judge(found)[1]), beyond, math)
+        if beyond and self.other and self.tell:
+            there, _, found = self.other.floats[kinds](*counts)
+            seconds = faded(seconds, there * exp(self.tell(found)), beyond, math)
         return seconds, computes, beyond == 0
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """The same of many kernels, whose counts are columns."""
         seconds, computes, table = self.own.columns(counts)
-        beyond = self.own.efficiency.region.beyond(table[:, self.own.place]) + self.further
+        beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
         outside = beyond > 0
         if self.other is not None and outside.any():
             there = self.other.columns(counts)[0]

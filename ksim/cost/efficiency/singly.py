@@ -10,12 +10,14 @@ from ksim.cost.efficiency.models import Constant, Interpolation, Mean, Model, Ne
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.region import BORDER, Region
 
-__all__ = ["Judge", "judge"]
+__all__ = ["Judge", "Teller", "judge", "teller"]
 
 #: From a row of all features, and 1 at its end, to what a model makes of those that it looks at.
 Single = Callable[[Array], float]
 #: From all features to how far outside a region they are, as `Region.beyond` says, and to what a model makes of them.
 Judge = Callable[[Sequence[float]], tuple[float, float]]
+#: From all features to what a model makes of them.
+Teller = Callable[[Sequence[float]], float]
 
 
 def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int], features: int) -> Judge:
@@ -31,6 +33,20 @@ def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int
         return _outside(sides.dot(row, out)), singly(row)
 
     return judged
+
+
+def teller(model: Model, seen: Sequence[int], features: int) -> Teller:
+    """Of *model*, which looks at those *seen* of so many features."""
+    if isinstance(model, Constant):
+        value = float(model.value)
+        return lambda values: value
+    singly, row = _singly(model, seen), np.ones(features + 1)
+
+    def told(values: Sequence[float]) -> float:
+        row[:-1] = values
+        return singly(row)
+
+    return told
 
 
 def _outside(sides: Array) -> float:
