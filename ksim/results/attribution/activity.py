@@ -50,31 +50,32 @@ class Activity:
         return np.where(busy > 0, np.minimum(self._steps.launch_waits, lengths), lengths)
 
     @cached_property
-    def seconds(self) -> Floats:
-        """The rest by `Shares.parts`: (steps, parts)."""
+    def _stretched(self) -> Floats:
+        """How many times as long the rest takes as the kernels of each step."""
         working = self.ends - self.begins - self.launches
-        return self.shares.seconds * shares(working, self.shares.seconds.sum(axis=1))[:, None]
+        return shares(working, self.shares.seconds.sum(axis=1))
+
+    def seconds(self, steps: Ints) -> Floats:
+        """The rest of some *steps* by `Shares.parts`: (steps, parts)."""
+        return self.shares.seconds[steps] * self._stretched[steps][:, None]
 
     def prompts(self, steps: Ints) -> Floats:
-        """What the chunks of some *steps* have of that: (steps, parts)."""
-        return self.seconds[steps] * self.shares.prompts(steps)
+        """What their chunks have of that: (steps, parts)."""
+        return self.seconds(steps) * self.shares.prompts(steps)
 
-    def _of_steps(self, rows: slice) -> Floats:
-        """How long an engine does what in each of its steps, the host's time before it included: (activities, steps).
-
-        Few steps have chunks.
-        """
+    def _into(self, found: Floats, rows: slice) -> None:
+        """Write down how long an engine does what in each of its steps, the host's time before it included: (activities,
+        steps).  Few steps have chunks."""
         ahead, begins = self._steps.ahead[rows], self.begins[rows]
         scheduled = np.clip(self._steps.scheduled[rows], ahead, begins)
-        chunked = np.flatnonzero(self._steps.prefills[rows])
-        prompts, decodes = self.prompts(rows.start + chunked), self.seconds[rows].copy()
-        decodes[chunked] -= prompts
-        found = np.zeros((DECODES + len(self.shares.families), len(begins)))
         found[UPDATE], found[SCHEDULE], found[LAUNCH] = scheduled - ahead, begins - scheduled, self.launches[rows]
+        chunked = np.flatnonzero(self._steps.prefills[rows])
+        prompts = self.prompts(rows.start + chunked)
         found[PROMPTS, chunked] = prompts.sum(axis=1)
-        for family, column in zip(self.shares.family.tolist(), decodes.T, strict=True):
-            found[DECODES + family] += column
-        return found
+        for part, family in enumerate(self.shares.family.tolist()):
+            decodes = self.shares.seconds[rows, part] * self._stretched[rows]
+            decodes[chunked] -= prompts[:, part]
+            found[DECODES + family] += decodes
 
     @cached_property
     def _curves(self) -> list["_Curve"]:
@@ -82,11 +83,10 @@ class Activity:
         return [self._curve(self._steps.rows(place)) for place in range(len(self.history.engines))]
 
     def _curve(self, rows: slice) -> "_Curve":
-        amounts = self._of_steps(rows)
-        knots = np.stack([self._steps.ahead[rows] + amounts[UPDATE], self.begins[rows], self.ends[rows]], axis=1)
-        added = np.zeros((len(amounts), 1 + len(knots)))
-        np.cumsum(amounts, axis=1, out=added[:, 1:])
-        return _Curve(np.append(0.0, knots.ravel()), added)
+        added = np.zeros((DECODES + len(self.shares.families), 1 + rows.stop - rows.start))
+        self._into(added[:, 1:], rows)
+        knots = np.stack([self._steps.ahead[rows] + added[UPDATE, 1:], self.begins[rows], self.ends[rows]], axis=1)
+        return _Curve(np.append(0.0, knots.ravel()), np.cumsum(added, axis=1, out=added))
 
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
