@@ -77,14 +77,14 @@ class LaneColumns:
         pieces = [np.tile(np.arange(len(stretch.lanes)), len(stretch)) for stretch in self.stretches]
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
-    def fills(self) -> tuple[Ints, Ints, Spans]:
-        """All fills: which lane each is of, how often it runs there, and the spans."""
+    def fills(self) -> tuple[Ints, Ints, list[Spans]]:
+        """All fills: which lane each is of, how often it runs there, and the spans, in pieces."""
         pieces = [(self._rows(place, stage)[filled.rows], np.full(len(filled), filled.repeat), Spans.filled(filled))
                   for place, stretch in enumerate(self.stretches) for stage, lanes in enumerate(stretch.lanes)
                   for filled in lanes.filled]
         rows, repeats = (np.concatenate([np.zeros(0, np.int64), *(piece[column] for piece in pieces)])
                          for column in range(2))
-        return rows, repeats, Spans.joined([spans for _, _, spans in pieces])
+        return rows, repeats, [spans for _, _, spans in pieces]
 
     def _rows(self, place: int, stage: int) -> Ints:
         """The lanes of one stage of the stretch at *place*."""

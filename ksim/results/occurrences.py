@@ -37,10 +37,10 @@ class Occurrences:
         places, spans, repeats = _laps(examples)
         fill_lanes, fill_repeats, fills = lanes.fills()
         return cls(
-            Spans.joined([Spans.of(spans), fills]),
+            Spans.joined([Spans.of(spans), *fills]),
             np.concatenate([repeats, fill_repeats]),
             np.concatenate([places, fill_lanes]),
-            np.arange(len(spans) + len(fills)) < len(spans),
+            np.arange(len(spans) + len(fill_lanes)) < len(spans),
             shape_of,
             lanes,
         )
@@ -126,9 +126,10 @@ class Occurrences:
 
 def _shapes(laps: Sequence[tuple[Lap, ...]]) -> tuple[Ints, list[tuple[Lap, ...]]]:
     """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
-    numbers, distinct = codes(map(id, laps))
-    by_id = dict(zip(map(id, laps), laps, strict=True))
-    return numbers, [by_id[key] for key in distinct]
+    ids = np.fromiter(map(id, laps), np.int64, len(laps))
+    _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # that of their appearance
+    return np.argsort(order)[numbers], [laps[row] for row in first[order].tolist()]
 
 
 def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
