@@ -64,8 +64,8 @@ class Activity:
         return self.seconds(steps) * self.shares.prompts(steps)
 
     def _into(self, found: Floats, rows: slice) -> None:
-        """Write down how long an engine does what in each of its steps, the host's time before it included: (activities,
-        steps).  Few steps have chunks."""
+        """Write down how long an engine does what in each of its steps, the host's time before it included:
+        (activities, steps).  Few steps have chunks."""
         ahead, begins = self._steps.ahead[rows], self.begins[rows]
         scheduled = np.clip(self._steps.scheduled[rows], ahead, begins)
         found[UPDATE], found[SCHEDULE], found[LAUNCH] = scheduled - ahead, begins - scheduled, self.launches[rows]
