@@ -72,6 +72,11 @@ class Spans:
         table = np.fromiter(numbers, np.float64, len(spans) * len(NUMBERS)).reshape(-1, len(NUMBERS)).T.copy()
         return cls([Kind(*key) for key in known], kind, [str(span.shape) for span in spans], *table)
 
+    def taken(self, rows: Ints) -> "Spans":
+        """Those at *rows*, as often as they are there."""
+        columns = (getattr(self, name)[rows] for name in NUMBERS)
+        return Spans(self.kinds, self.kind[rows], [self.shapes[row] for row in rows.tolist()], *columns)
+
     @classmethod
     def filled(cls, fills: Filled) -> "Spans":
         """Those of *fills*."""

@@ -37,7 +37,7 @@ class Occurrences:
         places, spans, repeats = _laps(examples)
         fill_lanes, fill_repeats, fills = lanes.fills()
         return cls(
-            Spans.joined([Spans.of(spans), *fills]),
+            Spans.joined([_spans(spans), *fills]),
             np.concatenate([repeats, fill_repeats]),
             np.concatenate([places, fill_lanes]),
             np.arange(len(spans) + len(fill_lanes)) < len(spans),
@@ -139,6 +139,13 @@ def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
         for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if not isinstance(span, int)
     ]
     return _integers(row[0] for row in found), [row[1] for row in found], _integers(row[2] for row in found)
+
+
+def _spans(spans: list[Span]) -> Spans:
+    """Those of *spans* as columns; many are the same ones."""
+    numbers, ids = codes(map(id, spans))
+    by_id = dict(zip(map(id, spans), spans, strict=True))
+    return Spans.of([by_id[key] for key in ids]).taken(numbers)
 
 
 def _integers(values: Any) -> Ints:
