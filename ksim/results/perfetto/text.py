@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow._compute import CastOptions, JoinOptions, TakeOptions, call_function
+from pyarrow import compute
 
 from ksim.results import arrow
 from ksim.results.arrays import Floats, Ints
@@ -13,14 +13,11 @@ from ksim.results.arrays import Floats, Ints
 Column = list[pa.Array]
 
 _DIGITS = arrow.texts(f".{number:03}" for number in range(1000))
-# Functions are called by their names: to load `pyarrow.compute`, which has them all as Python's, takes longer than to
-# write thousands of lines.
-_TO_TEXT, _TAKE, _JOIN = CastOptions.safe(pa.string()), TakeOptions(), JoinOptions()
 
 
 def whole(numbers: Ints) -> Column:
     """Whole numbers."""
-    return [call_function("cast", [arrow.numbers(numbers)], _TO_TEXT)]
+    return [arrow.numbers(numbers).cast(pa.string())]
 
 
 def thousandths(numbers: Ints) -> Column:
@@ -41,7 +38,7 @@ def picked(texts: Iterable[str], numbers: Ints) -> Column:
 
 def taken(texts: pa.Array, numbers: Ints) -> pa.Array:
     """Those of *texts* at these places."""
-    return call_function("take", [texts, arrow.numbers(numbers)], _TAKE)
+    return texts.take(arrow.numbers(numbers))
 
 
 def joined(*parts: str | Column) -> Column:
@@ -50,7 +47,7 @@ def joined(*parts: str | Column) -> Column:
     # pyarrow would make scalars of the texts by itself, but load pandas first.
     constants = iter(arrow.texts([*(piece for piece in pieces if isinstance(piece, str)), ""]))
     columns = [next(constants) if isinstance(piece, str) else piece for piece in pieces]
-    return [call_function("binary_join_element_wise", [*columns, next(constants)], _JOIN)]
+    return [compute.binary_join_element_wise(*columns, next(constants))]
 
 
 def lines(*parts: str | Column) -> memoryview:
