@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,12 @@ class Arrays:
     """The operations that differ between arrays and floats."""
 
     ceil, floor, log2, minimum, maximum, where = np.ceil, np.floor, np.log2, np.minimum, np.maximum, np.where
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def constant(number: float) -> NDArray[np.float64]:
+        """What `stage` writes for a *number*: operations on it are half as long again where it is one of Python's."""
+        return np.asarray(number, dtype=np.float64)
 
     @staticmethod
     def look_up(table: NDArray[np.float64], row: Any, column: Any) -> Any:

@@ -36,7 +36,8 @@ def stage(formula: Callable[..., Any], symbols: Mapping[str, Between], m: Any) -
 
     A number must lie within its bounds; one with no room between them is taken to be that, and not looked at.  Numbers
     are of the kind that the namespace *m* is for.  It may have `inline`: how something is sooner written down than
-    called, with arguments as {0}, {1}, ...  `inspect.getsource` has the source.
+    called, with arguments as {0}, {1}, ..., and `constant`: what to write for a number.  `inspect.getsource` has the
+    source.
     """
     tape = _Tape(m)
     found = formula(tape, *(least if least == most else _Term(tape, name, "", (), (least, most))
@@ -142,7 +143,9 @@ class _Tape:
         if isinstance(argument, _Term):
             return argument.name
         if isinstance(argument, int | float):
-            return f"({argument!r})" if argument < 0 else repr(argument)
+            if not hasattr(self.m, "constant"):
+                return f"({argument!r})" if argument < 0 else repr(argument)
+            argument = self.m.constant(argument)
         name = f"known{id(argument)}"
         self.names[name] = argument
         return name
