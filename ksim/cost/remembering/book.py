@@ -50,7 +50,7 @@ class Book:
         """Add *rows*, all or none of them, in the place of what stands under their keys."""
         def written(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR REPLACE INTO prices VALUES (?, ?)", rows.items())
+            connection.executemany("INSERT OR REPLACE INTO prices (key, row) VALUES (?, ?)", rows.items())
             connection.execute("COMMIT")
 
         if rows and not self.problem:
