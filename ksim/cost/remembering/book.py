@@ -38,20 +38,28 @@ class Book:
     path: Path
     problem: str = field(default="", init=False)
     _connection: sqlite3.Connection | None = field(default=None, init=False, repr=False)
+    _empty: bool = field(default=False, init=False)
 
     def rows(self, keys: Sequence[bytes]) -> dict[bytes, object]:
         """What stands under those of *keys* that there are; it may not be what was written."""
         found: dict[bytes, object] = {}
         for first in range(0, len(keys), TOGETHER):
-            found.update(self._do(partial(_select, keys=keys[first:first + TOGETHER])) or ())
+            found.update(self._do(partial(self._select, keys=keys[first:first + TOGETHER])) or ())
         return found
+
+    def _select(self, connection: sqlite3.Connection, keys: Sequence[bytes]) -> list[tuple[bytes, object]]:
+        if self._empty:  # as the first run of all finds it, which need not ask again
+            return []
+        marks = ",".join("?" * len(keys))
+        return connection.execute(f"SELECT key, row FROM prices WHERE key IN ({marks})", keys).fetchall()
 
     def write(self, rows: Mapping[bytes, bytes]) -> None:
         """Add *rows*, all or none of them, in the place of what stands under their keys."""
         def written(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR REPLACE INTO prices (key, row) VALUES (?, ?)", rows.items())
+            connection.executemany("INSERT OR REPLACE INTO prices (key, row) VALUES (?, ?)", sorted(rows.items()))
             connection.execute("COMMIT")
+            self._empty = False
 
         if rows and not self.problem:
             with suppress(OSError):
@@ -87,7 +95,9 @@ class Book:
             self._connection = sqlite3.connect(self.path, PATIENCE, isolation_level=None, check_same_thread=False)
             # A power cut may break the file, which is no loss; a process that is killed cannot.
             self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.execute(f"PRAGMA cache_size = {-MOST // 1024}")  # all pages that were read, in KiB
             self._connection.execute(_TABLE)
+            self._empty = self._connection.execute("SELECT 1 FROM prices LIMIT 1").fetchone() is None
             with suppress(OSError):
                 os.utime(self.path)  # was used
         return self._connection
@@ -106,11 +116,6 @@ class Book:
             _remove(self.path)
         except OSError as error:
             self.problem = f"prices are not kept in {self.path}: {error}"
-
-
-def _select(connection: sqlite3.Connection, keys: Sequence[bytes]) -> list[tuple[bytes, object]]:
-    marks = ",".join("?" * len(keys))
-    return connection.execute(f"SELECT key, row FROM prices WHERE key IN ({marks})", keys).fetchall()
 
 
 def files(folder: Path) -> list[Path]:

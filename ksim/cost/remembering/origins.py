@@ -61,7 +61,7 @@ def of_oracle(oracle: Any, gpu: Gpu) -> bytes:
 def of_kernel(origin: bytes, kernel: Kernel) -> bytes:
     """Stands for *kernel* where oracle and GPU are of this *origin*."""
     said = [value.label if type(value) is DType else value for value in _values(type(kernel))(kernel)]
-    return blake2b(repr((type(kernel).__name__, said)).encode(), digest_size=BYTES, key=origin).digest()
+    return blake2b(origin + repr((type(kernel).__name__, said)).encode(), digest_size=BYTES).digest()
 
 
 @cache

@@ -17,7 +17,7 @@ from ksim.specs.hardware import Gpu
 __all__ = ["Remembered", "remembered"]
 
 #: New answers that are held before they are written.
-HELD = 5000
+HELD = 20_000
 #: GPUs whose origins are kept: a few with fewer SMs come again and again where products overlap with their sums.
 GPUS = 256
 
@@ -49,8 +49,8 @@ class Remembered:
             return estimates(self.oracle, kernels, gpu)
         origin = self._origin(gpu)
         keys = [of_kernel(origin, kernel) for kernel in kernels]
-        rows = self._new | book.rows(keys) if self._new else book.rows(keys)
-        known = [unpacked(key, rows.get(key)) for key in keys]
+        rows = book.rows(keys)
+        known = [unpacked(key, rows.get(key) or self._new.get(key)) for key in keys]
         asked = [place for place, found in enumerate(known) if found is None]
         if asked:
             answers = iter(estimates(self.oracle, [kernels[place] for place in asked], gpu))
