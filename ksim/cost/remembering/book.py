@@ -57,8 +57,8 @@ class Book:
         """Add *rows*, all or none of them, in the place of what stands under their keys."""
         def written(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR REPLACE INTO prices (key, row) VALUES (?, ?)", sorted(rows.items()))
-            connection.execute("COMMIT")
+            with connection:  # all, or if interrupted, none
+                connection.executemany("INSERT OR REPLACE INTO prices (key, row) VALUES (?, ?)", sorted(rows.items()))
             self._empty = False
 
         if rows and not self.problem:

@@ -101,6 +101,20 @@ def test_what_a_killed_process_left_half_written_is_taken_back(tmp_path):
     assert rows_of(path) == len(ROWS)
 
 
+def test_an_interrupt_while_rows_are_written_takes_them_back(tmp_path):
+    class Interrupting(dict):
+        def items(self):
+            yield b"new", b"row"
+            raise KeyboardInterrupt
+
+    found = made(tmp_path / f"a{ENDING}")
+    with pytest.raises(KeyboardInterrupt):
+        found.write(Interrupting(some="rows"))
+    found.write({b"another": b"row"})
+    assert found.rows([*ROWS, b"new", b"another"]) == {**ROWS, b"another": b"row"}
+    assert rows_of(found.path) == len(ROWS) + 1
+
+
 @pytest.mark.parametrize("place", ["a file/in it", "a directory"])
 def test_where_no_file_can_be_it_says_so_and_has_no_rows(tmp_path, place):
     (tmp_path / "a file").touch()
