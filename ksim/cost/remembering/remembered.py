@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
 from ksim.cost.answers import offers
 from ksim.cost.oracles import Estimate, estimates
-from ksim.cost.remembering.book import ENDING, Book
 from ksim.cost.remembering.origins import code, of_kernel, of_oracle
 from ksim.cost.remembering.rows import packed, unpacked
 from ksim.specs.hardware import Gpu
+
+if TYPE_CHECKING:
+    from ksim.cost.remembering.book import Book
 
 __all__ = ["Remembered", "remembered"]
 
@@ -37,7 +39,7 @@ class Remembered:
 
     oracle: Any
     folder: Path
-    _book: Book | None = field(default=None, init=False)
+    _book: "Book | None" = field(default=None, init=False)
     _problem: str = field(default="", init=False)
     _origins: dict[int, tuple[Gpu, bytes]] = field(factory=dict, init=False, repr=False)
     _new: dict[bytes, bytes] = field(factory=dict, init=False, repr=False)
@@ -73,12 +75,14 @@ class Remembered:
         problem = self._problem or (self._book.problem if self._book else "")
         return (problem,) if problem else ()
 
-    def _opened(self) -> Book | None:
-        """The file; None where there can be none."""
+    def _opened(self) -> "Book | None":
+        """The file; None where there can be none, or Python was built without what reads it."""
         if self._book is None and not self._problem:
             try:
+                from ksim.cost.remembering.book import ENDING, Book
+
                 self._book = Book(self.folder / f"{code()}{ENDING}")
-            except OSError as error:
+            except (ImportError, OSError) as error:
                 self._problem = f"prices are not kept: {error}"
         return self._book if self._book and not self._book.problem else None
 

@@ -196,6 +196,14 @@ def test_where_the_code_is_in_no_files_nothing_is_kept(monkeypatch, tmp_path):
     origins.code.cache_clear()
 
 
+def test_without_sqlite_nothing_is_kept(monkeypatch, tmp_path):
+    for name in ("sqlite3", "ksim.cost.remembering.book"):
+        monkeypatch.setitem(sys.modules, name, None)
+    asked = remembered(Counting(), tmp_path)
+    assert asked.estimates(KERNELS[:1], H200)[0].seconds == 1e-5
+    assert asked.remarks[0].startswith("prices are not kept: ")
+
+
 def test_answers_are_written_while_a_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HELD", 10)
     asked = remembered(Counting(), tmp_path)
