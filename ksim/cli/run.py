@@ -148,7 +148,7 @@ class Kept:
             run_directory.check(self.output.resolve())
 
 
-def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool) -> None:
+def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
     from ksim.studies.simulation import simulate
 
     kept.check()

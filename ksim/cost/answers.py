@@ -89,17 +89,21 @@ def bound_of(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:
 
 def columnar(oracle: Any) -> bool:
     """Whether *oracle* has `columns` that say what it says one by one, which a class may have changed alone."""
-    return offers(oracle, "columns")
+    return _offers(oracle, "columns")
 
 
 def singly(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
     """What prices kernels of *layer* one by one as *oracle* does, where that has a short way to."""
-    found: Singly | None = oracle.singly(layer, gpu) if offers(oracle, "singly") else None
+    found: Singly | None = oracle.singly(layer, gpu) if _offers(oracle, "singly") else None
     return found
 
 
-def offers(oracle: Any, name: str) -> bool:
-    """Whether *oracle* has a method *name* that goes with what it says, which a class may have changed alone."""
+def keyed(oracle: Any) -> bool:
+    """Whether *oracle* has a `basis` of what it says, which a class may have changed alone."""
+    return _offers(oracle, "basis")
+
+
+def _offers(oracle: Any, name: str) -> bool:
     for kind in type(oracle).__mro__:
         if name in vars(kind):
             return True

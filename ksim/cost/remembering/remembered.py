@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
-from ksim.cost.answers import offers
+from ksim.cost.answers import keyed
 from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.remembering.origins import code, of_kernel, of_oracle
 from ksim.cost.remembering.rows import packed, unpacked
@@ -30,7 +30,7 @@ def remembered(oracle: Any, folder: Path | None) -> "Remembered | None":
     That is its `basis(gpu)`: bytes which differ wherever the oracle, asked about a kernel on that GPU, could say
     something else, but for ksim's own code.
     """
-    return Remembered(oracle, folder) if folder is not None and offers(oracle, "basis") else None
+    return Remembered(oracle, folder) if folder is not None and keyed(oracle) else None
 
 
 @define(eq=False)
