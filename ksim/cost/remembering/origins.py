@@ -20,7 +20,7 @@ __all__ = ["code", "of_kernel", "of_oracle", "sources"]
 #: Bytes of what stands for an origin.
 BYTES = 16
 #: Modules of ksim that have a part in prices.
-MODULES = ("foundation/*.py", "specs/*.py", "flow/*.py", "compute/kernels/*.py", "cost/answers.py",
+MODULES = ("foundation/*.py", "specs/*.py", "flow/*.py", "compute/*.py", "compute/kernels/*.py", "cost/answers.py",
            "cost/efficiency/*.py", "cost/oracles/*.py", "cost/remembering/*.py")
 
 
