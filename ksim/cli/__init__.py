@@ -33,6 +33,7 @@ def main() -> None:
 
 def _register() -> None:
     from ksim.cli import (
+        cache,
         calibrate,
         catalogue,
         collectives,
@@ -58,6 +59,7 @@ def _register() -> None:
     app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
+    app.command("cache")(cache.cache)
     app.command("list")(catalogue.list_entries)
     app.add_typer(validate.app, name="validate")
 

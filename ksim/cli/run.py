@@ -21,6 +21,8 @@ Stream = Annotated[bool, typer.Option("--stream", help="write rows while the run
                                       " attribution")]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
+Cached = Annotated[bool, typer.Option("--price-cache/--no-price-cache", help="share prices of kernels with other runs"
+                                      " (`ksim cache`); results are the same")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run replicas in that nothing couples")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
@@ -30,6 +32,7 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
+    price_cache: Cached = True,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
 ) -> None:
@@ -43,7 +46,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs, price_cache)
 
 
 @with_serve_flags
@@ -69,7 +72,7 @@ def replay(
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
-    serve: dict[str, Any] | None = None,
+    price_cache: Cached = True, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.studies.scenario import Scenario
@@ -83,7 +86,7 @@ def replay(
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
     kept = Kept(output, plots, trace, _seconds(trace_window), stream)
-    _simulate(changed(scenario, settings, seed), kept, quiet, jobs)
+    _simulate(changed(scenario, settings, seed), kept, quiet, jobs, price_cache)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -148,15 +151,15 @@ class Kept:
             run_directory.check(self.output.resolve())
 
 
-def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
+def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
     from ksim.studies.simulation import simulate
 
     kept.check()
     if kept.stream:
-        _stream(scenario, kept, quiet)
+        _stream(scenario, kept, quiet, cached)
         return
     with _Progress(quiet) as progress:
-        result = simulate(scenario, progress.advance, jobs)
+        result = simulate(scenario, progress.advance, jobs, cached)
     for remark in result.remarks:
         print(f"ksim: {remark}", file=sys.stderr)
     if kept.output is not None:
@@ -167,12 +170,12 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
             print(f"written to {kept.output}")
 
 
-def _stream(scenario: Any, kept: Kept, quiet: bool) -> None:
+def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool) -> None:
     from ksim.studies.streaming import stream
 
     assert kept.output is not None, "checked before"
     with _Progress(quiet) as progress:
-        result = stream(scenario, kept.output, progress.advance)
+        result = stream(scenario, kept.output, progress.advance, cached)
     for remark in result.remarks:
         print(f"ksim: {remark}", file=sys.stderr)
     if not quiet:

@@ -98,6 +98,11 @@ def singly(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
     return found
 
 
+def keyed(oracle: Any) -> bool:
+    """Whether *oracle* has a `basis` of what it says, which a class may have changed alone."""
+    return _offers(oracle, "basis")
+
+
 def _offers(oracle: Any, name: str) -> bool:
     for kind in type(oracle).__mro__:
         if name in vars(kind):

@@ -15,9 +15,11 @@ from ksim.cost.library import Library
 from ksim.cost.network import Network
 from ksim.cost.oracles import peak
 from ksim.cost.overlap import Overlap
+from ksim.cost.remembering.remembered import Remembered, remembered
 from ksim.cost.step import StepTimer
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
+from ksim.foundation import folders
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.memory.cache import Cache
@@ -73,10 +75,14 @@ class Site:
     routing: Routing = Routing()
     rates: Rates = Rates()
     skips: bool = True
+    remembered: Remembered | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario) -> "Site":
-        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
+    def of(cls, scenario: Scenario, cached: bool = True) -> "Site":
+        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be.
+
+        Prices are shared with other runs where they are `cached`.
+        """
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
@@ -88,9 +94,20 @@ class Site:
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
-        return cls(resolved, model, gpu, system, network, _priced(plugin("cost.oracles", oracle), version),
-                   host_of(scenario.host), version, routing_of(scenario.routing, model),
-                   rates_of(scenario.energy, system))
+        asked = plugin("cost.oracles", oracle)
+        return cls(resolved, model, gpu, system, network, _priced(asked, version), host_of(scenario.host), version,
+                   routing_of(scenario.routing, model), rates_of(scenario.energy, system),
+                   remembered=remembered(asked, folders.cache() if cached else None))
+
+    def close(self) -> None:
+        """Write down what new prices there are."""
+        if self.remembered is not None:
+            self.remembered.close()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What users should know of the prices that are kept."""
+        return self.remembered.remarks if self.remembered is not None else ()
 
     @property
     def shards(self) -> list[Shard]:
@@ -111,13 +128,13 @@ class Site:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": alike,
                 "expert": tuple(gpu + rank for gpu in alike for rank in range(width))}
 
-    def timers(self, first: int = 0) -> list[StepTimer]:
-        """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
+    def timers(self, first: int = 0, recalling: Any = None) -> list[StepTimer]:
+        """One step timer for each pipeline stage of an engine whose first GPU is *first*; `recalling` as there."""
         serve = self.scenario.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                          self.host, overlap)
+                          self.host, overlap, recalling)
                 for stage, shard in enumerate(self.shards)]
 
 
@@ -142,7 +159,7 @@ def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
 def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, watched: bool) -> Engine:
     serve, shards = site.scenario.serve, site.shards
     first = number * serve.gpus
-    timers = site.timers(first)
+    timers = site.timers(first, _priced(site.remembered, site.version) if site.remembered else None)
     cache = _cache(site, kv_blocks(site.model, shards, site.gpu, serve, site.system))
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))

@@ -20,18 +20,21 @@ from ksim.studies.scenario import Scenario
 from ksim.workload.ledger import Ledger
 
 
-def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
+def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1,
+             cached: bool = True) -> Result:
     """Build everything *scenario* names, run it until the last request has ended, and return what happened.
 
     `on_end` is called for each request that ends.  Replicas that nothing couples
     run in as many processes as *jobs* says, with the same result; where they are
-    coupled, a remark of the result says by what.  Raises KsimError for a
-    scenario that cannot be built, or a workload that cannot be read.
+    coupled, a remark of the result says by what.  Prices of kernels that earlier
+    runs have worked out are read, where they are *cached*, which changes nothing
+    else.  Raises KsimError for a scenario that cannot be built, or a workload that
+    cannot be read.
     """
-    site, ledger, remarks = Site.of(scenario), Ledger(), []
+    site, ledger, remarks = Site.of(scenario, cached), Ledger(), []
     if jobs > 1:
         try:
-            return _apart(site, scenario, on_end, jobs)
+            return _apart(site, scenario, on_end, jobs, cached)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
     result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
@@ -44,7 +47,7 @@ def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = l
     workload is not looked at, but for its `max_concurrency`."""
     log = Log()
     serve(site, requests, log, on_end, here)
-    return _result(site, log, ledger.remarks() if ledger else ())
+    return _result(site, log, (*(ledger.remarks() if ledger else ()), *site.remarks))
 
 
 def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
@@ -53,17 +56,20 @@ def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[]
     env = Horizon()
     cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
-    with collector.paused():
-        env.run()
-        cluster.close()
+    try:
+        with collector.paused():
+            env.run()
+            cluster.close()
+    finally:
+        site.close()
 
 
-def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
+def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int, cached: bool) -> Result:
     """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
     check(site)
-    logs, remarks = [], ()
+    logs, remarks, play_some = [], (), partial(_part, scenario, cached)
     with collector.paused():
-        for packed in spread(partial(_part, scenario), shares(site.scenario.serve.data_parallel_size, jobs), jobs):
+        for packed in spread(play_some, shares(site.scenario.serve.data_parallel_size, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
@@ -71,10 +77,11 @@ def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int
         return _result(site, merged(logs), remarks)
 
 
-def _part(scenario: Scenario, here: Container[int]) -> bytes:
+def _part(scenario: Scenario, cached: bool, here: Container[int]) -> bytes:
     """The log of the replicas that are *here*, and the remarks on the workload."""
     ledger = Ledger()
-    result = play(Site.of(scenario), alone(scenario.workload.requests(scenario.seed, ledger)), ledger=ledger, here=here)
+    requests = alone(scenario.workload.requests(scenario.seed, ledger))
+    result = play(Site.of(scenario, cached), requests, ledger=ledger, here=here)
     with collector.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 

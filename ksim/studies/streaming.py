@@ -31,15 +31,15 @@ class Streamed:
         return vllm_block(self.summary)
 
 
-def stream(scenario: Scenario, directory: Path | str, on_end: Callable[[], None] = lambda: None) -> Streamed:
+def stream(scenario: Scenario, directory: Path | str, on_end: Callable[[], None] = lambda: None,
+           cached: bool = True) -> Streamed:
     """Run *scenario* as `simulate` does, and write requests.parquet, steps.parquet, summary.json and scenario.toml.
 
     Memory holds what is in flight, however many requests come.  docs/glossary.md says what such a run does not tell.
     An earlier run in *directory* is replaced; raises ConfigError where it cannot be written, and what `simulate` does.
     """
-    ledger = Ledger()
-    return stream_requests(Site.of(scenario), scenario.workload.requests(scenario.seed, ledger), directory, on_end,
-                           ledger)
+    site, ledger = Site.of(scenario, cached), Ledger()
+    return stream_requests(site, scenario.workload.requests(scenario.seed, ledger), directory, on_end, ledger)
 
 
 def stream_requests(site: Site, requests: Iterable[Request], directory: Path | str,
@@ -54,4 +54,4 @@ def stream_requests(site: Site, requests: Iterable[Request], directory: Path | s
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    return Streamed(summary, target, tuple(ledger.remarks()) if ledger else ())
+    return Streamed(summary, target, (*(ledger.remarks() if ledger else ()), *site.remarks))

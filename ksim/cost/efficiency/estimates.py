@@ -77,7 +77,8 @@ class Profiled:
     _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
-        """All of *kernels*, those of one efficiency together.
+        """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
+        last bit whatever others are asked about.
 
         No estimate is below what the peaks allow, but for kernels that only move memory: what they
         touch may be in the L2 cache.
@@ -91,6 +92,11 @@ class Profiled:
         for places in groups.values():
             found.update(zip(places, self._group([kernels[i] for i in places], gpu).each(), strict=True))
         return [found[i] for i in range(len(kernels))]
+
+    @property
+    def contents(self) -> tuple[bytes, ...]:
+        """The files that prices come from."""
+        return self.profile.content, *(self.fallback.contents if self.fallback else ())
 
     def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
         """Of many kernels that are one, whose counts are columns."""
@@ -162,11 +168,11 @@ class Profiled:
         """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
         shapes = family.columns(kernels, gpu)
         several = list({kernel.family: kernel for kernel in kernels}.values())
-        if len(several) == 1:
+        chosen, stack = self._stack(family, several, gpu)
+        if stack is None and len(several) == 1:
             return self._alike(family, kernels[0], shapes, gpu) or _by_waves(kernels, gpu)
         places = {kernel.family: place for place, kernel in enumerate(several)}
         rows = np.array([places[kernel.family] for kernel in kernels])
-        chosen, stack = self._stack(family, several, gpu)
         if stack is None:
             kinds = [[kernel for kernel in kernels if kernel.family == kind] for kind in places]
             found = [iter(self._side_by_side(family, kind, gpu).each()) for kind in kinds]
@@ -175,19 +181,22 @@ class Profiled:
         return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
-        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are."""
+        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
+
+        Either all have one beyond or none, and what stacks with others does alone: no price depends on the company.
+        """
         key = (gpu.architecture, *(kernel.family for kernel in kernels))
         if key not in self._stacks:
             chosen = self._all_chosen(family, kernels, gpu)
             others = self.fallback._all_chosen(family, kernels, gpu) if self.fallback else []
-            self._stacks[key] = chosen, _stacked(chosen, others) or _stacked(chosen, []) if chosen else None
+            alike = len(chosen) == len(kernels) and len(others) in (0, len(kernels))
+            self._stacks[key] = chosen, _stacked(chosen, others) if alike else None
         return self._stacks[key]
 
     def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
-        """The efficiency of each of *kernels*; none at all where one has none."""
+        """The efficiency of each of *kernels* that has one."""
         found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
-        chosen = [each for each in found if each is not None]
-        return chosen if len(chosen) == len(kernels) else []
+        return [each for each in found if each is not None]
 
 
 def _stacked(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Stack | None:

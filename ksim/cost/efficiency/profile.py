@@ -53,9 +53,13 @@ class Efficiency:
 
 @define(eq=False)
 class Profile:
-    """The efficiencies in a file, by name such as ``gemm/bf16``; `gpu` is whose they are, or empty for any."""
+    """The efficiencies in a file, by name such as ``gemm/bf16``; `gpu` is whose they are, or empty for any.
+
+    `content` is the whole file.
+    """
 
     path: Path
+    content: bytes = field(repr=False)
     header: Mapping[str, Any]
     _arrays: Mapping[str, NDArray[np.generic]] = field(repr=False)
     _read: dict[str, Efficiency] = field(factory=dict, init=False)
@@ -65,7 +69,8 @@ class Profile:
         """Open a profile; raises DataError for a file that is none, or that another version's format made."""
         try:
             # In memory, so that no file stays open while arrays are still to be read.
-            arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+            content = path.read_bytes()
+            arrays = np.load(io.BytesIO(content), allow_pickle=False)
             header = json.loads(str(arrays["header"]))
         except OSError as error:
             raise DataError(str(path), error.strerror or str(error)) from None
@@ -74,7 +79,7 @@ class Profile:
         if header.get("format") != FORMAT:
             raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
                                        f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
-        return cls(path, header, arrays)
+        return cls(path, content, header, arrays)
 
     @property
     def gpu(self) -> str:

@@ -1,0 +1,1 @@
+"""Prices that many runs share: kept on disk by all that they follow from."""
