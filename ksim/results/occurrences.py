@@ -114,14 +114,14 @@ class Occurrences:
         return numbers[self.spans.kind], keys
 
 
-def _shapes(laps: Sequence[tuple[Lap, ...]]) -> tuple[Ints, list[tuple[Lap, ...]]]:
+def _shapes(laps: Sequence[Sequence[Lap]]) -> tuple[Ints, list[Sequence[Lap]]]:
     """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
     numbers, distinct = codes(map(id, laps))
     by_id = dict(zip(map(id, laps), laps, strict=True))
     return numbers, [by_id[key] for key in distinct]
 
 
-def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
+def _laps(examples: list[Sequence[Lap]]) -> tuple[Ints, list[Span], Ints]:
     """The spans that belong to the laps themselves: (their shape, the spans, how often each runs)."""
     found = [
         (shape, span, lap.repeat)

@@ -1,7 +1,7 @@
 """What runs when: a slice for every kernel on each of its ranks."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import define, field, frozen
@@ -82,7 +82,7 @@ class _Kernels:
         last[beside] = np.minimum(edges[beside] + np.rint(1e9 * hidden[beside]).astype(np.int64), edges[beside + 2])
         return _Played(edges[:-1], last - edges[:-1], link.astype(np.int64), text.astype(np.int64))
 
-    def _shape(self, laps: tuple[Lap, ...]) -> Floats:
+    def _shape(self, laps: Sequence[Lap]) -> Floats:
         """What `_row` says of each span of *laps*; of holes, only -1 - the number of the fill as its text."""
         rows = [np.tile(np.stack([np.array([0.0, 0.0, 0.0, 0.0, -1.0 - span]) if isinstance(span, int)
                                   else self._row(span) for span in lap.spans], axis=1), lap.repeat)
