@@ -78,7 +78,8 @@ class Profiled:
     _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
-        """All of *kernels*, those of one efficiency together.
+        """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
+        last bit whatever others are asked about.
 
         No estimate is below what the peaks allow, but for kernels that only move memory: what they
         touch may be in the L2 cache.
@@ -186,28 +187,29 @@ class Profiled:
     def _in_one(self, family: Family, kinds: Sequence[Kernel], rows: NDArray[np.intp], shapes: Shapes,
                 gpu: Gpu) -> Estimates | None:
         """Memory-bound kernels, each of the kind at one of *rows*; None where their efficiencies cannot be stacked."""
-        if len(kinds) == 1:
-            return self._alike(family, kinds[0], shapes, gpu)
         chosen, stack = self._stack(family, kinds, gpu)
         if stack is None:
-            return None
+            return self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
         physics, prices = stack.price(rows, shapes, gpu)
         return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
-        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are."""
+        """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
+
+        Either all have one beyond or none, and what stacks with others does alone: no price depends on the company.
+        """
         key = (gpu.architecture, *(kernel.family for kernel in kernels))
         if key not in self._stacks:
             chosen = self._all_chosen(family, kernels, gpu)
             others = self.fallback._all_chosen(family, kernels, gpu) if self.fallback else []
-            self._stacks[key] = chosen, _stacked(chosen, others) or _stacked(chosen, []) if chosen else None
+            alike = len(chosen) == len(kernels) and len(others) in (0, len(kernels))
+            self._stacks[key] = chosen, _stacked(chosen, others) if alike else None
         return self._stacks[key]
 
     def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
-        """The efficiency of each of *kernels*; none at all where one has none."""
+        """The efficiency of each of *kernels* that has one."""
         found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
-        chosen = [each for each in found if each is not None]
-        return chosen if len(chosen) == len(kernels) else []
+        return [each for each in found if each is not None]
 
 
 def _stacked(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Stack | None:

@@ -1,24 +1,24 @@
 """Small models of a log efficiency, fitted elsewhere and evaluated here with numpy alone.
 
-A model takes an array of inputs, one row a kernel, and returns one number a row.
+A model takes an array of inputs, one row a kernel, and returns one number a row, which is the same to the last bit
+whatever other rows there are: what is added up along a row goes through `products`.
 To add one, add a frozen attrs class whose fields are arrays or models, and name it in `KINDS`.
 """
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
 from ksim.cost.efficiency.physics import Array, doubles
+from ksim.cost.efficiency.products import squares, times
 
 #: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
 CHUNK = 4096
-#: The same where each row meets a thousand points, in single precision; more rows than `EXACT` are evaluated so.
-BULK, EXACT = 128, 4096
-#: The same in double precision, in pairs of rows and points: more would be memory that the system clears first.
+#: The same in pairs of rows and points, where each row meets a thousand: more would be memory that the system clears.
 PAIRS = 15_000
 
 
@@ -48,7 +48,7 @@ class Linear:
     highest: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
-        held: Array = np.clip(self.intercept + inputs @ self.slopes, self.lowest, self.highest)
+        held: Array = np.clip(self.intercept + times(inputs, self.slopes), self.lowest, self.highest)
         return held
 
 
@@ -67,7 +67,7 @@ class BoundedHead:
 
     def __call__(self, inputs: Array) -> Array:
         with_one = np.column_stack([inputs, np.ones(len(inputs))])
-        g, a = (1 / (1 + np.exp(-with_one @ weights)) for weights in (self.gains, self.losses))
+        g, a = (1 / (1 + np.exp(-times(with_one, weights))) for weights in (self.gains, self.losses))
         waves = np.exp(np.maximum(inputs[:, int(self.waves)], 0.0))
         utilisation: Array = -np.log(np.maximum(g - a / waves, self.floor))
         return utilisation
@@ -105,7 +105,7 @@ class Trees:
         return total
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class Network:
     """The mean of several perceptrons with two hidden layers of tanh, on inputs brought to zero mean and unit spread.
 
@@ -127,10 +127,17 @@ class Network:
 
     def _mean(self, inputs: Array) -> Array:
         rows = np.clip((inputs - self.mean) / self.scale, -self.reach, self.reach)
-        hidden = np.tanh(rows @ self.first[:, :-1] + self.first[:, -1:])
-        hidden = np.tanh(hidden @ self.second[:, :-1] + self.second[:, -1:])
-        mean: Array = (hidden @ self.last[:, :-1, None])[:, :, 0].mean(axis=0) + self.last[:, -1].mean()
+        members, several = len(self.first), len(rows)
+        hidden = np.tanh(times(rows, self._side_by_side) + self.first[:, -1].ravel())
+        hidden = hidden.reshape(several, members, 1, -1) @ self.second[:, :-1]
+        hidden = np.tanh(hidden.reshape(several, members, -1) + self.second[:, -1])
+        mean: Array = times(hidden.reshape(several, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
         return mean
+
+    @cached_property
+    def _side_by_side(self) -> Array:
+        """The first layers of all members, (inputs, members x hidden)."""
+        return np.concatenate([*self.first[:, :-1]], axis=1)
 
 
 @frozen(eq=False, slots=False)
@@ -153,19 +160,14 @@ class Interpolation:
     weights: Array = field(converter=doubles)
 
     def __call__(self, inputs: Array) -> Array:
-        # In bulk, single precision does: it is off by a millionth, and takes half as long.
-        near = self.exactly if len(inputs) <= EXACT else self._roughly
-        total: Array = self.base(inputs) + np.sum([component.between(inputs, float(self.smooth)) for component in near],
-                                                  axis=0)
+        total = self.base(inputs)
+        for component in self.components:
+            total = total + component.between(inputs, float(self.smooth))
         return total
 
     @cached_property
-    def exactly(self) -> list["_Component"]:
-        return [_Component.of(self, i, np.float64) for i in range(len(self.amplitudes))]
-
-    @cached_property
-    def _roughly(self) -> list["_Component"]:
-        return [_Component.of(self, i, np.float32) for i in range(len(self.amplitudes))]
+    def components(self) -> list["_Component"]:
+        return [_Component.of(self, i) for i in range(len(self.amplitudes))]
 
 
 @frozen(eq=False)
@@ -178,22 +180,21 @@ class _Component:
     seen: NDArray[np.intp]
     lengths: Array
     centre: Array
-    near: NDArray[Any]
-    weights: NDArray[Any]
+    near: Array
+    weights: Array
 
     @classmethod
-    def of(cls, model: Interpolation, component: int, dtype: type) -> "_Component":
+    def of(cls, model: Interpolation, component: int) -> "_Component":
         seen = np.flatnonzero(np.isfinite(model.lengths[component]))
         lengths = model.lengths[component][seen]
         points = model.points[:, seen] / lengths
         centre = points.mean(axis=0)
-        return cls(seen, lengths, centre, column_side(points - centre).astype(dtype),
-                   (model.amplitudes[component] * model.weights).astype(dtype))
+        return cls(seen, lengths, centre, column_side(points - centre), model.amplitudes[component] * model.weights)
 
     def between(self, inputs: Array, smooth: float) -> Array:
-        at = row_side(inputs[:, self.seen] / self.lengths - self.centre).astype(self.near.dtype)
-        rows = BULK if at.dtype == np.float32 else max(1, PAIRS // len(self.weights))
-        return _chunked(lambda part: (kernel_of(part @ self.near, smooth) @ self.weights).astype(np.float64), at, rows)
+        at = row_side(inputs[:, self.seen] / self.lengths - self.centre)
+        rows = max(1, PAIRS // len(self.weights))
+        return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at, rows)
 
 
 @frozen(eq=False)
@@ -213,22 +214,22 @@ KINDS: dict[str, type] = {kind.__name__: kind for kind in (
 
 def row_side(points: Array) -> Array:
     """Points (n, inputs) so that their product with the `column_side` of others is the squares of all distances."""
-    return np.column_stack([points, np.ones(len(points)), (points**2).sum(axis=1)])
+    return np.column_stack([points, np.ones(len(points)), squares(points)])
 
 
 def column_side(points: Array) -> Array:
     """The other side of that product, (inputs + 2, points)."""
-    return np.vstack([-2.0 * points.T, (points**2).sum(axis=1), np.ones(len(points))])
+    return np.vstack([-2.0 * points.T, squares(points), np.ones(len(points))])
 
 
-def kernel_of(squares: NDArray[Any], smooth: float) -> NDArray[Any]:
-    """``(1 + smooth x distance) exp(-distance)``; *squares* are overwritten."""
-    np.abs(squares, out=squares)  # rounding may leave one just below zero
-    distance = np.sqrt(squares, out=squares)
+def kernel_of(squared: Array, smooth: float) -> Array:
+    """``(1 + smooth x distance) exp(-distance)``; *squared* is overwritten."""
+    np.abs(squared, out=squared)  # rounding may leave one just below zero
+    distance = np.sqrt(squared, out=squared)
     if not smooth:
         np.exp(np.negative(distance, out=distance), out=distance)
-        return squares
-    near: NDArray[Any] = np.negative(distance)
+        return squared
+    near: Array = np.negative(distance)
     np.exp(near, out=near)
     distance *= smooth
     distance += 1.0

@@ -84,13 +84,13 @@ def places_of(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.i
 def blend(inside: Prices, other: Prices) -> Prices:
     """Pass from one set of prices to another as kernels lie further beyond what the first was fitted to.
 
-    Intervals reach as far as both do.
+    Intervals reach as far as both do.  Prices within what was measured stay as they are, to the last bit.
     """
-    seconds = faded(inside.seconds, other.seconds, inside.beyond, np)
     outside = inside.beyond > 0
-    low = np.minimum(inside.low / inside.seconds, np.where(outside, other.low / other.seconds, np.inf))
-    high = np.maximum(inside.high / inside.seconds, np.where(outside, other.high / other.seconds, 0.0))
-    return Prices(seconds, seconds * low, seconds * high, inside.beyond)
+    seconds = np.where(outside, faded(inside.seconds, other.seconds, inside.beyond, np), inside.seconds)
+    low = seconds * np.minimum(inside.low / inside.seconds, other.low / other.seconds)
+    high = seconds * np.maximum(inside.high / inside.seconds, other.high / other.seconds)
+    return Prices(seconds, np.where(outside, low, inside.low), np.where(outside, high, inside.high), inside.beyond)
 
 
 def faded(inside: Any, other: Any, beyond: Any, m: Any) -> Any:

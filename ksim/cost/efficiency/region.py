@@ -73,7 +73,7 @@ _DIRECTIONS: dict[int, Array] = {}
 
 
 def _directions(inputs: int) -> Array:
-    """Columns: every axis, and the sum and the difference of every two."""
+    """Columns: every axis, and the sum and the difference of every two; products with them round once, in any order."""
     if inputs not in _DIRECTIONS:
         axes = np.eye(inputs)
         pairs = [axes[i] + sign * axes[j] for i, j in combinations(range(inputs), 2) for sign in (1, -1)]

@@ -134,7 +134,7 @@ class _Interpolation:
     @classmethod
     def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
         components = [_Component.of(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
-                      for each in model.exactly]
+                      for each in model.components]
         return cls(_singly(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
