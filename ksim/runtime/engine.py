@@ -22,6 +22,8 @@ from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 
 Process = Generator[simpy.Event, Any, None]
+#: An event, and what it tells besides its time.
+Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 
 
 @define(eq=False, kw_only=True)
@@ -98,13 +100,17 @@ class Engine(ABC):
         self.log.add(Received(now, request.id, self.number))
         return job
 
-    def _note(self, assignment: Assignment, now: float) -> None:
-        """Write down who has come into the batch *now*, and who had to leave it."""
-        for job in assignment.preempted:
-            self.log.add(Preempted(now, job.request.id, self.number))
-        for job in assignment.admitted:
-            if job.state is State.RUNNING:  # and has not been pushed out at once
-                self.log.add(Admitted(now, job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
+    def _changes(self, assignment: Assignment) -> list[Change]:
+        """Who has had to leave the batch, and who has come into it."""
+        left = [(Preempted, (job.request.id, self.number)) for job in assignment.preempted]
+        come = [(Admitted, (job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
+                for job in assignment.admitted if job.state is State.RUNNING]  # and has not been pushed out at once
+        return [*left, *come]
+
+    def _note(self, changes: Sequence[Change], now: float) -> None:
+        """Write down *changes* that came *now*."""
+        for kind, told in changes:
+            self.log.add(kind(now, *told))
 
     def _tell(self, finished: Sequence[Job], time: float) -> None:
         """Write down that users have the last tokens of the *finished* at *time*."""

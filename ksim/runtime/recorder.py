@@ -1,17 +1,20 @@
 """What an engine did, step by step, until there is enough of it to be written down as columns."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from attrs import define, field
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
+from ksim.flow.load import Load
 from ksim.flow.log import Log
-from ksim.flow.stretch import Paces, Stretch
-from ksim.flow.timeline import Pace
+from ksim.flow.stretch import Lanes, Paces, Stretch
+from ksim.flow.timeline import Pace, Paced
 
-#: Steps that are written down in one go.
-ENOUGH = 512
+#: Steps that are written down in one go, and how many are worth it where they are priced already.
+ENOUGH, WORTHWHILE = 512, 128
 
 
 @define(eq=False)
@@ -26,9 +29,25 @@ class Recorder:
     _launched: list[tuple[float, ...]] = field(factory=list)
     _landed: list[tuple[float, float]] = field(factory=list)
     _paces: list[Pace] = field(factory=list)
+    _priced: tuple[Batches, Lanes] | None = None  # of the steps that will be written down next
+    _enough: int = ENOUGH
 
-    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, waiting: int,
-               running: int, blocks: int, pace: Pace) -> None:
+    def foresee(self, batches: Sequence[Batch], landings: int) -> list[Paced]:
+        """What the clock must know of *batches* that are launched next, while so many steps land.
+
+        If those make it enough to be written down, that is what they will be, and so they are priced for good.
+        """
+        landed, before = len(self._landed) + landings, len(self._batches)
+        if landed < WORTHWHILE:
+            return [*self.timer.loads(batches)]
+        known = Batches.of([*self._batches, *batches][:landed])
+        lanes = self.timer.price(known)
+        self._priced, self._enough = (known, lanes), landed
+        return [*Load.of(lanes, lanes.launch_seconds).rows(landed)[before:],
+                *map(self.timer.load, batches[max(landed - before, 0):])]
+
+    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, pace: Pace,
+               waiting: int, running: int, blocks: int) -> None:
         """Note a step that is on its way."""
         self._batches.append(batch)
         self._launched.append((scheduled, prepared, start, end, waiting, running, blocks))
@@ -37,7 +56,7 @@ class Recorder:
     def land(self, taken: float, delivered: float) -> None:
         """Note that the oldest step on its way was taken in, and delivered."""
         self._landed.append((taken, delivered))
-        if len(self._landed) >= ENOUGH:
+        if len(self._landed) >= self._enough:
             self.flush()
 
     def flush(self) -> None:
@@ -47,12 +66,20 @@ class Recorder:
             return
         scheduled, prepared, start, end, waiting, running, blocks = np.array(self._launched[:count]).T
         taken, time = np.array(self._landed).T
-        batches = Batches.of(self._batches[:count])
+        batches, lanes = self._known(count)
         self.log.record(Stretch(
             self.number, self._recorded, time, scheduled, prepared, start, end, taken, batches,
-            waiting.astype(np.int64), running.astype(np.int64), blocks.astype(np.int64), [self.timer.price(batches)],
+            waiting.astype(np.int64), running.astype(np.int64), blocks.astype(np.int64), [lanes],
             [Paces.of(self._paces[:count])]))
         self._recorded += count
         self._landed.clear()
         for column in (self._batches, self._launched, self._paces):
             del column[:count]
+        self._priced, self._enough = None, ENOUGH
+
+    def _known(self, count: int) -> tuple[Batches, Lanes]:
+        """The first so many steps, priced, unless they were foreseen."""
+        if self._priced and len(self._priced[0]) == count:
+            return self._priced
+        batches = Batches.of(self._batches[:count])
+        return batches, self.timer.price(batches)

@@ -1,30 +1,51 @@
 """An engine that goes ahead of the clock, from one piece of news to the next, without an event for each step.
 
 What it decides depends on nothing but the requests that have come to it.  So as long as nothing happens elsewhere, it
-takes turn after turn by arithmetic; and while its batch only goes on decoding, turns are known before they are taken.
+takes turn after turn by arithmetic; while its batch only goes on decoding, turns are known before they are taken; and
+where nobody who may come changes what it decides, it takes many turns before it asks how long they were.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from math import inf, nextafter
+from math import inf, nan, nextafter
 
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST, Paced
+from ksim.flow.timeline import AT_BOOST, Pace, Paced
 from ksim.runtime.clockwork import Clockwork
-from ksim.runtime.engine import Engine, Process
+from ksim.runtime.engine import Change, Engine, Process
 from ksim.runtime.recorder import Recorder
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.encore import Encore
+from ksim.scheduling.job import Job
 
 __all__ = ["Skipping"]
 
 #: Turns foreseen at most in one go.
 FURTHEST = 512
+#: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
+Sent = tuple[float, float, float, float, Pace]
+
+
+@define(eq=False)
+class Undated:
+    """A turn of which is known what it does, but not yet when: who comes and goes, and the batch that it sends, if any.
+
+    Then as many jobs wait and run, and as many blocks are used.  If it `lands` the oldest batch, some are `finished`.
+    """
+
+    changes: Sequence[Change]
+    batch: Batch | None
+    touched: int
+    waiting: int
+    running: int
+    blocks: int
+    lands: bool
+    finished: Sequence[Job] = ()
 
 
 @define(eq=False, kw_only=True)
@@ -60,12 +81,14 @@ class Skipping(Engine):
         if not self._news.triggered:
             self._news.succeed()
 
-    def _receive_sent(self) -> None:
-        """Queue what has come when the turn begins."""
-        sent, now = self._sent, self._clockwork.now
+    def _receive_sent(self, now: float) -> int:
+        """Queue what has come when a turn begins *now*; return how many."""
+        sent, received = self._sent, 0
         while sent and sent[0][0] <= now:
             moment, _, request, done = heappop(sent)
             self.scheduler.add(self._accept(request, moment, done))
+            received += 1
+        return received
 
     @property
     def _news_at(self) -> float:
@@ -81,68 +104,77 @@ class Skipping(Engine):
         env, scheduler, works, flying = self.env, self.scheduler, self._clockwork, self._flying
         depth = scheduler.limits.depth
         while True:
+            if self._unmoved:
+                yield from self._take_undated()
+                continue
             if env.news < works.now:
                 yield env.quiet_before(works.now)
             if self._sent and self._sent[0][0] <= works.now:
-                self._receive_sent()
+                self._receive_sent(works.now)
             assignment = scheduler.schedule(works.now)
             if assignment.admitted or assignment.preempted:
-                self._note(assignment, works.now)
+                self._note(self._changes(assignment), works.now)
             batch = assignment.batch() if assignment else None
             if batch:
                 load = self.timers[0].load(batch)
-                self._send(batch, load, assignment.touched(scheduler.cache.block_tokens) if batch.chunks else 0)
+                self._record(batch, self._send(batch, load, self._touched(assignment, batch)))
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
                 continue
             flying.append(assignment if batch else None)
             if len(flying) >= depth and (oldest := flying.popleft()) is not None:
-                taken, delivered = self._land()
+                taken, delivered = works.finish()
+                self._recorder.land(taken, delivered)
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
-                self._take_in(oldest, delivered)
+                self._give(self._take_in(oldest), delivered)
             if batch and (turns := self._encore.turns()) > 1:
                 self._go_on(batch, load.seconds, turns)
 
-    def _send(self, batch: Batch, load: Paced, touched: int) -> None:
+    def _touched(self, assignment: Assignment, batch: Batch) -> int:
+        return assignment.touched(self.scheduler.cache.block_tokens) if batch.chunks else 0
+
+    def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
         """Send a batch on its way."""
-        works, cache, scheduler = self._clockwork, self.scheduler.cache, self.scheduler
+        works = self._clockwork
         scheduled = works.now
         prepared, launched, start = works.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
-        end = works.fly(launched, start, load.paced(pace), batch.samples)
-        self._recorder.launch(batch, scheduled, prepared, start, end, len(scheduler.waiting), len(scheduler.running),
-                              cache.pool.used, pace)
+        return scheduled, prepared, start, works.fly(launched, start, load.paced(pace), batch.samples), pace
 
-    def _land(self) -> tuple[float, float]:
-        """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
-        taken, delivered = self._clockwork.finish()
-        self._recorder.land(taken, delivered)
+    def _record(self, batch: Batch, sent: Sent) -> None:
+        scheduler = self.scheduler
+        self._recorder.launch(batch, *sent, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used)
+
+    def _take_in(self, assignment: Assignment) -> list[Job]:
+        """Take in what the oldest batch has computed; return the jobs now done."""
         self.steps += 1
-        return taken, delivered
+        return self.scheduler.update(assignment, self.steps - 1)
 
-    def _take_in(self, assignment: Assignment, delivered: float) -> None:
-        finished = self.scheduler.update(assignment, self.steps - 1)
+    def _give(self, finished: Sequence[Job], delivered: float) -> None:
+        """Give users the last tokens of the *finished*."""
         if not finished:
             return
         self._tell(finished, delivered)
         if self.env.coupled or self.watched:  # somebody waits for this moment
-            self.env.timeout(delivered - self.env.now).callbacks.append(lambda _: self._end(finished))
+            self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
         else:
             self._end(finished)
 
     def _go_on(self, batch: Batch, length: float, turns: int) -> None:
         """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
         news."""
-        news, now, offsets, shift = self._news_at, self._clockwork.now, batch.contexts.offsets, batch.contexts.shift
+        news, now = self._news_at, self._clockwork.now
         if news < now:
             return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
             turns = min(turns, int((news - now) / length) + 2)
-        count = len(offsets)
-        self._repeat([Batch(Contexts(offsets, shift + turn), (), count, count)
-                      for turn in range(1, min(turns, FURTHEST) + 1)], news)
+        self._repeat(_going_on(batch, min(turns, FURTHEST)), news)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Be where one is after turns that were but repeated."""
         self._encore.come_back(self.steps - 1)
         if self._flying:
             self._flying[0] = self._encore.latest()
@@ -159,9 +191,74 @@ class Skipping(Engine):
             prepared, launched, start = works.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
             end = works.fly(launched, start, load.paced(pace), sequences)
-            recorder.launch(batch, scheduled, prepared, start, end, waiting, running, pool.used, pace)
+            recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.land(*works.finish())
             self.steps += 1
+
+    # Turns that are the same whatever comes.
+
+    @property
+    def _unmoved(self) -> bool:
+        """Whether the next turn is the same whenever it is, and nobody must know of it in time."""
+        env = self.env
+        return not (self.watched or env.coupled) and self._encore.unmoved(bool(self._sent) or env.news < inf)
+
+    def _take_undated(self) -> Process:
+        """Take turns for as long as nothing that comes can change them, and then see when they were."""
+        turns, idle = list[Undated](), None
+        while self._unmoved and len(turns) < FURTHEST and idle is None:
+            idle = self._decide(turns)
+        yield from self._date(turns)
+        if idle is not None:
+            yield from self._rest(idle)
+
+    def _decide(self, turns: list[Undated]) -> Assignment | None:
+        """Take a turn, and those that only go on with its batch; return its assignment if there is nothing to do."""
+        scheduler, flying = self.scheduler, self._flying
+        assignment = scheduler.schedule(nan)
+        batch = assignment.batch() if assignment else None
+        if batch is None and not any(flying):
+            flying.clear()
+            turns.append(Undated(self._changes(assignment), None, 0, 0, 0, 0, lands=False))
+            return assignment
+        state = len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used
+        changes, touched = self._changes(assignment), self._touched(assignment, batch) if batch else 0
+        flying.append(assignment if batch else None)
+        oldest = flying.popleft() if len(flying) >= scheduler.limits.depth else None
+        finished = self._take_in(oldest) if oldest else ()
+        turns.append(Undated(changes, batch, touched, *state, oldest is not None, finished))
+        if batch and (more := self._encore.turns()) > 1:
+            self._decide_alike(turns, batch, min(more, FURTHEST - len(turns)))
+        return None
+
+    def _decide_alike(self, turns: list[Undated], batch: Batch, more: int) -> None:
+        """Take so many *more* turns that only go on with *batch*, if there are blocks for them."""
+        encore, pool = self._encore, self.scheduler.cache.pool
+        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
+        for after in _going_on(batch, more):
+            if not encore.repeat():
+                break
+            turns.append(Undated((), after, 0, waiting, running, pool.used, lands=True))
+            self.steps += 1
+        self._resume()
+
+    def _date(self, turns: Sequence[Undated]) -> Process:
+        """Find out when *turns* were, and write down what they did."""
+        env, works, recorder = self.env, self._clockwork, self._recorder
+        loads = iter(recorder.foresee([turn.batch for turn in turns if turn.batch], sum(turn.lands for turn in turns)))
+        dates = [(works.now, self._send(turn.batch, next(loads), turn.touched) if turn.batch else None,
+                  works.finish() if turn.lands else None) for turn in turns]
+        if env.news < dates[-1][0]:
+            yield env.quiet_before(dates[-1][0])
+        come = 0
+        for turn, (now, sent, landed) in zip(turns, dates, strict=True):
+            come += self._receive_sent(now)
+            self._note(turn.changes, now)
+            if turn.batch and sent:
+                recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)
+            if landed:
+                recorder.land(*landed)
+                self._give(turn.finished, landed[1])
 
     def _rest(self, assignment: Assignment) -> Process:
         """Sleep until a request comes, unless there is something to do."""
@@ -176,3 +273,10 @@ class Skipping(Engine):
         while self.env.news <= (first := self._sent[0][0]):  # one that sets out later may overtake it
             yield self.env.quiet_before(nextafter(first, inf))
         self._clockwork.wake(first)
+
+
+def _going_on(batch: Batch, turns: int) -> list[Batch]:
+    """The batches of so many *turns* after *batch*, each of which has one more token in the cache."""
+    offsets, shift = batch.contexts.offsets, batch.contexts.shift
+    count = len(offsets)
+    return [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]

@@ -91,7 +91,7 @@ class Stepping(Engine):
     def _make_batch(self) -> Turn:
         scheduler, now = self.scheduler, self.env.now
         assignment = scheduler.schedule(now)
-        self._note(assignment, now)
+        self._note(self._changes(assignment), now)
         return Turn(assignment, assignment.batch(), now, len(scheduler.waiting), len(scheduler.running),
                     scheduler.cache.pool.used)
 

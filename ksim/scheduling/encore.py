@@ -1,16 +1,61 @@
-"""Schedules that are known before they are made, since they are just like the latest."""
+"""Schedules that are known before their time: just like the latest, or the same whoever comes until then."""
 
-from attrs import frozen
+from attrs import define, field
 
 from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.job import Job
+from ksim.scheduling.queue import ArrivalQueue
 from ksim.scheduling.scheduler import Scheduler
 
+#: Where fewer jobs wait, it is not long until a newcomer matters.
+QUEUE = 8
 
-@frozen(eq=False)
+
+@define(eq=False)
 class Encore:
-    """What `scheduler` will decide as long as its batch only goes on decoding."""
+    """What `scheduler` will decide as long as its batch only goes on decoding, and whether a newcomer changes it."""
 
     scheduler: Scheduler
+    _timeless: bool = field(init=False)
+    _in_line: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits, counsel = self.scheduler.limits, self.scheduler.counsel
+        self._timeless = not counsel.proposes
+        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not counsel.demands
+                         and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
+                         and limits.pipeline_parallel_size == 1)
+
+    def unmoved(self, newcomers: bool) -> bool:
+        """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
+        *newcomers*."""
+        if not newcomers:
+            return self._timeless
+        return self._in_line and len(self.scheduler.waiting) >= QUEUE and self._closed()
+
+    def _closed(self) -> bool:
+        """Whether the next schedule has neither room nor tokens for one more than wait already.
+
+        Who runs or waits may get more than what is counted here, or be refused, which ends admission too.
+        """
+        scheduler, steady, waiting = self.scheduler, self.scheduler.steady, self.scheduler.waiting
+        limits, running = scheduler.limits, scheduler.running
+        tokens = limits.max_num_batched_tokens - steady.decoding(scheduler.steps + 1)
+        if len(waiting) > min(limits.active - len(running), tokens):
+            return True
+        for job in running[steady.length:]:
+            if not job.due:
+                tokens -= min(job.backlog, limits.max_model_len - 1 - job.computed)
+        for job in waiting:
+            if tokens <= 0:
+                return True
+            if not job.due:
+                tokens -= job.known if self._finds_nothing(job) else 1
+        return tokens <= 0
+
+    def _finds_nothing(self, job: Job) -> bool:
+        """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
+        return not job.preemptions and self.scheduler.cache.quiet(job.holding)
 
     def turns(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""

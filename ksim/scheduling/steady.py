@@ -76,6 +76,11 @@ class Steady:
         """How many tokens *job* has yet to get, beyond one that is on its way."""
         return min(job.request.prompt + job.output, self.max_model_len) - (job.computed + 1)
 
+    def decoding(self, schedule: int) -> int:
+        """How many get a token at *schedule*, which is the next one, if there are blocks."""
+        self._retire(schedule)
+        return len(self.members)
+
     def advance(self, schedule: int) -> bool:
         """See to the blocks that the members need at *schedule*; return whether there were enough."""
         self._retire(schedule)

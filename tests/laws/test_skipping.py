@@ -9,6 +9,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ksim.cost.step import StepTimer
 from ksim.flow.events import Finished
 from ksim.foundation import catalog
 from ksim.results.result import Result
@@ -81,6 +82,35 @@ def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle
     for name, value in stepped.summary.items():
         about = pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
         assert skipped.summary[name] == about, name
+
+
+#: More requests than there is room for, most of the time: who comes then changes nothing for those before.
+crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
+    "arrivals": st.fixed_dictionaries({"process": st.just("poisson"), "rate": st.sampled_from([200, 1000, 5000])}),
+    "prompt": st.sampled_from([uniform(1, 150), uniform(1, 5)]),
+    "output": st.sampled_from([uniform(1, 10), uniform(20, 90)]), "count": st.integers(10, 40),
+    "max_tokens": st.just(250)}, optional={"prefixes": st.just({"groups": 2, "tokens": 40})})})
+
+
+@given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_nor_where_turns_are_taken_before_it_is_known_when_they_are(model, serve, seats, workload, power, seed):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    assert facts(skipped.log) == facts(stepped.log)
+    assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@pytest.mark.parametrize("arrivals", [{"process": "burst"}, {"process": "poisson", "rate": 5000}])
+def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arrivals):
+    one_by_one = []
+    load = StepTimer.load
+    monkeypatch.setattr(StepTimer, "load", lambda timer, batch: one_by_one.append(batch) or load(timer, batch))
+    workload = {"synthetic": {"arrivals": arrivals, "prompt": uniform(100, 150), "output": uniform(1, 10), "count": 60}}
+    serve = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 256}
+    skipped, _ = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload, "serve": serve})
+    assert len(one_by_one) < skipped.summary["steps"] / 10
 
 
 def test_who_waits_is_seen_to_when_a_prompt_is_computed_that_makes_room(model):
