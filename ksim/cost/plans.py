@@ -1,5 +1,6 @@
 """Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
@@ -26,8 +27,9 @@ _Body = tuple[int, int | None, frozenset[Op]]
 #: Of a body that goes over a rank's own tokens alone, and has something for every hole.
 _WHOLE = (None, frozenset[Op]())
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
-#: Numbers of samples that are priced together.
-AROUND = 16
+#: Numbers of samples, or of tokens, that are priced together; the latter once a share of so long a stretch of them has
+#: been asked for one by one.  A further number costs a seventh of the first: what that wastes, it makes good.
+AROUND, STRETCH, MANY = 16, 256, 1 / 8
 #: Plans that are kept.  Few numbers of tokens and samples meet again where no CUDA graph pads them; their parts do, and
 #: are kept for good.
 MOST = 8192
@@ -47,6 +49,7 @@ class Plans:
     _heads: dict[int, Part] = field(factory=dict, init=False)
     _spans: dict[Op | Summed, tuple[Span, ...]] = field(factory=dict, init=False)
     _holes: dict[tuple[Hole, ...], tuple[Hole, ...]] = field(factory=dict, init=False)
+    _alone: Counter[int] = field(factory=Counter, init=False)
 
     def of(self, shapes: Sequence[Shape]) -> list[Plan]:
         """The plan of each of *shapes*."""
@@ -67,12 +70,27 @@ class Plans:
                                if (key := (tokens, everywhere, missing)) not in self._bodies)
         heads = self._samples({shape[1] for shape in shapes})
         whole = [key for key in bodies if key[1:] == _WHOLE] if self._growing[0] else []
+        whole += self._nearby(shapes[0]) if len(shapes) == len(whole) == 1 else []
         some = [samples for samples in heads if samples] if self._growing[1] else []  # none launch nothing
         of_bodies, of_heads = self._grown([key[0] for key in whole], some)
         self._bodies.update(zip(whole, of_bodies, strict=True))
         self._heads.update(zip(some, of_heads, strict=True))
         self._price_each([key for key in bodies if key not in self._bodies],
                          [samples for samples in heads if samples not in self._heads])
+
+    def _nearby(self, shape: Shape) -> list[_Body]:
+        """New bodies that will be asked for soon, now that *shape*'s is by itself: those around it, where any number of
+        tokens is as good as another and many have been asked for."""
+        tokens, _, launching, *_ = shape
+        if launching.graphs:  # to whose sizes tokens are padded
+            return []
+        stretch = tokens // STRETCH
+        self._alone[stretch] += 1
+        if self._alone[stretch] < MANY * STRETCH:
+            return []
+        begin = tokens // AROUND * AROUND
+        around = ((each, *_WHOLE) for each in range(max(begin, 1), begin + AROUND) if each != tokens)
+        return [key for key in around if key not in self._bodies]
 
     def _price_each(self, keys: Sequence[_Body], samples: Sequence[int]) -> None:
         """Price bodies and heads launch by launch."""
