@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 from benchmarks.apart import Figures, peak_megabytes
+from ksim.foundation import process
 
 
+@process.alone()
 def measure(name: str) -> Figures:
-    """Simulate and write workload *name*; seconds are CPU time of this process."""
+    """Simulate and write workload *name*, as `ksim run` does; seconds are CPU time of this process."""
     from benchmarks.workloads import scenarios
     from ksim.studies.scenario import Scenario
     from ksim.studies.simulation import simulate

@@ -7,7 +7,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.apart import Figures, best
+from benchmarks.apart import Figures, as_installed, best
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 
@@ -36,7 +36,7 @@ def _run(arguments: list[str]) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         target = [str(Path(folder) / "run")] if arguments[-1] == "-o" else []
         before = _of_children()
-        subprocess.run([sys.executable, *arguments, *target], check=True, capture_output=True)
+        subprocess.run([sys.executable, *arguments, *target], check=True, capture_output=True, env=as_installed())
         return {"seconds": _of_children() - before}
 
 

@@ -8,6 +8,7 @@ import typer
 from attrs import frozen
 
 from ksim.cli.flags import given, oracle_of, with_serve_flags
+from ksim.foundation import process
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
@@ -24,6 +25,7 @@ Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
 
+@process.alone()
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
@@ -45,6 +47,7 @@ def run(
 
 
 @with_serve_flags
+@process.alone()
 def replay(
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
     model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],

@@ -26,8 +26,8 @@ class Singly(Protocol):
         """Of the kernel with these `COUNTS`."""
         ...
 
-    def columns(self, kernel: Attention) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of many kernels that are one, whose counts are columns."""
+    def columns(self, counts: Sequence[Floats]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of many kernels, whose counts are columns."""
         ...
 
 

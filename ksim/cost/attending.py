@@ -1,6 +1,8 @@
 """Layers of attention, made ready to say what they ask of the clock: batch by batch, or for many at once."""
 
+from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 import numpy as np
 from attrs import define, frozen
@@ -8,17 +10,23 @@ from attrs import define, frozen
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
 from ksim.cost.answers import Singly
+from ksim.cost.counted import Counted, kinds_of
 from ksim.cost.energy import Actions, busy_seconds, joules
-from ksim.cost.oracles import Estimate, bounds, check, peak
+from ksim.cost.oracles import Estimate, check, peak
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.load import Load
+from ksim.foundation.arithmetic import Arrays, Floats
+from ksim.foundation.bounds import Between
+from ksim.specs.hardware import Gpu
 
 __all__ = ["Attending"]
 
 #: Seconds, joules, clocked, core, busy and clocked joules, as in `Load`.
 Asked = tuple[float, float, float, float, float, float]
+#: What is said of a kernel besides its counts: seconds, whether what it computes binds it, and whether it was measured.
+PRICED: Mapping[str, Between] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
 
 
 @frozen
@@ -63,49 +71,68 @@ class _Costs:
                    joules(Actions(written=1.0), power).rest, joules(Actions(busy=1.0), power).busy)
 
 
+@frozen(eq=False)
+class _Ask:
+    """From `COUNTS`, seconds, and whether these are bound by what is computed and lie within what was measured, to
+    what the clock is asked."""
+
+    gpu: Gpu
+    flop_seconds: float
+    byte_seconds: float
+    cool: float
+    each: _Amounts
+    cost: _Costs
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Ask":
+        gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
+        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel), _Amounts.of(layer),
+                   _Costs.of(layer, pricer))
+
+    def __call__(self, m: Any, *numbers: Any) -> tuple[Any, ...]:
+        decodes, decode_keys, _, chunks, chunk_queries, chunk_keys, chunk_pairs, _, _, longest = numbers[:len(COUNTS)]
+        seconds, computes, within = numbers[len(COUNTS):]
+        each, cost = self.each, self.cost
+        flops, queries = each.pair * (decode_keys + chunk_pairs), decodes + chunk_queries
+        moved = each.query * queries + each.key * (decode_keys + chunk_keys)
+        padded = each.padded_key * decode_keys + each.padded_pair * chunk_pairs + each.padded_chunk * chunks * longest
+        seconds = m.maximum(m.maximum(seconds, flops * self.flop_seconds), moved * self.byte_seconds)
+        seconds = m.where(computes & within, seconds * self.cool, seconds)
+        core = cost.flop * m.maximum(flops, padded) + cost.l2 * moved
+        busy = cost.busy * busy_seconds(seconds, self.gpu, m.maximum)
+        spent = core + busy + cost.byte * moved + cost.written * each.written * queries
+        return seconds, spent, m.where(computes, seconds, 0.0), core, busy, m.where(computes, busy, 0.0)
+
+
 @define(eq=False)
 class Attending:
-    """A layer of attention that runs so often in a step."""
+    """A layer of attention that runs so often in a step; what it asks is worked out of floats and of arrays."""
 
     layer: AttentionLayer
     repeat: int
     singly: Singly
-    pricer: Pricer
-    cool: float
-    flop_seconds: float
-    byte_seconds: float
-    amounts: _Amounts
-    costs: _Costs
+    oracle: Any
+    floats: Counted
+    arrays: Counted
 
     @classmethod
     def of(cls, layer: AttentionLayer, repeat: int, singly: Singly, pricer: Pricer) -> "Attending":
-        gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
-        return cls(layer, repeat, singly, pricer, pricer.cool(kernel), 1 / peak(gpu, kernel.work.dtype),
-                   1 / gpu.bandwidth, _Amounts.of(layer), _Costs.of(layer, pricer))
+        ask = _Ask.of(layer, pricer)
+        return cls(layer, repeat, singly, pricer.oracle, Counted(ask, Floats, PRICED), Counted(ask, Arrays, PRICED))
 
     def asked(self, batch: Batch) -> Asked:
         """What one of them asks over *batch*; raises ConfigError where the oracle says no positive, finite number."""
-        counts, each, cost = self.layer.counts(batch), self.amounts, self.costs
-        decodes, decode_keys, _, chunks, chunk_queries, chunk_keys, chunk_pairs, _, _, longest = counts
-        flops, queries = each.pair * (decode_keys + chunk_pairs), decodes + chunk_queries
-        moved = each.query * queries + each.key * (decode_keys + chunk_keys)
-        padded = each.padded_key * decode_keys + each.padded_pair * chunk_pairs + each.padded_chunk * chunks * longest
-        seconds, computes, within = self.singly.price(counts)
-        seconds = max(seconds, flops * self.flop_seconds, moved * self.byte_seconds)
-        if not 0.0 < seconds < inf:
-            check(self.pricer.oracle, self.layer.over(batch), Estimate(seconds, ""))
-        if computes and within:
-            seconds *= self.cool
-        core = cost.flop * max(flops, padded) + cost.l2 * moved
-        busy = cost.busy * busy_seconds(seconds, self.pricer.gpu)
-        spent = core + busy + cost.byte * moved + cost.written * each.written * queries
-        return (seconds, spent, seconds, core, busy, busy) if computes else (seconds, spent, 0.0, core, busy, 0.0)
+        counts = self.layer.counts(batch)
+        asked: Asked = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.singly.price(counts))
+        if not 0.0 < asked[0] < inf:
+            check(self.oracle, self.layer.over(batch), Estimate(asked[0], ""))
+        return asked
 
     def columns(self, batches: Batches) -> Load:
         """What those over each of *batches* ask, as columns."""
-        kernel, pricer = self.layer.columns(batches), self.pricer
-        seconds, computes, within = self.singly.columns(kernel)
-        seconds = np.maximum(seconds, np.maximum(*bounds(kernel, pricer.gpu)))
-        for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
-            check(pricer.oracle, kernel.at(row), Estimate(float(seconds[row]), ""))
-        return pricer.load(kernel, seconds, computes, within)
+        kernel = self.layer.columns(batches)
+        counts = [np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS]
+        asked = Load(*self.arrays[kinds_of(counts)](*counts, *self.singly.columns(counts)))
+        for row in np.flatnonzero(~((asked.seconds > 0) & (asked.seconds < inf)))[:1].tolist():
+            check(self.oracle, kernel.at(row), Estimate(float(asked.seconds[row]), ""))
+        return asked

@@ -6,6 +6,7 @@ power.  What SMs and their caches do takes the square of the voltage, and so fal
 they do anything takes the clock besides.  Memory and links have clocks of their own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,14 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
     )
 
 
-def busy_seconds(seconds: Any, gpu: Gpu) -> Any:
-    """Of so many *seconds*, or of columns of them, those in which SMs do anything."""
-    return _larger(0.0, seconds - gpu.power.start)
-
-
 def _larger(one: Any, other: Any) -> Any:
     """Of two numbers, or of two columns."""
     return np.maximum(one, other) if isinstance(other, np.ndarray) else max(one, other)
+
+
+def busy_seconds(seconds: Any, gpu: Gpu, larger: Callable[[Any, Any], Any] = _larger) -> Any:
+    """Of so many *seconds*, or of columns of them, those in which SMs do anything; *larger* is of two such."""
+    return larger(0.0, seconds - gpu.power.start)
 
 
 def sending(size: float, routed: float, seconds: float, share: float = COMMUNICATING) -> Actions:

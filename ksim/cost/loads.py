@@ -23,6 +23,8 @@ class Loads:
     inputs: Inputs
     _ready: dict[tuple[Hole, ...], list[Attending] | None] = field(factory=dict, init=False)
     _layers: dict[AttentionLayer, Singly | None] = field(factory=dict, init=False)
+    _holes: tuple[Hole, ...] | None = field(default=None, init=False)
+    _current: list[Attending] | None = field(default=None, init=False)
 
     def load(self, plan: Plan, batch: Batch) -> Load | None:
         """What a step of *plan* asks of the clock for *batch*; None where there is no short way to say it."""
@@ -34,13 +36,13 @@ class Loads:
         joules, clocked, core = known.joules, known.clocked, known.core_joules
         busy, watched = known.busy_joules, known.clocked_joules
         for each in ready:
-            count, asked = each.repeat, each.asked(batch)
-            seconds += count * asked[0]
-            joules += count * asked[1]
-            clocked += count * asked[2]
-            core += count * asked[3]
-            busy += count * asked[4]
-            watched += count * asked[5]
+            count, (own, spent, slower, of_core, of_busy, of_slower) = each.repeat, each.asked(batch)
+            seconds += count * own
+            joules += count * spent
+            clocked += count * slower
+            core += count * of_core
+            busy += count * of_busy
+            watched += count * of_slower
         return Load(seconds, joules, clocked, core, busy, watched, known.launch_seconds)
 
     def loads(self, plan: Plan, batches: Sequence[Batch]) -> list[Load] | None:
@@ -56,9 +58,11 @@ class Loads:
 
     def _of(self, plan: Plan) -> list[Attending] | None:
         holes = plan.holes
-        if holes not in self._ready:
-            self._ready[holes] = self._made_ready(holes)
-        return self._ready[holes]
+        if holes is not self._holes:  # most plans have the very same ones, and to look them up takes longer
+            if holes not in self._ready:
+                self._ready[holes] = self._made_ready(holes)
+            self._holes, self._current = holes, self._ready[holes]
+        return self._current
 
     def _made_ready(self, holes: tuple[Hole, ...]) -> list[Attending] | None:
         ready = [Attending.of(layer, repeat, found, self.pricer) for _, layer, repeat in holes

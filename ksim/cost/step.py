@@ -33,7 +33,7 @@ from ksim.specs.host import Host
 #: Launches of batches whose spans are kept: few come again, but those that do soon.
 MOST_FILLS = 4096
 #: Steps whose loads are worked out sooner together than one by one.
-TOGETHER = 14
+TOGETHER = 20
 
 
 @define

@@ -72,12 +72,18 @@ class Spans:
         table = np.fromiter(numbers, np.float64, len(spans) * len(NUMBERS)).reshape(-1, len(NUMBERS)).T.copy()
         return cls([Kind(*key) for key in known], kind, [str(span.shape) for span in spans], *table)
 
+    def taken(self, rows: Ints) -> "Spans":
+        """Those at *rows*, as often as they are there."""
+        columns = (getattr(self, name)[rows] for name in NUMBERS)
+        return Spans(self.kinds, self.kind[rows], [self.shapes[row] for row in rows.tolist()], *columns)
+
     @classmethod
     def filled(cls, fills: Filled) -> "Spans":
         """Those of *fills*."""
         sizes = (len(BOUNDS), len(fills.launches), len(fills.sources))
-        codes, kind = np.unique(np.ravel_multi_index((fills.bound, fills.launch, fills.source), sizes),
-                                return_inverse=True)
+        number = np.ravel_multi_index((fills.bound, fills.launch, fills.source), sizes)
+        there = np.bincount(number, minlength=int(np.prod(sizes))) > 0
+        codes, kind = np.flatnonzero(there), (np.cumsum(there) - 1)[number]
         kinds = [Kind(fills.label, fills.family, BOUNDS[bound], "", fills.launches[launch], fills.sources[source])
                  for bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
         columns = {name: getattr(fills, name).astype(np.float64, copy=False) for name in NUMBERS if name != "hidden"}

@@ -1,6 +1,6 @@
 """The timelines and the paces of steps as columns of (lanes,)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ksim.flow.spans import Spans
 from ksim.flow.stretch import Lanes, Paces, Stretch
-from ksim.flow.timeline import Lap, Timeline
+from ksim.flow.timeline import Lap
 from ksim.results.arrays import Floats, Ints, each, offsets
 
 T = TypeVar("T")
@@ -77,21 +77,23 @@ class LaneColumns:
         pieces = [np.tile(np.arange(len(stretch.lanes)), len(stretch)) for stretch in self.stretches]
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
-    def fills(self) -> tuple[Ints, Ints, Spans]:
-        """All fills: which lane each is of, how often it runs there, and the spans."""
+    def fills(self) -> tuple[Ints, Ints, list[Spans]]:
+        """All fills: which lane each is of, how often it runs there, and the spans, in pieces."""
         pieces = [(self._rows(place, stage)[filled.rows], np.full(len(filled), filled.repeat), Spans.filled(filled))
                   for place, stretch in enumerate(self.stretches) for stage, lanes in enumerate(stretch.lanes)
                   for filled in lanes.filled]
         rows, repeats = (np.concatenate([np.zeros(0, np.int64), *(piece[column] for piece in pieces)])
                          for column in range(2))
-        return rows, repeats, Spans.joined([spans for _, _, spans in pieces])
+        return rows, repeats, [spans for _, _, spans in pieces]
 
     def _rows(self, place: int, stage: int) -> Ints:
         """The lanes of one stage of the stretch at *place*."""
         return np.arange(self._first[place] + stage, self._first[place + 1], len(self.stretches[place].lanes))
 
-    def timeline(self, row: int) -> Timeline:
-        """That of one lane."""
-        place = int(np.searchsorted(self._first, row, side="right")) - 1
-        step, stage = divmod(row - int(self._first[place]), len(self.stretches[place].lanes))
-        return self.stretches[place].lanes[stage].timeline(step)
+    def pieces(self, rows: Ints) -> Iterator[tuple[Ints, Lanes, Ints]]:
+        """Lanes of one stage by the columns that they are in: which of *rows*, these columns, and where therein."""
+        places = np.searchsorted(self._first, rows, side="right") - 1
+        for place in np.unique(places).tolist():
+            which, lanes = np.flatnonzero(places == place), self.stretches[place].lanes
+            steps, stages = np.divmod(rows[which] - self._first[place], len(lanes))
+            yield which, lanes[int(stages[0])], steps

@@ -37,10 +37,10 @@ class Occurrences:
         places, spans, repeats = _laps(examples)
         fill_lanes, fill_repeats, fills = lanes.fills()
         return cls(
-            Spans.joined([Spans.of(spans), fills]),
+            Spans.joined([_spans(spans), *fills]),
             np.concatenate([repeats, fill_repeats]),
             np.concatenate([places, fill_lanes]),
-            np.arange(len(spans) + len(fills)) < len(spans),
+            np.arange(len(spans) + len(fill_lanes)) < len(spans),
             shape_of,
             lanes,
         )
@@ -53,12 +53,15 @@ class Occurrences:
 
     def by_lane(self, groups: Ints, amounts: Floats, width: int) -> Floats:
         """The sum of *amounts* over the spans of each lane, apart for each of *width* groups: (lanes, width)."""
-        cells = self.place * width + groups
-        totals, shared = amounts * self.repeats, self.shared
-        shapes = int(self.shape_of.max(initial=-1)) + 1
-        of_shapes = sums(cells[shared], totals[shared], shapes * width).reshape(shapes, width)
-        own = sums(cells[~shared], totals[~shared], len(self.shape_of) * width)
-        return of_shapes[self.shape_of] + own.reshape(len(self.shape_of), width)
+        own = np.count_nonzero(self.shared)  # those of laps stand first
+        totals, shapes = amounts * self.repeats, int(self.shape_of.max(initial=-1)) + 1
+        cells = self.place[:own] * width + groups[:own]
+        found = sums(cells, totals[:own], shapes * width).reshape(shapes, width)[self.shape_of]
+        filled, lanes, rest = groups[own:], self.place[own:], totals[own:]
+        for group in np.flatnonzero(np.bincount(filled, minlength=width)).tolist():  # fills are of few
+            which = filled == group
+            found[:, group] += sums(lanes[which], rest[which], len(found))
+        return found
 
     def spent(self, weights: Floats | Ints, name: str = "seconds") -> Floats:
         """How long each span ran at the pace of its lanes, every lane counted as often as its weight says.
@@ -70,26 +73,33 @@ class Occurrences:
 
     def drawn(self, weights: Floats | Ints) -> Floats:
         """The joules of each span at the pace of its lanes, every lane counted as often as its weight says."""
-        return np.asarray(sum(self.counts(weights * lanes) * spans for lanes, spans in self._draws()))
+        found = self.counts(weights) * self.column("joules")
+        for lanes, spans in self._paced():
+            found += self.counts(weights * lanes) * spans
+        return found
 
     def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
         """How long the spans of each lane ran, apart for each of *width* groups: (lanes, width)."""
-        seconds = self.column("seconds")
-        slowed = self.by_lane(groups, seconds * self.column("clocked"), width)
-        return self.by_lane(groups, seconds, width) + (self.lanes.pace("time") - 1.0)[:, None] * slowed
+        found, slowed = self.by_lane(groups, self.column("seconds"), width), self.lanes.pace("time") - 1.0
+        if slowed.any():
+            found += slowed[:, None] * self.by_lane(groups, self.column("seconds") * self.column("clocked"), width)
+        return found
 
     def joules_by_lane(self, groups: Ints, width: int) -> Floats:
         """What the spans of each lane drew on one rank, apart for each of *width* groups: (lanes, width)."""
-        return np.asarray(sum(lanes[:, None] * self.by_lane(groups, spans, width) for lanes, spans in self._draws()))
+        found = self.by_lane(groups, self.column("joules"), width)
+        for lanes, spans in self._paced():
+            found += lanes[:, None] * self.by_lane(groups, spans, width)
+        return found
 
-    def _draws(self) -> list[tuple[Floats, Floats]]:
-        """What joules are made of, as in `Timeline.drawn`: factors of lanes and amounts of spans, to be multiplied and
-        added up.  At the boost clock, that is the first of them alone."""
+    def _paced(self) -> list[tuple[Floats, Floats]]:
+        """What joules are made of beside those at the boost clock, as in `Timeline.drawn`: factors of lanes and amounts
+        of spans, to be multiplied and added up."""
         time, energy, power = (self.lanes.pace(name) for name in ("time", "energy", "power"))
         busy = self.column("busy_joules")
         paced = [(energy - 1.0, self.column("core_joules")), (power - 1.0, busy),
                  (power * (time - 1.0), busy * self.column("clocked"))]
-        return [(np.ones_like(time), self.column("joules")), *(pair for pair in paced if pair[0].any())]
+        return [pair for pair in paced if pair[0].any()]
 
     def column(self, name: str) -> Floats:
         """That number of each span; `clocked` and `lasts` too."""
@@ -116,9 +126,10 @@ class Occurrences:
 
 def _shapes(laps: Sequence[Sequence[Lap]]) -> tuple[Ints, list[Sequence[Lap]]]:
     """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
-    numbers, distinct = codes(map(id, laps))
-    by_id = dict(zip(map(id, laps), laps, strict=True))
-    return numbers, [by_id[key] for key in distinct]
+    ids = np.fromiter(map(id, laps), np.int64, len(laps))
+    _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)  # that of their appearance
+    return np.argsort(order)[numbers], [laps[row] for row in first[order].tolist()]
 
 
 def _laps(examples: list[Sequence[Lap]]) -> tuple[Ints, list[Span], Ints]:
@@ -128,6 +139,13 @@ def _laps(examples: list[Sequence[Lap]]) -> tuple[Ints, list[Span], Ints]:
         for shape, laps in enumerate(examples) for lap in laps for span in lap.spans if not isinstance(span, int)
     ]
     return _integers(row[0] for row in found), [row[1] for row in found], _integers(row[2] for row in found)
+
+
+def _spans(spans: list[Span]) -> Spans:
+    """Those of *spans* as columns; many are the same ones."""
+    numbers, ids = codes(map(id, spans))
+    by_id = dict(zip(map(id, spans), spans, strict=True))
+    return Spans.of([by_id[key] for key in ids]).taken(numbers)
 
 
 def _integers(values: Any) -> Ints:

@@ -150,23 +150,22 @@ class AttentionLayer:
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
         """What it counts over *batch*: its `COUNTS`."""
-        decode_keys, decode_longest = self._decode_keys(batch.contexts)
         queries = keys = pairs = reach = most = longest = 0
         window = self.window
         for new, context in batch.chunks:
-            growing, seen, furthest = new, context + new, context + new
+            growing, seen = new, context + new
+            furthest = seen
             if window:
                 growing = min(new, max(0, window - context))
                 seen = min(seen, window + new - 1)
                 furthest = min(seen, window)
             queries += new
             keys += seen
-            pairs += self._causal(new, context, growing)
+            pairs += _causal(new, context, growing, window)
             reach += new * seen
-            most = max(most, new)
-            longest = max(longest, furthest)
-        return (len(batch.contexts), decode_keys, decode_longest, len(batch.chunks), queries, keys, pairs, reach, most,
-                longest)
+            most = new if new > most else most
+            longest = furthest if furthest > longest else longest
+        return *self._decode_counts(batch.contexts), len(batch.chunks), queries, keys, pairs, reach, most, longest
 
     def columns(self, batches: Batches) -> Attention:
         """The kernels that compute each of *batches*, as one whose counts are columns of (batches,)."""
@@ -179,14 +178,16 @@ class AttentionLayer:
         counts += [chunks.most(each) for each in (new, longest)]
         return self.kernel(counts)
 
-    def _decode_keys(self, contexts: Contexts) -> tuple[int, int]:
-        """Keys that sequences with one new token each read: of all of them, and of the longest."""
-        if not contexts:
-            return 0, 0
-        longest = contexts.longest + 1
+    def _decode_counts(self, contexts: Contexts) -> tuple[int, int, int]:
+        """Sequences with one new token, and the keys that they read: all of them, and the longest."""
+        offsets, shift = contexts.offsets, contexts.shift
+        decodes = len(offsets)
+        if not decodes:
+            return 0, 0, 0
+        longest = offsets.most + shift + 1
         if self.window and longest > self.window:
-            return contexts.capped(self.window - 1) + len(contexts), self.window
-        return contexts.total + len(contexts), longest
+            return decodes, contexts.capped(self.window - 1) + decodes, self.window
+        return decodes, offsets.sum + decodes * (shift + 1), longest
 
     def _all_decode_keys(self, batches: Batches) -> tuple[Any, Any]:
         some = batches.decodes > 0
@@ -196,8 +197,9 @@ class AttentionLayer:
 
     def _all_chunk_pairs(self, new: Any, context: Any) -> Any:
         """Pairs of causal chunks: token i of one (from 1) sees context + i tokens, at most the window."""
-        return self._causal(new, context, np.clip(self.window - context, 0, new) if self.window else new)
+        return _causal(new, context, np.clip(self.window - context, 0, new) if self.window else new, self.window)
 
-    def _causal(self, new: Any, context: Any, growing: Any) -> Any:
-        """Pairs of a chunk, or of many as columns, of whose tokens so many do not yet see a whole window."""
-        return growing * context + growing * (growing + 1) // 2 + (new - growing) * self.window
+
+def _causal(new: Any, context: Any, growing: Any, window: int) -> Any:
+    """Pairs of a chunk, or of many as columns, of whose tokens so many do not yet see a whole window."""
+    return growing * context + growing * (growing + 1) // 2 + (new - growing) * window

@@ -21,9 +21,7 @@ from attrs import define
 
 from ksim.cost.efficiency.attention_grids import (
     KEYS,
-    Arrays,
     Counts,
-    Floats,
     Grid,
     Heads,
     chunk_grid,
@@ -37,6 +35,7 @@ from ksim.cost.efficiency.attention_grids import (
 )
 from ksim.cost.efficiency.attention_rates import CONSTANTS, Constants, Rates
 from ksim.cost.efficiency.physics import Array, Physics
+from ksim.foundation.arithmetic import Arrays, Floats
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "timed"]

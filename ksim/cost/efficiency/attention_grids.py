@@ -16,7 +16,7 @@ from attrs import define
 from ksim.cost.efficiency.physics import Array
 from ksim.specs.hardware import Gpu
 
-__all__ = ["KEYS", "Arrays", "Counts", "Floats", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2",
+__all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2",
            "flash3", "length", "only", "tokens"]
 
 #: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
@@ -33,30 +33,6 @@ MOST_SPLITS = 128
 RESIDENT = {"ampere": 2.0}
 #: The same of TensorRT-LLM's decode kernel, on 228 KiB.
 DECODE_RESIDENT = 2.0
-
-
-class Arrays:
-    """The operations that differ between arrays and floats."""
-
-    ceil, floor, log2, minimum, maximum, where = np.ceil, np.floor, np.log2, np.minimum, np.maximum, np.where
-
-    @staticmethod
-    def look_up(table: Array, row: Any, column: Any) -> Any:
-        return table[row.astype(np.intp), column.astype(np.intp)]
-
-
-class Floats:
-    """The same on floats: a serving simulation prices one new batch a step, where arrays cost ten times as much."""
-
-    ceil, floor, log2, minimum, maximum = math.ceil, math.floor, math.log2, min, max
-
-    @staticmethod
-    def where(condition: Any, yes: Any, no: Any) -> Any:
-        return yes if condition else no
-
-    @staticmethod
-    def look_up(table: Array, row: Any, column: Any) -> Any:
-        return float(table[int(row), int(column)])
 
 
 @define(eq=False)

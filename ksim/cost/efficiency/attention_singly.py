@@ -2,21 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from math import exp
 from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.kernels.attention import COUNTS, Attention, AttentionLayer
-from ksim.cost.efficiency.attention import FEATURES, Pieces, Time, cut, features, timed
-from ksim.cost.efficiency.attention_grids import Arrays, Counts, Floats, Heads
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.counted import Counted, kinds_of
+from ksim.cost.efficiency.attention import FEATURES, cut, features, timed
+from ksim.cost.efficiency.attention_grids import Counts, Heads
 from ksim.cost.efficiency.attention_rates import Constants, Rates
-from ksim.cost.efficiency.families import attentions
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.pricing import faded, places_of
 from ksim.cost.efficiency.profile import Efficiency
-from ksim.cost.efficiency.singly import Judge, judge
+from ksim.cost.efficiency.singly import Judge, Teller, judge, teller
+from ksim.foundation.arithmetic import Arrays, Floats
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Singly", "heads_of"]
@@ -28,79 +30,94 @@ def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
                     math.inf, 0.0)
 
 
+@frozen(eq=False)
+class _Physics:
+    """From `COUNTS` to seconds, whether what is computed binds them, and those of `FEATURES` that are *needed*, with 0
+    for others."""
+
+    heads: Heads
+    rates: Rates
+    needed: frozenset[int]
+
+    def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+        several = Counts(*counts)
+        time = timed(cut(several, self.heads, m), several, self.rates, m)
+        found = features(several, self.heads, time, m)
+        binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
+        return time.seconds, binds, tuple(each if place in self.needed else 0.0 for place, each in enumerate(found))
+
+
 @define(eq=False)
 class _Fitted:
-    """An efficiency that looks at features alone: the rates of its constants, and who judges a row of features."""
+    """An efficiency whose model looks at features alone, in `places`, and its physics for floats and for arrays."""
 
-    rates: Rates
     efficiency: Efficiency
     places: NDArray[np.intp]
-    place: NDArray[np.intp]
-    judge: Judge
+    floats: Counted
+    arrays: Counted
 
     @classmethod
-    def of(cls, efficiency: Efficiency, heads: Heads) -> "_Fitted | None":
-        places, place = places_of(efficiency.inputs, FEATURES), places_of(efficiency.place, FEATURES)
-        if places is None or place is None:
+    def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
+        """With *further* features that are asked for; None where the model looks at more."""
+        places = places_of(efficiency.inputs, FEATURES)
+        if places is None:
             return None
-        return cls(Rates.of(Constants(**efficiency.constants), heads, Floats), efficiency, places, place,
-                   judge(efficiency.model, places.tolist(), efficiency.region, place.tolist(), len(FEATURES)))
+        rates = Rates.of(Constants(**efficiency.constants), heads, Floats)
+        physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
+        return cls(efficiency, places, Counted(physics, Floats), Counted(physics, Arrays))
+
+    def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
+        """Of many kernels: seconds, whether what they compute binds them, and their features."""
+        seconds, computes, found = self.arrays[kinds_of(counts)](*counts)
+        table = np.empty((len(seconds), len(FEATURES)))
+        for column, feature in zip(table.T, found, strict=True):
+            column[:] = feature
+        return seconds * np.exp(self.efficiency.model(table[:, self.places])), computes, table
 
 
 @define(eq=False)
 class Singly:
     """What a profile says of a layer's kernels: what `estimates` does, but for their intervals."""
 
-    heads: Heads
     own: _Fitted
+    place: NDArray[np.intp]
+    judge: Judge
     further: float
     other: _Fitted | None
+    tell: Teller | None
 
     @classmethod
     def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "Singly | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
-        models look at more than features."""
-        fitted, fallback = _Fitted.of(own, heads), _Fitted.of(other, heads) if other is not None else None
-        if fitted is None or (other is not None and fallback is None):
+        models, or the first one's region, look at more than features."""
+        place = places_of(own.place, FEATURES)
+        fitted = _Fitted.of(own, heads, place.tolist()) if place is not None else None
+        fallback = _Fitted.of(other, heads) if other is not None else None
+        if place is None or fitted is None or (other is not None and fallback is None):
             return None
-        return cls(heads, fitted, further, fallback)
+        judged = judge(own.model, fitted.places.tolist(), own.region, place.tolist(), len(FEATURES))
+        tell = teller(fallback.efficiency.model, fallback.places.tolist(), len(FEATURES)) if fallback else None
+        return cls(fitted, place, judged, further, fallback, tell)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
         """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
         was measured."""
-        several = Counts(*counts)
-        launches = cut(several, self.heads, Floats)
-        time = timed(launches, several, self.own.rates, Floats)
-        beyond, told = self.own.judge(features(several, self.heads, time, Floats))
-        seconds = time.seconds * math.exp(told)
+        kinds = counts[0] > 0, counts[3] > 0
+        seconds, computes, found = self.own.floats[kinds](*counts)
+        beyond, told = self.judge(found)
+        seconds *= exp(told)
         beyond += self.further
-        if beyond and self.other is not None:
-            there = timed(launches, several, self.other.rates, Floats)
-            told = self.other.judge(features(several, self.heads, there, Floats))[1]
-            seconds = faded(seconds, there.seconds * math.exp(told), beyond, math)
-        return seconds, computes(time), beyond == 0
+        if beyond and self.other and self.tell:
+            there, _, found = self.other.floats[kinds](*counts)
+            seconds = faded(seconds, there * exp(self.tell(found)), beyond, math)
+        return seconds, computes, beyond == 0
 
-    def columns(self, kernel: Attention) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same of many kernels that are one, whose counts are columns."""
-        shapes = attentions(kernel)
-        counts = Counts(*(shapes[name] for name in COUNTS))
-        launches = cut(counts, self.heads, Arrays)
-        time, table, seconds = self._of_all(self.own, launches, counts)
-        beyond = self.own.efficiency.region.beyond(table[:, self.own.place]) + self.further
+    def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The same of many kernels, whose counts are columns."""
+        seconds, computes, table = self.own.columns(counts)
+        beyond = self.own.efficiency.region.beyond(table[:, self.place]) + self.further
         outside = beyond > 0
-        if outside.any() and self.other is not None:
-            there = self._of_all(self.other, launches, counts)[-1]
+        if self.other is not None and outside.any():
+            there = self.other.columns(counts)[0]
             seconds[outside] = faded(seconds[outside], there[outside], beyond[outside], np)
-        return seconds, np.broadcast_to(computes(time), seconds.shape), ~outside
-
-    def _of_all(self, fitted: _Fitted, launches: Sequence[Pieces], counts: Counts) -> tuple[Time, Array, Array]:
-        time = timed(launches, counts, fitted.rates, Arrays)
-        table = np.empty((np.size(time.seconds), len(FEATURES)))
-        for column, found in zip(table.T, features(counts, self.heads, time, Arrays), strict=True):
-            column[:] = found
-        return time, table, time.seconds * np.exp(fitted.efficiency.model(table[:, fitted.places]))
-
-
-def computes(time: Time) -> Any:
-    """Whether what kernels compute binds them, and neither memory nor their launch."""
-    return (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
+        return seconds, computes, ~outside

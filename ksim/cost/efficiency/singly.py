@@ -10,12 +10,14 @@ from ksim.cost.efficiency.models import Constant, Interpolation, Mean, Model, Ne
 from ksim.cost.efficiency.physics import Array
 from ksim.cost.efficiency.region import BORDER, Region
 
-__all__ = ["Judge", "judge"]
+__all__ = ["Judge", "Teller", "judge", "teller"]
 
 #: From a row of all features, and 1 at its end, to what a model makes of those that it looks at.
 Single = Callable[[Array], float]
 #: From all features to how far outside a region they are, as `Region.beyond` says, and to what a model makes of them.
 Judge = Callable[[Sequence[float]], tuple[float, float]]
+#: From all features to what a model makes of them.
+Teller = Callable[[Sequence[float]], float]
 
 
 def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int], features: int) -> Judge:
@@ -24,17 +26,32 @@ def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int
         return _Together.of(model, seen, region, place, features)
     sides, singly = _sides(region, place, features), _singly(model, seen)
     row, out = np.ones(features + 1), np.empty(len(sides))
+    known = row[:-1]
 
     def judged(values: Sequence[float]) -> tuple[float, float]:
-        row[:-1] = values
+        known[:] = values
         return _outside(sides.dot(row, out)), singly(row)
 
     return judged
 
 
+def teller(model: Model, seen: Sequence[int], features: int) -> Teller:
+    """Of *model*, which looks at those *seen* of so many features."""
+    if isinstance(model, Constant):
+        value = float(model.value)
+        return lambda values: value
+    singly, row = _singly(model, seen), np.ones(features + 1)
+
+    def told(values: Sequence[float]) -> float:
+        row[:-1] = values
+        return singly(row)
+
+    return told
+
+
 def _outside(sides: Array) -> float:
     """How far outside is what lies so far outside of each side."""
-    furthest: float = sides[sides.argmax()].item()
+    furthest: float = sides.item(sides.argmax())
     return furthest if furthest > BORDER else 0.0
 
 
@@ -70,7 +87,7 @@ class _Together:
     """A network and a region: what both make of a row at first is one product, into `found`.
 
     The network's members are side by side: their second layers are the blocks of one matrix.  Where an input is beyond
-    its reach (one of `held` is above 0), the network as it is has to hold it.
+    its reach (one of `held` is above 0), the network as it is has to hold it; `around` is that and the region's sides.
     """
 
     model: Network
@@ -80,10 +97,13 @@ class _Together:
     last: Array
     bias: float
     row: Array
+    seen: Array
     found: Array
+    around: Array
     held: Array
     sides: Array
     hidden: Array
+    inner: Array
     between: Array
 
     @classmethod
@@ -98,21 +118,22 @@ class _Together:
                 _spread(first @ scaled, model.first[:, -1].ravel() - first @ centre, seen, features))
         found = np.empty(sum(map(len, rows)))
         held, sides, hidden = np.split(found, np.cumsum([len(each) for each in rows])[:-1])
+        row, inner = np.ones(features + 1), np.ones(len(hidden) + 1)
         return cls(model, seen, np.vstack(rows), _blocks(model), model.last[:, :-1].ravel() / len(model.last),
-                   float(model.last[:, -1].mean()), np.ones(features + 1), found, held, sides, hidden,
-                   np.ones(len(hidden) + 1))
+                   float(model.last[:, -1].mean()), row, row[:-1], found, found[:-len(hidden)], held, sides, hidden,
+                   inner, inner[:-1])
 
     def __call__(self, values: Sequence[float]) -> tuple[float, float]:
-        row, held, hidden, between = self.row, self.held, self.hidden, self.between
-        row[:-1] = values
-        self.matrix.dot(row, self.found)
-        beyond = _outside(self.sides)
-        if held[held.argmax()] > 0:
-            return beyond, float(self.model(row[None, self.places])[0])
-        np.tanh(hidden, between[:-1])
-        self.second.dot(between, hidden)
-        mean: float = self.last.dot(np.tanh(hidden, hidden)).item()
-        return beyond, mean + self.bias
+        around, hidden, beyond = self.around, self.hidden, 0.0
+        self.seen[:] = values
+        self.matrix.dot(self.row, self.found)
+        if around.item(around.argmax()) > 0:
+            beyond, held = _outside(self.sides), self.held
+            if held.item(held.argmax()) > 0:
+                return beyond, float(self.model(self.row[None, self.places])[0])
+        np.tanh(hidden, self.between)
+        self.second.dot(self.inner, hidden)
+        return beyond, float(self.last.dot(np.tanh(hidden, hidden))) + self.bias
 
 
 def _blocks(model: Network) -> Array:
@@ -168,5 +189,4 @@ class _Component:
         np.divide(row[self.seen], self.lengths, point)
         np.subtract(point, self.centre, point)
         self.at[-1] = point.dot(point)
-        found: float = kernel_of(self.near.dot(self.at, self.squares), smooth).dot(self.weights).item()
-        return found
+        return float(kernel_of(self.near.dot(self.at, self.squares), smooth).dot(self.weights))

@@ -147,6 +147,6 @@ class _Split:
     def _own_seconds(self, pieces: Pieces) -> Floats:
         """GPU seconds of each piece by `Shares.parts`: no more than its step's prompts have, or its decodes."""
         shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
-        prompts, whole = self.activity.prompts[pieces.step], self.activity.seconds[pieces.step]
+        prompts, whole = self.activity.prompts(pieces.step), self.activity.seconds(pieces.step)
         most = np.where((pieces.new > 1)[:, None], prompts, whole - prompts)
         return np.asarray(np.minimum(whole * shares, most))

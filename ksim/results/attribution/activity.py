@@ -3,7 +3,7 @@
 from functools import cached_property
 
 import numpy as np
-from attrs import define
+from attrs import define, frozen
 
 from ksim.results.arrays import Floats, Ints, shares
 from ksim.results.attribution.shares import Shares
@@ -50,56 +50,72 @@ class Activity:
         return np.where(busy > 0, np.minimum(self._steps.launch_waits, lengths), lengths)
 
     @cached_property
-    def seconds(self) -> Floats:
-        """The rest by `Shares.parts`: (steps, parts)."""
+    def _stretched(self) -> Floats:
+        """How many times as long the rest takes as the kernels of each step."""
         working = self.ends - self.begins - self.launches
-        return self.shares.seconds * shares(working, self.shares.seconds.sum(axis=1))[:, None]
+        return shares(working, self.shares.seconds.sum(axis=1))
+
+    def seconds(self, steps: Ints) -> Floats:
+        """The rest of some *steps* by `Shares.parts`: (steps, parts)."""
+        return self.shares.seconds[steps] * self._stretched[steps][:, None]
+
+    def prompts(self, steps: Ints) -> Floats:
+        """What their chunks have of that: (steps, parts)."""
+        return self.seconds(steps) * self.shares.prompts(steps)
+
+    def _into(self, found: Floats, rows: slice) -> None:
+        """Write down how long an engine does what in each of its steps, the host's time before it included:
+        (activities, steps).  Few steps have chunks."""
+        ahead, begins = self._steps.ahead[rows], self.begins[rows]
+        scheduled = np.clip(self._steps.scheduled[rows], ahead, begins)
+        found[UPDATE], found[SCHEDULE], found[LAUNCH] = scheduled - ahead, begins - scheduled, self.launches[rows]
+        chunked = np.flatnonzero(self._steps.prefills[rows])
+        prompts = self.prompts(rows.start + chunked)
+        found[PROMPTS, chunked] = prompts.sum(axis=1)
+        for part, family in enumerate(self.shares.family.tolist()):
+            decodes = self.shares.seconds[rows, part] * self._stretched[rows]
+            decodes[chunked] -= prompts[:, part]
+            found[DECODES + family] += decodes
 
     @cached_property
-    def prompts(self) -> Floats:
-        """What each step's chunks have of that: (steps, parts)."""
-        return self.seconds * self.shares.prompts
+    def _curves(self) -> list["_Curve"]:
+        """Of each engine."""
+        return [self._curve(self._steps.rows(place)) for place in range(len(self.history.engines))]
 
-    @cached_property
-    def _of_steps(self) -> Floats:
-        """How long the engine does what in each step, the host's time before it included: (steps, activities)."""
-        scheduled = np.clip(self._steps.scheduled, self._steps.ahead, self.begins)
-        found = np.zeros((len(self._steps), DECODES + len(self.shares.families)))
-        found[:, UPDATE] = scheduled - self._steps.ahead
-        found[:, SCHEDULE] = self.begins - scheduled
-        found[:, LAUNCH] = self.launches
-        found[:, PROMPTS] = self.prompts.sum(axis=1)
-        for family, column in zip(self.shares.family.tolist(), (self.seconds - self.prompts).T, strict=True):
-            found[:, DECODES + family] += column
-        return found
-
-    @cached_property
-    def _curves(self) -> list[tuple[Floats, Floats]]:
-        """Of each engine knots in time, three for each step, and what has added up by then."""
-        return [self._curve(place) for place in range(len(self.history.engines))]
-
-    def _curve(self, place: int) -> tuple[Floats, Floats]:
-        rows = self._steps.rows(place)
-        amounts = self._of_steps[rows]
-        heights = np.zeros((1 + 3 * len(amounts), amounts.shape[1]))
-        heights[1::3, UPDATE] = amounts[:, UPDATE]
-        heights[2::3, SCHEDULE] = amounts[:, SCHEDULE]
-        heights[3::3, LAUNCH:] = amounts[:, LAUNCH:]
-        knots = np.stack([self._steps.ahead[rows] + amounts[:, UPDATE], self.begins[rows], self.ends[rows]], axis=1)
-        return np.append(0.0, knots.ravel()), np.cumsum(heights, axis=0, out=heights)
+    def _curve(self, rows: slice) -> "_Curve":
+        added = np.zeros((DECODES + len(self.shares.families), 1 + rows.stop - rows.start))
+        self._into(added[:, 1:], rows)
+        knots = np.stack([self._steps.ahead[rows] + added[UPDATE, 1:], self.begins[rows], self.ends[rows]], axis=1)
+        return _Curve(np.append(0.0, knots.ravel()), np.cumsum(added, axis=1, out=added))
 
     def between(self, engine: Ints, begin: Floats, end: Floats) -> Floats:
         """Seconds of each activity between two moments, on the engines at these places: (moments, activities)."""
         found = np.zeros((len(engine), DECODES + len(self.shares.families)))
         for place, curve in enumerate(self._curves):
             which = engine == place
-            found[which] = _by(end[which], *curve) - _by(begin[which], *curve)
+            found[which] = curve.by(end[which]) - curve.by(begin[which])
         return found
 
 
-def _by(times: Floats, knots: Floats, heights: Floats) -> Floats:
-    """What has added up by each of *times*: as many columns as *heights* has, which are joined by straight lines."""
-    before = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, max(len(knots) - 2, 0))
-    after = np.minimum(before + 1, len(knots) - 1)
-    passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
-    return heights[before] + passed[:, None] * (heights[after] - heights[before])
+@frozen(eq=False)
+class _Curve:
+    """What has added up by when: `knots` in time, the beginning and three for each step, with straight lines between.
+
+    `added` is what has added up after so many steps, (activities, 1 + steps): up to its first knot an engine updates in
+    a step, up to the second it schedules, and up to the third its GPUs have it.
+    """
+
+    knots: Floats
+    added: Floats
+
+    def by(self, times: Floats) -> Floats:
+        """What has added up by each of *times*: (times, activities)."""
+        knots, last = self.knots, len(self.knots) - 1
+        before = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, max(last - 1, 0))
+        after = np.minimum(before + 1, last)
+        passed = shares(np.clip(times, knots[0], knots[-1]) - knots[before], knots[after] - knots[before])
+        found = np.empty((len(times), len(self.added)))
+        for knot, which in enumerate((slice(UPDATE, SCHEDULE), slice(SCHEDULE, LAUNCH), slice(LAUNCH, None))):
+            low, high = (self.added[which, (place + 2 - knot) // 3].T for place in (before, after))
+            found[:, which] = low + passed[:, None] * (high - low)
+        return found

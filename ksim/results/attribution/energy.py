@@ -37,10 +37,9 @@ class Energy:
         seconds = self.shares.seconds
         _, dynamic = joules_of(self.history, self.shares.occurrences, Part.of)
         whole = seconds.sum(axis=1)
-        parts = dynamic + seconds * shares(self.static, whole)[:, None]
-        found = np.zeros((len(self.static), 3))
-        for by, column in zip(self.shares.by.tolist(), parts.T, strict=True):
-            found[:, by] += column
+        watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
+        for by, joules, times in zip(self.shares.by.tolist(), dynamic.T, seconds.T, strict=True):
+            found[:, by] += joules + times * watts
         found[:, TOKENS] += np.where(whole > 0, 0.0, self.static)
         return found
 

@@ -71,10 +71,9 @@ class Shares:
         """Which of `families` each part is of."""
         return each(self.parts, lambda part: self.families.index(part.family))
 
-    @cached_property
-    def prompts(self) -> Floats:
-        """Which share of each part the chunks of each step have: (steps, parts)."""
-        return shares(self.chunks.astype(np.float64), self.totals)[:, self.by]
+    def prompts(self, steps: Ints) -> Floats:
+        """Which share of each part the chunks of some *steps* have: (steps, parts)."""
+        return shares(self.chunks[steps].astype(np.float64), self.totals[steps])[:, self.by]
 
     @cached_property
     def chunks(self) -> Ints:

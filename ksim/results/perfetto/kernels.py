@@ -1,13 +1,12 @@
 """What runs when: a slice for every kernel on each of its ranks."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import frozen
 
-from ksim.flow.timeline import Lap, Span, Timeline
-from ksim.results.arrays import Floats, Ints
+from ksim.results.arrays import Ints, offsets
+from ksim.results.perfetto.described import Described
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.slices import FIRST_RANK, engine_process, name_of
 from ksim.results.perfetto.text import Column, lines, picked, thousandths
@@ -20,11 +19,9 @@ _BLOCK = 8
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:
     """The kernels of the lanes at *rows*, on every rank of their stage."""
-    steps, kernels, named = lanes.history.steps, _Kernels(), set[tuple[int, int]]()
-    pace = steps.lanes.pace("time")
+    described, named = Described(lanes.history.steps.lanes), set[tuple[int, int]]()
     for place, stage, block in _blocks(lanes, rows):
-        played = kernels.all([kernels.played(steps.lanes.timeline(row), float(pace[row]), int(lanes.begin[row]),
-                                             int(lanes.end[row])) for row in block])
+        played = _written(described, _played(lanes, described, block))
         ranks = lanes.history.engines[place].ranks
         for rank in range(stage * ranks, (stage + 1) * ranks):
             own, link = (lines(f',\n{{"ph":"X","pid":{engine_process(place)},"tid":{first + rank},"ts":', *slices)
@@ -37,19 +34,19 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:
             yield link
 
 
-def _blocks(lanes: Lanes, rows: Ints) -> Iterator[tuple[int, int, list[int]]]:
+def _blocks(lanes: Lanes, rows: Ints) -> Iterator[tuple[int, int, Ints]]:
     """Some *rows* at a time, of one stage of the engine at one place."""
     place, stage = lanes.history.steps.engine[lanes.history.steps.lane_step[rows]], lanes.stage[rows]
     for one, other in np.unique(np.stack([place, stage], axis=1), axis=0).tolist():
-        found = rows[(place == one) & (stage == other)].tolist()
+        found = rows[(place == one) & (stage == other)]
         for begin in range(0, len(found), _BLOCK):
             yield one, other, found[begin: begin + _BLOCK]
 
 
 @frozen(eq=False)
 class _Played:
-    """When the kernels of one rank in one step begin, and how long they last, in nanoseconds; which share the GPU with
-    products, and which text describes each."""
+    """When kernels of some lanes begin, and how long they last, in nanoseconds; which share the GPU with products, and
+    which text describes each."""
 
     begin: Ints
     lasts: Ints
@@ -57,60 +54,29 @@ class _Played:
     text: Ints
 
 
-@define(eq=False)
-class _Kernels:
-    """The kernels of lanes, unfolded, of which those with the same laps have most in common."""
-
-    _texts: list[str] = field(factory=list)
-    _shapes: dict[int, Floats] = field(factory=dict)
-
-    def played(self, lane: Timeline, pace: float, begin: int, end: int) -> _Played:
-        """Those of one rank in one step, clocked ones at *pace*."""
-        key = id(lane.laps)
-        if key not in self._shapes:
-            self._shapes[key] = self._shape(lane.laps)
-        table = self._shapes[key].copy()
-        for number, span in enumerate(lane.fills):
-            holes = table[-1] == -1 - number
-            table[:, holes] = self._row(span)[:, None]
-        seconds, clocked, hidden, link, text = table
-        ends = np.cumsum(seconds * np.where(clocked > 0, pace, 1.0))
-        edges = np.concatenate([[begin], np.minimum(begin + np.rint(1e9 * ends).astype(np.int64), end)])
-        last = edges[1:].copy()
-        beside = np.flatnonzero(hidden)
-        # What is hidden ends before the next, which begins with it.
-        last[beside] = np.minimum(edges[beside] + np.rint(1e9 * hidden[beside]).astype(np.int64), edges[beside + 2])
-        return _Played(edges[:-1], last - edges[:-1], link.astype(np.int64), text.astype(np.int64))
-
-    def _shape(self, laps: Sequence[Lap]) -> Floats:
-        """What `_row` says of each span of *laps*; of holes, only -1 - the number of the fill as its text."""
-        rows = [np.tile(np.stack([np.array([0.0, 0.0, 0.0, 0.0, -1.0 - span]) if isinstance(span, int)
-                                  else self._row(span) for span in lap.spans], axis=1), lap.repeat)
-                for lap in laps if lap.spans]
-        return np.concatenate([np.zeros((5, 0)), *rows], axis=1)
-
-    def _row(self, span: Span) -> Floats:
-        self._texts.append(_described(span))
-        link = bool(span.group and span.sms)
-        return np.array([span.seconds, span.clocked, span.hidden, link, len(self._texts) - 1.0])
-
-    def all(self, played: list[_Played]) -> list[list[str | Column]]:
-        """Those of some lanes without what ranks differ in, and those of them that share the GPU with products: what
-        follows the thread in each line."""
-        begin, lasts, link, text = (np.concatenate([getattr(one, name) for one in played])
-                                    for name in ("begin", "lasts", "link", "text"))
-        return [self._written(begin[of], lasts[of], text[of]) for of in (link == 0, link > 0)]
-
-    def _written(self, begin: Ints, lasts: Ints, text: Ints) -> list[str | Column]:
-        used = np.unique(text)
-        described = picked([self._texts[each] for each in used.tolist()], np.searchsorted(used, text))
-        return [thousandths(begin), ',"dur":', thousandths(lasts), ",", described]
+def _played(lanes: Lanes, described: Described, rows: Ints) -> _Played:
+    """The kernels of one rank in the lanes at *rows*, clocked ones at their pace."""
+    sizes, (seconds, clocked, hidden, link, text) = described.kernels(rows)
+    pace = np.repeat(lanes.history.steps.lanes.pace("time")[rows], sizes)
+    lasts = np.split(seconds * np.where(clocked > 0, pace, 1.0), offsets(sizes)[1:-1])
+    begin, end = np.repeat(lanes.begin[rows], sizes), np.repeat(lanes.end[rows], sizes)
+    until = np.minimum(begin + np.rint(1e9 * np.concatenate([*map(np.cumsum, lasts)])).astype(np.int64), end)
+    follows = np.diff(np.repeat(np.arange(len(rows)), sizes)) == 0
+    begin[1:][follows] = until[:-1][follows]
+    last, beside = until.copy(), np.flatnonzero(hidden)
+    # What is hidden ends before the next, which begins with it.
+    last[beside] = np.minimum(begin[beside] + np.rint(1e9 * hidden[beside]).astype(np.int64), until[beside + 1])
+    return _Played(begin, last - begin, link.astype(np.int64), text.astype(np.int64))
 
 
-def _described(span: Span) -> str:
-    """The part of a slice that tells what runs."""
-    name, family, shape, launch = (json.dumps(str(text)) for text in (span.label, span.family, span.shape, span.launch))
-    sms = f'"sms":{span.sms},' if span.sms else ""
-    return (f'"name":{name},"cat":{family},"args":{{"shape":{shape},"launch":{launch},"bound":"{span.bound}",'
-            f'{sms}"waves":{span.waves:.4g},"idle_sms":{span.idle:.4g},"flops":{span.flops:.6g},'
-            f'"bytes":{span.bytes:.6g}}}}}')
+def _written(described: Described, played: _Played) -> list[list[str | Column]]:
+    """Those without what ranks differ in, and those of them that share the GPU with products: what follows the thread
+    in each line."""
+    return [_lines(described, played.begin[of], played.lasts[of], played.text[of])
+            for of in (played.link == 0, played.link > 0)]
+
+
+def _lines(described: Described, begin: Ints, lasts: Ints, text: Ints) -> list[str | Column]:
+    used = np.unique(text)
+    texts = picked([described.texts[each] for each in used.tolist()], np.searchsorted(used, text))
+    return [thousandths(begin), ',"dur":', thousandths(lasts), ",", texts]

@@ -11,7 +11,7 @@ from ksim.results import arrow
 from ksim.results.arrays import Bools, Floats, Ints
 from ksim.results.history import History
 from ksim.results.perfetto.slices import REQUESTS_PROCESS
-from ksim.results.perfetto.text import joined, lines, microseconds, picked, whole
+from ksim.results.perfetto.text import joined, lines, microseconds, picked, taken, whole
 from ksim.results.requests import Requests
 
 #: About how many events one request takes.
@@ -46,7 +46,7 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
         yield lines(
             ',\n{"name":"', picked(_NAMES, name[part]), '","cat":"request","ph":"', picked(("b", "e"), edge[part]),
             '","id":', whole(requests.ids[row[part]]), f',"pid":{REQUESTS_PROCESS},"tid":0,"ts":',
-            microseconds(time[part]), [arguments.take(arrow.numbers(argument[part]))], "}")
+            microseconds(time[part]), [taken(arguments, argument[part])], "}")
 
 
 def _arguments(requests: Requests) -> pa.Array:

@@ -10,9 +10,9 @@ from pyarrow import compute
 from ksim.results import arrow
 from ksim.results.arrays import Floats, Ints
 
-_DIGITS = arrow.texts(f".{number:03}" for number in range(1000))
-
 Column = list[pa.Array]
+
+_DIGITS = arrow.texts(f".{number:03}" for number in range(1000))
 
 
 def whole(numbers: Ints) -> Column:
@@ -22,7 +22,8 @@ def whole(numbers: Ints) -> Column:
 
 def thousandths(numbers: Ints) -> Column:
     """A thousand times less than *numbers*, which are whole and not negative, with three digits after the point."""
-    return [arrow.numbers(numbers // 1000).cast(pa.string()), _DIGITS.take(arrow.numbers(numbers % 1000))]
+    most, rest = np.divmod(numbers, 1000)
+    return [*whole(most), taken(_DIGITS, rest)]
 
 
 def microseconds(times: Floats) -> Column:
@@ -32,7 +33,12 @@ def microseconds(times: Floats) -> Column:
 
 def picked(texts: Iterable[str], numbers: Ints) -> Column:
     """The text with each of these *numbers*."""
-    return [arrow.texts(texts).take(arrow.numbers(numbers))]
+    return [taken(arrow.texts(texts), numbers)]
+
+
+def taken(texts: pa.Array, numbers: Ints) -> pa.Array:
+    """Those of *texts* at these places."""
+    return texts.take(arrow.numbers(numbers))
 
 
 def joined(*parts: str | Column) -> Column:
@@ -40,8 +46,8 @@ def joined(*parts: str | Column) -> Column:
     pieces = [piece for part in parts for piece in ([part] if isinstance(part, str) else part)]
     # pyarrow would make scalars of the texts by itself, but load pandas first.
     constants = iter(arrow.texts([*(piece for piece in pieces if isinstance(piece, str)), ""]))
-    return [compute.binary_join_element_wise(
-        *(next(constants) if isinstance(piece, str) else piece for piece in pieces), next(constants))]
+    columns = [next(constants) if isinstance(piece, str) else piece for piece in pieces]
+    return [compute.binary_join_element_wise(*columns, next(constants))]
 
 
 def lines(*parts: str | Column) -> memoryview:
