@@ -1,6 +1,7 @@
 """What an oracle says of many kernels, as columns."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,7 +9,8 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.cost.oracles import Estimate, check
+from ksim.compute.several import Several
+from ksim.cost.oracles import Estimate, check, estimates
 from ksim.flow.filled import BOUNDS, COMPUTE, LAUNCH, MEMORY
 from ksim.specs.hardware import Gpu
 
@@ -118,7 +120,25 @@ def columns(oracle: Any, kernel: Attention, gpu: Gpu) -> Estimates:
     Raises ConfigError for an answer that is not a positive, finite number.
     """
     answers: Estimates = oracle.columns(kernel, gpu)
+    return _checked(oracle, kernel, answers)
+
+
+def several(oracle: Any, asked: Sequence[Several], gpu: Gpu) -> list[Estimates]:
+    """Ask *oracle* about each of *asked*, as columns where it has `several` that says what it says one by one; about
+    all others kernel by kernel, in one question.
+
+    Raises ConfigError for an answer that is not a positive, finite number.
+    """
+    offered = _offers(oracle, "several")
+    found: list[Estimates | None] = [oracle.several(each, gpu) if offered else None for each in asked]
+    rest = [kernel for each, answers in zip(asked, found, strict=True) if answers is None for kernel in each.each()]
+    one_by_one = iter(estimates(oracle, rest, gpu) if rest else ())
+    return [_checked(oracle, each, answers) if answers is not None
+            else Estimates.of(list(islice(one_by_one, len(each)))) for each, answers in zip(asked, found, strict=True)]
+
+
+def _checked(oracle: Any, kernels: Attention | Several, answers: Estimates) -> Estimates:
     wrong = np.flatnonzero(~((answers.seconds > 0) & (answers.seconds < np.inf)))
     if len(wrong):
-        check(oracle, kernel.at(int(wrong[0])), answers.each()[wrong[0]])
+        check(oracle, kernels.at(int(wrong[0])), answers.each()[wrong[0]])
     return answers

@@ -62,10 +62,10 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
     """What *kernel* does on *gpu* where it takes *seconds*; columns of many where its work is columns."""
     work = kernel.work
     moved = work.bytes
-    held = isinstance(kernel, Pointwise) and moved < RESIDENT * gpu.l2
+    far = 1.0 - (isinstance(kernel, Pointwise) & (moved < RESIDENT * gpu.l2))
     return Actions(
-        flops=_larger(work.flops, work.padded), dtype=work.dtype, hbm=0.0 if held else moved,
-        written=0.0 if held else work.writes, l2=moved, busy=busy_seconds(seconds, gpu),
+        flops=_larger(work.padded, work.flops), dtype=work.dtype, hbm=far * moved, written=far * work.writes, l2=moved,
+        busy=busy_seconds(seconds, gpu),
     )
 
 

@@ -23,7 +23,7 @@ Hole = tuple[str, Layer, int]
 class Part:
     """A stretch of a step that does not depend on the rest: laps with holes, and what they come to without those."""
 
-    laps: tuple[Lap, ...]
+    laps: Sequence[Lap]
     holes: tuple[Hole, ...]
     totals: Totals
     launches: Launches
@@ -102,7 +102,7 @@ class Plan:
     """
 
     shape: Shape
-    laps: tuple[Lap, ...]
+    laps: Sequence[Lap]
     holes: tuple[Hole, ...]
     sums: Sums
     launch: str

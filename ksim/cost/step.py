@@ -91,9 +91,12 @@ class StepTimer:
         """The plan of each of *batches* as if it had something for every hole."""
         if len(self._known) > MOST:
             self._known.clear()
-        counts = [_counts(batch) for batch in batches]
-        new = {count: batch for count, batch in zip(counts, batches, strict=True) if count not in self._known}
+        counts = [(batch.tokens, batch.samples, not batch.chunks) for batch in batches]
+        distinct = dict(zip(counts, batches, strict=True))
+        new = {count: batch for count, batch in distinct.items() if count not in self._known}
         self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
+        if len(distinct) == 1:
+            return [self._known[counts[0]]] * len(counts)
         return [self._known[count] for count in counts]
 
     def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
@@ -162,7 +165,7 @@ def _counts(batch: Batch) -> tuple[int, int, bool]:
 
 def _holes(plans: Sequence[Plan]) -> dict[Hole, Ints]:
     """The holes of *plans*, each with the places of those that have it."""
-    several = {id(plan.holes): plan.holes for plan in plans}
+    several = {id(plan.holes): plan.holes for plan in dict.fromkeys(plans)}
     if len(several) == 1:
         return dict.fromkeys(plans[0].holes, np.arange(len(plans)))
     return {hole: np.array([row for row, plan in enumerate(plans) if hole in plan.holes])

@@ -29,7 +29,7 @@ class Lanes:
     All spans of the steps are those of the laps, as often as `Lap.repeat` says, and those of `filled`, `repeat` times.
     """
 
-    laps: Sequence[tuple[Lap, ...]]
+    laps: Sequence[Sequence[Lap]]
     fills: Sequence[tuple[Span, ...]]
     filled: Sequence[Filled]
     launch: Sequence[str]

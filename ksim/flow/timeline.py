@@ -132,7 +132,7 @@ class Totals:
             totals.add(span, count)
         return totals
 
-    def timeline(self, laps: tuple[Lap, ...], fills: tuple[Span, ...]) -> "Timeline":
+    def timeline(self, laps: Sequence[Lap], fills: tuple[Span, ...]) -> "Timeline":
         return Timeline(laps, fills, self.seconds, self.joules, self.flops, self.bytes,
                         self.seconds - hypot(*self.below.values()), self.seconds + hypot(*self.above.values()),
                         self.extrapolated, self.clocked, core_joules=self.core_joules,
@@ -176,7 +176,7 @@ class Timeline(Paced):
     `launch_seconds` of a CPU's time.
     """
 
-    laps: tuple[Lap, ...]
+    laps: Sequence[Lap]
     fills: tuple[Span, ...]
     seconds: float
     joules: float

@@ -55,7 +55,7 @@ class LaneColumns:
         return self.total("joules") + (energy - 1.0) * self.total("core_joules") + busy
 
     @cached_property
-    def laps(self) -> list[tuple[Lap, ...]]:
+    def laps(self) -> list[Sequence[Lap]]:
         return self._listed(lambda lanes: lanes.laps)
 
     @cached_property

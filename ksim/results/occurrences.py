@@ -124,7 +124,7 @@ class Occurrences:
         return numbers[self.spans.kind], keys
 
 
-def _shapes(laps: Sequence[tuple[Lap, ...]]) -> tuple[Ints, list[tuple[Lap, ...]]]:
+def _shapes(laps: Sequence[Sequence[Lap]]) -> tuple[Ints, list[Sequence[Lap]]]:
     """Number the laps of the lanes by identity: hashing or comparing them would walk every span."""
     ids = np.fromiter(map(id, laps), np.int64, len(laps))
     _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
@@ -132,7 +132,7 @@ def _shapes(laps: Sequence[tuple[Lap, ...]]) -> tuple[Ints, list[tuple[Lap, ...]
     return np.argsort(order)[numbers], [laps[row] for row in first[order].tolist()]
 
 
-def _laps(examples: list[tuple[Lap, ...]]) -> tuple[Ints, list[Span], Ints]:
+def _laps(examples: list[Sequence[Lap]]) -> tuple[Ints, list[Span], Ints]:
     """The spans that belong to the laps themselves: (their shape, the spans, how often each runs)."""
     found = [
         (shape, span, lap.repeat)

@@ -3,12 +3,18 @@
 import numpy as np
 import pytest
 
+from ksim.compute.growing import Line, Sized
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.answers import Estimates, columns
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.several import alike
+from ksim.cost.answers import Estimates, columns, several
 from ksim.cost.oracles import Estimate
+from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
 from tests.cost.toys import TOY
 
 SEVERAL = [Estimate(1e-6, "launch", 0.5, 0.5, "whole", "measured", 2.0, 5e-7, 2e-6),
@@ -39,3 +45,39 @@ def test_an_answer_that_is_no_time_names_the_oracle_and_the_kernel():
     kernel = AttentionLayer(8, 8, 64).columns(Batches.of([Batch.of((1, 5)), Batch.of((1, 6))]))
     with pytest.raises(ConfigError, match=r"oracle Broken: says nan s for attention 1 seqs, 1 queries, 7 keys"):
         columns(Broken(), kernel, TOY)
+
+
+class ByWaves:
+    """Says as columns what `Waves` says of products, and nothing of other kernels."""
+
+    def __init__(self):
+        self.asked = []
+
+    def several(self, kernels, gpu):
+        self.asked.append(len(kernels))
+        return Estimates.of(self.estimates(kernels.each(), gpu)) if isinstance(kernels.kernel, Gemm) else None
+
+    def estimates(self, kernels, gpu):
+        self.asked.append(len(kernels))
+        return [Waves().estimate(kernel, gpu) for kernel in kernels]
+
+
+def test_what_has_no_columns_is_asked_about_one_by_one():
+    lines = [Sized("a", Gemm, (Line(1, 0), 64, 64, DType.BF16, DType.BF16)),
+             Sized("b", Pointwise, ("rope", Line(8.0, 0.0), 4.0, 1.0, Line(1, 0)))]
+    asked = [group.at(np.array([3, 900])) for group in alike(enumerate(lines))]
+    oracle = ByWaves()
+    found = several(oracle, asked, TOY)
+    assert oracle.asked == [2, 2, 2, 2]  # products as columns, which this one works out one by one, and the others
+    assert [each.each() for each in found] == [each.each() for each in several(Waves(), asked, TOY)] == [
+        [Waves().estimate(line.at(tokens).kernel, TOY) for tokens in (3, 900)] for line in lines]
+
+
+def test_columns_that_are_no_times_name_the_kernel():
+    class Broken:
+        def several(self, kernels, gpu):
+            return Estimates.of([SEVERAL[0], Estimate(0.0, "memory")])
+
+    (asked,) = alike([(0, Sized("a", Gemm, (Line(1, 0), 64, 64, DType.BF16, DType.BF16)))])
+    with pytest.raises(ConfigError, match=r"oracle Broken: says 0.0 s for gemm 9x64x64 bf16"):
+        several(Broken(), [asked.at(np.array([3, 9]))], TOY)

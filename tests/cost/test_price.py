@@ -113,6 +113,31 @@ def test_all_that_is_new_is_asked_about_in_two_questions():
     assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
 
 
+def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the_next_are_priced_along():
+    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    pricer = evolve(timer("llama-3.1-8b", 1), oracle=oracle)
+
+    def questions(tokens):
+        before = oracle.questions
+        pricer.timeline(Batch.of((tokens, 0)))
+        return oracle.questions - before
+
+    plan_and_attention = [questions(tokens) for tokens in range(1024, 1280, 8)]
+    assert plan_and_attention == [2] * 32
+    assert [questions(tokens) for tokens in (1273, 1279, 1025, 1300)] == [1, 1, 2, 2]
+
+
+def test_tokens_that_are_padded_to_the_sizes_of_graphs_have_none_around_them():
+    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    pricer = evolve(timer("llama-3.1-8b", 1), oracle=oracle)
+    priced = []
+    for tokens in range(8, 257, 8):
+        before = oracle.shapes
+        pricer.timeline(Batch.of((tokens, 0)))
+        priced.append(oracle.shapes - before)
+    assert priced[-1] == priced[1]
+
+
 def test_an_oracle_that_changes_the_answers_of_another_prices_steps_together_too():
     class Slower(Measured):
         def estimates(self, kernels, gpu):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention, AttentionLayer
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.several import Several
 from ksim.cost.answers import Estimates, bound_of
 from ksim.cost.efficiency.attention_singly import Singly, heads_of
 from ksim.cost.efficiency.families import FAMILIES, Family, Shapes, attentions, family_of
@@ -105,6 +106,18 @@ class Profiled:
         return (found or _by_waves([kernel.at(row) for row in range(np.size(kernel.decodes))], gpu)).at_least(
             np.maximum(*bounds(kernel, gpu)))
 
+    def several(self, kernels: Several, gpu: Gpu) -> Estimates | None:
+        """Of many kernels that are one, as `estimates` says; None where it has no columns of such, or knows nothing."""
+        family, kernel = family_of(kernels.kernel), kernels.kernel
+        if family is None or family.several is None:
+            return None
+        shapes = family.several(kernel, gpu)
+        if isinstance(kernel, Pointwise):
+            rows, kinds = _numbered(kernels.kinds)
+            return self._in_one(family, kinds, np.repeat(rows, kernels.sizes), shapes, gpu)
+        found = self._alike(family, kernel, shapes, gpu)
+        return found and found.at_least(np.maximum(*bounds(kernel, gpu)))
+
     def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
         """What prices kernels of *layer* as `estimates` does but for intervals; None where that is more than an
         efficiency and another beyond it."""
@@ -166,17 +179,22 @@ class Profiled:
 
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
-        shapes = family.columns(kernels, gpu)
-        several = list({kernel.family: kernel for kernel in kernels}.values())
-        chosen, stack = self._stack(family, several, gpu)
-        if stack is None and len(several) == 1:
-            return self._alike(family, kernels[0], shapes, gpu) or _by_waves(kernels, gpu)
-        places = {kernel.family: place for place, kernel in enumerate(several)}
-        rows = np.array([places[kernel.family] for kernel in kernels])
+        rows, kinds = _numbered(kernels)
+        found = self._in_one(family, kinds, rows, family.columns(kernels, gpu), gpu)
+        if found is not None:
+            return found
+        if len(kinds) == 1:
+            return _by_waves(kernels, gpu)
+        each = [iter(self._side_by_side(family, [kernels[i] for i in np.flatnonzero(rows == row).tolist()], gpu).each())
+                for row in range(len(kinds))]
+        return Estimates.of([next(each[row]) for row in rows])
+
+    def _in_one(self, family: Family, kinds: Sequence[Kernel], rows: NDArray[np.intp], shapes: Shapes,
+                gpu: Gpu) -> Estimates | None:
+        """Memory-bound kernels, each of the kind at one of *rows*; None where their efficiencies cannot be stacked."""
+        chosen, stack = self._stack(family, kinds, gpu)
         if stack is None:
-            kinds = [[kernel for kernel in kernels if kernel.family == kind] for kind in places]
-            found = [iter(self._side_by_side(family, kind, gpu).each()) for kind in kinds]
-            return Estimates.of([next(found[row]) for row in rows])
+            return self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
         physics, prices = stack.price(rows, shapes, gpu)
         return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
 
@@ -202,6 +220,13 @@ class Profiled:
 def _stacked(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Stack | None:
     every = [*chosen, *others]
     return Stack.of([each.efficiency for each in every], [each.further for each in every], len(others))
+
+
+def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
+    """Of each of *kernels* the number of its kind, and a kernel of each kind."""
+    kinds = {kernel.family: kernel for kernel in kernels}
+    places = {name: place for place, name in enumerate(kinds)}
+    return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
 
 
 def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:

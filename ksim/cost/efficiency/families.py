@@ -36,7 +36,8 @@ class Family:
     `names` lists the efficiencies that speak of a kernel, the one that fits best
     first: what follows it was fitted to other formats or to kernels alike.  Where no
     profile has any of them, physics with its own constants stands, if nine of ten
-    kernels are known to be `within` so much of it in log time.
+    kernels are known to be `within` so much of it in log time.  `several` makes columns
+    of a kernel that is many, whose numbers are columns.
     """
 
     physics: Callable[[Gpu, Shapes, Constants], Physics]
@@ -45,6 +46,7 @@ class Family:
     columns: Callable[[Sequence[Any], Gpu], Shapes]
     names: Callable[[Any], tuple[str, ...]]
     within: Callable[[Gpu], float] | None = None
+    several: Callable[[Any, Gpu], Shapes] | None = None
 
 
 def family_of(kernel: Kernel) -> Family | None:
@@ -70,10 +72,27 @@ def _attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array
     return dict(zip(names, table.T, strict=True))
 
 
+#: Columns of a dense product, and of a kernel that only moves memory.
+_PRODUCT = ("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")
+_MOVED = ("rows", "read_bytes", "write_bytes")
+
+
 def _gemms(kernels: Sequence[Gemm], gpu: Gpu) -> Shapes:
     table = np.array([(kernel.m, kernel.n, kernel.k, kernel.weights.bytes, kernel.activations.bytes,
                        peak(gpu, kernel.activations), np.inf) for kernel in kernels], dtype=np.float64)
-    return dict(zip(("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint"), table.T, strict=True))
+    return dict(zip(_PRODUCT, table.T, strict=True))
+
+
+def _several_gemms(kernel: Any, gpu: Gpu) -> Shapes:
+    """Of many that are one, whose sizes are columns."""
+    table = np.empty((len(_PRODUCT), len(kernel.m)))
+    table[0], table[1], table[2] = kernel.m, kernel.n, kernel.k
+    table[3:] = [[kernel.weights.bytes], [kernel.activations.bytes], [peak(gpu, kernel.activations)], [np.inf]]
+    return dict(zip(_PRODUCT, table, strict=True))
+
+
+def _several_pointwise(kernel: Any, gpu: Gpu) -> Shapes:
+    return {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in _MOVED}
 
 
 _COUNTED = tuple(name for name in attention.COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
@@ -161,7 +180,7 @@ FAMILIES: Mapping[str, Family] = {
         gemm.FEATURES, gemm.LAUNCHES, _gemms,
         lambda kernel: tuple(dict.fromkeys((
             f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
-            "gemm/bf16")))),
+            "gemm/bf16"))), several=_several_gemms),
     "attention": Family(
         lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
@@ -178,8 +197,8 @@ FAMILIES: Mapping[str, Family] = {
     "pointwise": Family(
         lambda gpu, shapes, constants: pointwise.physics(gpu, shapes, asdict(pointwise.Terms(**constants))),
         pointwise.FEATURES, pointwise.LAUNCHES,
-        lambda kernels, gpu: _attributes(kernels, ("rows", "read_bytes", "write_bytes")),
-        lambda kernel: (kernel.family, _PLAIN)),
+        lambda kernels, gpu: _attributes(kernels, _MOVED),
+        lambda kernel: (kernel.family, _PLAIN), several=_several_pointwise),
     "batched_gemm": _two_sided("batched_gemm", _sides),
     **{name: _two_sided(name, _sides) for name in ("index_scores", "conv_prompts", "conv_decodes")},
     **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},

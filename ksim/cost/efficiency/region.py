@@ -1,6 +1,7 @@
 """Where measurements lie: a convex region around them, and how far outside it something is."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -41,11 +42,14 @@ class Region:
         then distances count in spreads.
         """
         faces = (inputs - self.mean) / self.scale @ _directions(inputs.shape[1])
-        over = np.maximum(self.lowest - faces, faces - self.highest) / self._extent
-        furthest: Array = over.max(axis=1)
+        over = self.lowest - faces
+        np.maximum(over, np.subtract(faces, self.highest, out=faces), out=over)
+        if not (over.max(initial=0.0) > 0.0):  # as most are
+            return np.zeros(len(over))
+        furthest: Array = np.divide(over, self._extent, out=over).max(axis=1)
         return np.where(furthest > BORDER, furthest, 0.0)
 
-    @property
+    @cached_property
     def _extent(self) -> Array:
         extent: Array = np.maximum(self.highest - self.lowest, 1.0)
         return extent

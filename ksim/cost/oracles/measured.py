@@ -7,6 +7,7 @@ from attrs import define, field
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.several import Several
 from ksim.cost.answers import Estimates
 from ksim.cost.efficiency.attention_singly import Singly
 from ksim.cost.efficiency.estimates import PROFILES, Profiled
@@ -43,6 +44,10 @@ class Measured:
     def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
         """Of many kernels that are one, whose counts are columns."""
         return self.prices(gpu).columns(kernel, gpu)
+
+    def several(self, kernels: Several, gpu: Gpu) -> Estimates | None:
+        """Of many kernels that are one, whose numbers are columns; None where they have to be asked about each."""
+        return self.prices(gpu).several(kernels, gpu)
 
     def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
         """What prices kernels of *layer* one by one, where there is a short way to."""
