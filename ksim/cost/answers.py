@@ -91,21 +91,17 @@ def bound_of(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:
 
 def columnar(oracle: Any) -> bool:
     """Whether *oracle* has `columns` that say what it says one by one, which a class may have changed alone."""
-    return _offers(oracle, "columns")
+    return offers(oracle, "columns")
 
 
 def singly(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
     """What prices kernels of *layer* one by one as *oracle* does, where that has a short way to."""
-    found: Singly | None = oracle.singly(layer, gpu) if _offers(oracle, "singly") else None
+    found: Singly | None = oracle.singly(layer, gpu) if offers(oracle, "singly") else None
     return found
 
 
-def keyed(oracle: Any) -> bool:
-    """Whether *oracle* has a `basis` of what it says, which a class may have changed alone."""
-    return _offers(oracle, "basis")
-
-
-def _offers(oracle: Any, name: str) -> bool:
+def offers(oracle: Any, name: str) -> bool:
+    """Whether *oracle* has a method of this *name* that goes with what it says, which a subclass may have changed."""
     for kind in type(oracle).__mro__:
         if name in vars(kind):
             return True
@@ -129,7 +125,7 @@ def several(oracle: Any, asked: Sequence[Several], gpu: Gpu) -> list[Estimates]:
 
     Raises ConfigError for an answer that is not a positive, finite number.
     """
-    offered = _offers(oracle, "several")
+    offered = offers(oracle, "several")
     found: list[Estimates | None] = [oracle.several(each, gpu) if offered else None for each in asked]
     rest = [kernel for each, answers in zip(asked, found, strict=True) if answers is None for kernel in each.each()]
     one_by_one = iter(estimates(oracle, rest, gpu) if rest else ())

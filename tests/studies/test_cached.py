@@ -55,13 +55,18 @@ def plain():
 @pytest.fixture
 def asked(monkeypatch):
     """The kernels that the oracle is asked about in place of the file."""
-    found, plainly = [], Measured.estimates
+    found, plainly, together = [], Measured.estimates, Measured.several
 
     def watched(self, kernels, gpu):
         found.extend(kernels)
         return plainly(self, kernels, gpu)
 
+    def watched_together(self, kernels, gpu):
+        found.extend(kernels.each())
+        return together(self, kernels, gpu)
+
     monkeypatch.setattr(Measured, "estimates", watched)
+    monkeypatch.setattr(Measured, "several", watched_together)
     return found
 
 

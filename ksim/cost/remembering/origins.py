@@ -21,7 +21,7 @@ __all__ = ["code", "of_kernel", "of_oracle", "sources"]
 BYTES = 16
 #: Modules of ksim that have a part in prices.
 MODULES = ("foundation/*.py", "specs/*.py", "flow/*.py", "compute/*.py", "compute/kernels/*.py", "cost/answers.py",
-           "cost/efficiency/*.py", "cost/oracles/*.py", "cost/remembering/*.py")
+           "cost/counted.py", "cost/efficiency/*.py", "cost/oracles/*.py", "cost/remembering/*.py")
 
 
 def sources() -> list[Path]:

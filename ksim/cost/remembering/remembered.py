@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from ksim.compute.kernels import Kernel
-from ksim.cost.answers import keyed
+from ksim.compute.several import Several
+from ksim.cost.answers import Estimates, offers
 from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.remembering.origins import code, of_kernel, of_oracle
 from ksim.cost.remembering.rows import packed, unpacked
@@ -30,7 +31,7 @@ def remembered(oracle: Any, folder: Path | None) -> "Remembered | None":
     That is its `basis(gpu)`: bytes which differ wherever the oracle, asked about a kernel on that GPU, could say
     something else, but for ksim's own code.
     """
-    return Remembered(oracle, folder) if folder is not None and keyed(oracle) else None
+    return Remembered(oracle, folder) if folder is not None and offers(oracle, "basis") else None
 
 
 @define(eq=False)
@@ -46,22 +47,33 @@ class Remembered:
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         """All of *kernels*; those that are not known are asked about together."""
-        book = self._opened()
-        if book is None:
+        keys = self._keys(kernels, gpu)
+        if keys is None:
             return estimates(self.oracle, kernels, gpu)
-        origin = self._origin(gpu)
-        keys = [of_kernel(origin, kernel) for kernel in kernels]
-        rows = book.rows(keys)
-        known = [unpacked(key, rows.get(key) or self._new.get(key)) for key in keys]
+        known = self._known(keys)
         asked = [place for place, found in enumerate(known) if found is None]
         if asked:
-            answers = iter(estimates(self.oracle, [kernels[place] for place in asked], gpu))
-            for place in asked:
-                found = known[place] = next(answers)
-                self._new[keys[place]] = packed(keys[place], found)
-        if len(self._new) >= HELD:
-            self._write()
+            answers = estimates(self.oracle, [kernels[place] for place in asked], gpu)
+            self._keep([keys[place] for place in asked], answers)
+            for place, answer in zip(asked, answers, strict=True):
+                known[place] = answer
         return [found for found in known if found is not None]
+
+    def several(self, kernels: Several, gpu: Gpu) -> Estimates | None:
+        """Of many kernels that are one; where one is not known, `oracle` is asked about all, if it has columns."""
+        if not offers(self.oracle, "several"):
+            return None
+        keys = self._keys(kernels.each(), gpu)
+        known = [] if keys is None else self._known(keys)
+        whole = [found for found in known if found is not None]
+        if keys is not None and len(whole) == len(keys):
+            return Estimates.of(whole)
+        answers: Estimates | None = self.oracle.several(kernels, gpu)
+        if answers is not None and keys is not None:
+            new = [place for place, found in enumerate(known) if found is None]
+            each = answers.each()
+            self._keep([keys[place] for place in new], [each[place] for place in new])
+        return answers
 
     def close(self) -> None:
         """Write what is new, and let go of the file."""
@@ -74,6 +86,23 @@ class Remembered:
         """What users should know of the file: why answers are not kept."""
         problem = self._problem or (self._book.problem if self._book else "")
         return (problem,) if problem else ()
+
+    def _keys(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[bytes] | None:
+        """What answers about *kernels* stand under; None where nothing is kept."""
+        if self._opened() is None:
+            return None
+        origin = self._origin(gpu)
+        return [of_kernel(origin, kernel) for kernel in kernels]
+
+    def _known(self, keys: Sequence[bytes]) -> list[Estimate | None]:
+        book = self._opened()
+        rows = book.rows(keys) if book else {}
+        return [unpacked(key, rows.get(key) or self._new.get(key)) for key in keys]
+
+    def _keep(self, keys: Sequence[bytes], answers: Sequence[Estimate]) -> None:
+        self._new.update((key, packed(key, answer)) for key, answer in zip(keys, answers, strict=True))
+        if len(self._new) >= HELD:
+            self._write()
 
     def _opened(self) -> "Book | None":
         """The file; None where there can be none, or Python was built without what reads it."""
