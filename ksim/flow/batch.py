@@ -19,6 +19,21 @@ class Offsets(tuple[int, ...]):
     def most(self) -> int:
         return max(self, default=0)
 
+    def plus(self, values: Sequence[int]) -> "Offsets":
+        """These and some more *values*, of which there is one at least."""
+        found, most = Offsets((*self, *values)), max(values)
+        found.sum = self.sum + sum(values)
+        found.most = max(self.most, most) if self else most
+        return found
+
+    def without(self, place: int) -> "Offsets":
+        """These but for the one at *place*."""
+        found, gone = Offsets(self[:place] + self[place + 1:]), self[place]
+        found.sum = self.sum - gone
+        if gone < self.most:
+            found.most = self.most
+        return found
+
     @cached_property
     def _ascending(self) -> tuple[list[int], list[int]]:
         """In order, and the sums of the first of them."""

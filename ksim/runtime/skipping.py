@@ -252,7 +252,8 @@ class Skipping(Engine):
             yield env.quiet_before(dates[-1][0])
         come = 0
         for turn, (now, sent, landed) in zip(turns, dates, strict=True):
-            come += self._receive_sent(now)
+            if self._sent and self._sent[0][0] <= now:
+                come += self._receive_sent(now)
             self._note(turn.changes, now)
             if turn.batch and sent:
                 recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)

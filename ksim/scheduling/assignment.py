@@ -1,12 +1,12 @@
 """What one call of the scheduler decides."""
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.scheduling.job import Job
 
 
-@frozen
+@define
 class Grant:
     """So many tokens of a job, on top of `start` computed before; if it `samples`, a token comes out."""
 
@@ -47,13 +47,16 @@ class Assignment:
             samples += grant.samples
             tokens += grant.tokens
         if singles:
-            offsets = Offsets((*offsets, *singles))
+            offsets = offsets.plus(singles)
         return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens)
 
     def touched(self, block_tokens: int) -> int:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""
-        prompts = [grant for grant in self.grants if grant.tokens > 1]
-        return sum(-(-(grant.tokens + grant.start * grant.admitted) // block_tokens) for grant in prompts)
+        blocks = 0
+        for grant in self.grants:
+            if grant.tokens > 1:
+                blocks -= -(grant.tokens + grant.start * grant.admitted) // block_tokens
+        return blocks
 
     def all_grants(self) -> list[Grant]:
         """The steady jobs' grants written out, and the others."""

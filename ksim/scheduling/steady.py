@@ -70,7 +70,7 @@ class Steady:
             self._plan(job, start)
         self.length += len(jobs)
         self.members += tuple(jobs)
-        self.offsets = Offsets((*self.offsets, *[job.computed - start for job in jobs]))
+        self.offsets = self.offsets.plus([job.computed - start for job in jobs])
 
     def tokens_left(self, job: Job) -> int:
         """How many tokens *job* has yet to get, beyond one that is on its way."""
@@ -165,7 +165,7 @@ class Steady:
             place = bisect_left(self.members, job.rank, key=_rank)
             if place < len(self.members) and self.members[place] is job:
                 self.members = self.members[:place] + self.members[place + 1:]
-                self.offsets = Offsets(self.offsets[:place] + self.offsets[place + 1:])
+                self.offsets = self.offsets.without(place)
                 if job.needs >= 0:
                     self._needs[job.needs] -= 1
                     job.needs = ENOUGH

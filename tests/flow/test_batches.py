@@ -18,6 +18,14 @@ def test_a_capped_sum_counts_none_for_more_than_the_cap(offsets, shift, most):
     assert Contexts(offsets, shift).capped(most) == sum(min(each + shift, most) for each in offsets)
 
 
+@given(offsets=st.lists(st.integers(-50, 50)), more=st.lists(st.integers(-50, 50), min_size=1), data=st.data())
+def test_offsets_that_come_of_others_know_what_new_ones_know(offsets, more, data):
+    grown = Offsets(offsets).plus(more)
+    shrunk = grown.without(data.draw(st.integers(0, len(grown) - 1)))
+    for found in (grown, shrunk):
+        assert (found.sum, found.most) == (Offsets(found).sum, Offsets(found).most) == (sum(found), max(found, default=0))
+
+
 @given(several=windows, window=st.sampled_from([0, 128, 4096]))
 def test_attention_of_many_batches_is_that_of_each(several, window):
     layer = AttentionLayer(32, 8, 128, window)
