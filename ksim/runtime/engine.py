@@ -45,7 +45,6 @@ class Engine(ABC):
     log: Log
     workers: int = 1
     governor: Supervised | None = None
-    steps: int = field(default=0, init=False)
     outstanding: int = field(default=0, init=False)
     _frontend: Frontend = field(init=False)
     _accepted: int = field(default=0, init=False)

@@ -5,47 +5,27 @@ takes turn after turn by arithmetic; while its batch only goes on decoding, turn
 where nobody who may come changes what it decides, it takes many turns before it asks how long they were.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from math import inf, nan, nextafter
+from math import inf, nextafter
 
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
-from ksim.flow.batch import Batch, Contexts
+from ksim.flow.batch import Batch
 from ksim.flow.request import Request
 from ksim.flow.timeline import AT_BOOST, Pace, Paced
 from ksim.runtime.clockwork import Clockwork
-from ksim.runtime.engine import Change, Engine, Process
+from ksim.runtime.engine import Engine, Process
 from ksim.runtime.recorder import Recorder
+from ksim.runtime.turns import FURTHEST, Turn, Turns, going_on
 from ksim.scheduling.assignment import Assignment
-from ksim.scheduling.encore import Encore
 from ksim.scheduling.job import Job
 
 __all__ = ["Skipping"]
 
-#: Turns foreseen at most in one go.
-FURTHEST = 512
 #: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
 Sent = tuple[float, float, float, float, Pace]
-
-
-@define(eq=False)
-class Undated:
-    """A turn of which is known what it does, but not yet when: who comes and goes, and the batch that it sends, if any.
-
-    Then as many jobs wait and run, and as many blocks are used.  If it `lands` the oldest batch, some are `finished`.
-    """
-
-    changes: Sequence[Change]
-    batch: Batch | None
-    touched: int
-    waiting: int
-    running: int
-    blocks: int
-    lands: bool
-    finished: Sequence[Job] = ()
 
 
 @define(eq=False, kw_only=True)
@@ -58,16 +38,15 @@ class Skipping(Engine):
     clock: Clock | None = None
     watched: bool = False
     _clockwork: Clockwork = field(init=False)
-    _encore: Encore = field(init=False)
+    _turns: Turns = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
-    _flying: deque[Assignment | None] = field(factory=deque, init=False)  # None where a turn made no batch
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._clockwork, self._encore = Clockwork(self.host, self.workers), Encore(self.scheduler)
+        self._clockwork, self._turns = Clockwork(self.host, self.workers), Turns(self.scheduler, self._changes)
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
@@ -101,8 +80,8 @@ class Skipping(Engine):
     # Turns.
 
     def _run(self) -> Process:
-        env, scheduler, works, flying = self.env, self.scheduler, self._clockwork, self._flying
-        depth = scheduler.limits.depth
+        env, scheduler, works, turns = self.env, self.scheduler, self._clockwork, self._turns
+        flying = turns.flying
         while True:
             if self._unmoved:
                 yield from self._take_undated()
@@ -117,23 +96,20 @@ class Skipping(Engine):
             batch = assignment.batch() if assignment else None
             if batch:
                 load = self.timers[0].load(batch)
-                self._record(batch, self._send(batch, load, self._touched(assignment, batch)))
+                self._record(batch, self._send(batch, load, turns.touched(assignment, batch)))
             elif not any(flying):
                 flying.clear()
                 yield from self._rest(assignment)
                 continue
             flying.append(assignment if batch else None)
-            if len(flying) >= depth and (oldest := flying.popleft()) is not None:
+            if (oldest := turns.oldest()) is not None:
                 taken, delivered = works.finish()
                 self._recorder.land(taken, delivered)
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
-                self._give(self._take_in(oldest), delivered)
-            if batch and (turns := self._encore.turns()) > 1:
-                self._go_on(batch, load.seconds, turns)
-
-    def _touched(self, assignment: Assignment, batch: Batch) -> int:
-        return assignment.touched(self.scheduler.cache.block_tokens) if batch.chunks else 0
+                self._give(turns.take_in(oldest), delivered)
+            if batch and (more := turns.encore.turns()) > 1:
+                self._go_on(batch, load.seconds, more)
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
         """Send a batch on its way."""
@@ -146,11 +122,6 @@ class Skipping(Engine):
     def _record(self, batch: Batch, sent: Sent) -> None:
         scheduler = self.scheduler
         self._recorder.launch(batch, *sent, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used)
-
-    def _take_in(self, assignment: Assignment) -> list[Job]:
-        """Take in what the oldest batch has computed; return the jobs now done."""
-        self.steps += 1
-        return self.scheduler.update(assignment, self.steps - 1)
 
     def _give(self, finished: Sequence[Job], delivered: float) -> None:
         """Give users the last tokens of the *finished*."""
@@ -170,14 +141,8 @@ class Skipping(Engine):
             return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
             turns = min(turns, int((news - now) / length) + 2)
-        self._repeat(_going_on(batch, min(turns, FURTHEST)), news)
-        self._resume()
-
-    def _resume(self) -> None:
-        """Be where one is after turns that were but repeated."""
-        self._encore.come_back(self.steps - 1)
-        if self._flying:
-            self._flying[0] = self._encore.latest()
+        self._repeat(going_on(batch, min(turns, FURTHEST)), news)
+        self._turns.resume()
 
     def _repeat(self, batches: Sequence[Batch], news: float) -> None:
         """Take a turn for each of *batches*, which are of one size and only decode, as long as there is no *news*."""
@@ -186,14 +151,14 @@ class Skipping(Engine):
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
         for batch, load in zip(batches, self.timers[0].loads(batches), strict=True):
             scheduled = works.now
-            if scheduled > news or not self._encore.repeat():
+            if scheduled > news or not self._turns.encore.repeat():
                 break
             prepared, launched, start = works.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
             end = works.fly(launched, start, load.paced(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.land(*works.finish())
-            self.steps += 1
+            self._turns.steps += 1
 
     # Turns that are the same whatever comes.
 
@@ -201,48 +166,18 @@ class Skipping(Engine):
     def _unmoved(self) -> bool:
         """Whether the next turn is the same whenever it is, and nobody must know of it in time."""
         env = self.env
-        return not (self.watched or env.coupled) and self._encore.unmoved(bool(self._sent) or env.news < inf)
+        return not (self.watched or env.coupled) and self._turns.encore.unmoved(bool(self._sent) or env.news < inf)
 
     def _take_undated(self) -> Process:
         """Take turns for as long as nothing that comes can change them, and then see when they were."""
-        turns, idle = list[Undated](), None
+        turns, idle = list[Turn](), None
         while self._unmoved and len(turns) < FURTHEST and idle is None:
-            idle = self._decide(turns)
+            idle = self._turns.decide(turns)
         yield from self._date(turns)
         if idle is not None:
             yield from self._rest(idle)
 
-    def _decide(self, turns: list[Undated]) -> Assignment | None:
-        """Take a turn, and those that only go on with its batch; return its assignment if there is nothing to do."""
-        scheduler, flying = self.scheduler, self._flying
-        assignment = scheduler.schedule(nan)
-        batch = assignment.batch() if assignment else None
-        if batch is None and not any(flying):
-            flying.clear()
-            turns.append(Undated(self._changes(assignment), None, 0, 0, 0, 0, lands=False))
-            return assignment
-        state = len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used
-        changes, touched = self._changes(assignment), self._touched(assignment, batch) if batch else 0
-        flying.append(assignment if batch else None)
-        oldest = flying.popleft() if len(flying) >= scheduler.limits.depth else None
-        finished = self._take_in(oldest) if oldest else ()
-        turns.append(Undated(changes, batch, touched, *state, oldest is not None, finished))
-        if batch and (more := self._encore.turns()) > 1:
-            self._decide_alike(turns, batch, min(more, FURTHEST - len(turns)))
-        return None
-
-    def _decide_alike(self, turns: list[Undated], batch: Batch, more: int) -> None:
-        """Take so many *more* turns that only go on with *batch*, if there are blocks for them."""
-        encore, pool = self._encore, self.scheduler.cache.pool
-        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        for after in _going_on(batch, more):
-            if not encore.repeat():
-                break
-            turns.append(Undated((), after, 0, waiting, running, pool.used, lands=True))
-            self.steps += 1
-        self._resume()
-
-    def _date(self, turns: Sequence[Undated]) -> Process:
+    def _date(self, turns: Sequence[Turn]) -> Process:
         """Find out when *turns* were, and write down what they did."""
         env, works, recorder = self.env, self._clockwork, self._recorder
         loads = iter(recorder.foresee([turn.batch for turn in turns if turn.batch], sum(turn.lands for turn in turns)))
@@ -274,10 +209,3 @@ class Skipping(Engine):
         while self.env.news <= (first := self._sent[0][0]):  # one that sets out later may overtake it
             yield self.env.quiet_before(nextafter(first, inf))
         self._clockwork.wake(first)
-
-
-def _going_on(batch: Batch, turns: int) -> list[Batch]:
-    """The batches of so many *turns* after *batch*, each of which has one more token in the cache."""
-    offsets, shift = batch.contexts.offsets, batch.contexts.shift
-    count = len(offsets)
-    return [Batch(Contexts(offsets, shift + turn), (), count, count) for turn in range(1, turns + 1)]

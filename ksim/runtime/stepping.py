@@ -44,6 +44,7 @@ class Stepping(Engine):
     _coming: int = field(default=0, init=False)  # requests on their way through the front end
     _inbox: list[Job] = field(factory=list, init=False)
     _turns: deque[Turn] = field(factory=deque, init=False)
+    _steps: int = field(default=0, init=False)  # that are taken in
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -138,8 +139,8 @@ class Stepping(Engine):
             return
         yield turn.flight.done
         yield self.env.timeout(self.host.core.taking(turn.batch.samples))
-        finished, taken, index = self.scheduler.update(turn.assignment, self.steps), self.env.now, self.steps
-        self.steps += 1
+        finished, taken, index = self.scheduler.update(turn.assignment, self._steps), self.env.now, self._steps
+        self._steps += 1
         self._frontend.deliver(turn.batch.samples, lambda: self._delivered(turn, index, taken, finished))
 
     def _delivered(self, turn: Turn, index: int, taken: float, finished: Sequence[Job]) -> None:
