@@ -91,7 +91,7 @@ class StepTimer:
         """The plan of each of *batches* as if it had something for every hole."""
         if len(self._known) > MOST:
             self._known.clear()
-        counts = [(batch.tokens, batch.samples, not batch.chunks) for batch in batches]
+        counts = [*map(_counts, batches)]
         distinct = dict(zip(counts, batches, strict=True))
         new = {count: batch for count, batch in distinct.items() if count not in self._known}
         self._known.update(zip(new, self._plans.of([self._shape(batch) for batch in new.values()]), strict=True))
