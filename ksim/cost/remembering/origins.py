@@ -11,11 +11,12 @@ import numpy as np
 from attrs import fields
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.several import Several
 from ksim.cost.efficiency.products import times
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-__all__ = ["code", "of_kernel", "of_oracle", "sources"]
+__all__ = ["code", "of_kernel", "of_oracle", "of_sizes", "sources"]
 
 #: Bytes of what stands for an origin.
 BYTES = 16
@@ -60,14 +61,39 @@ def of_oracle(oracle: Any, gpu: Gpu) -> bytes:
 
 def of_kernel(origin: bytes, kernel: Kernel) -> bytes:
     """Stands for *kernel* where oracle and GPU are of this *origin*."""
-    said = [value.label if type(value) is DType else value for value in _values(type(kernel))(kernel)]
-    return blake2b(origin + repr((type(kernel).__name__, said)).encode(), digest_size=BYTES).digest()
+    return blake2b(origin + repr((type(kernel).__name__, _said(kernel))).encode(), digest_size=BYTES).digest()
+
+
+def of_sizes(origin: bytes, kernels: Several) -> list[bytes]:
+    """Stand for all kinds of *kernels*, together, at each of their sizes."""
+    kind: type = type(kernels.kernel)
+    columns = {name: column for name in _names(kind) if isinstance(column := getattr(kernels.kernel, name), np.ndarray)}
+    formats = [(name, column.dtype.str) for name, column in columns.items()]
+    alike = blake2b(origin + repr((kind.__name__, formats, *map(_said, kernels.kinds))).encode(), digest_size=BYTES)
+    rows = [column.reshape(-1, kernels.sizes).T for column in columns.values()]
+    return [_continued(alike, b"".join([row[size].tobytes() for row in rows])) for size in range(kernels.sizes)]
+
+
+def _continued(begun: Any, rest: bytes) -> bytes:
+    whole = begun.copy()
+    whole.update(rest)
+    return bytes(whole.digest())
+
+
+def _said(kernel: Kernel) -> list[Any]:
+    """The family and all fields of *kernel*."""
+    return [value.label if type(value) is DType else value for value in _values(type(kernel))(kernel)]
 
 
 @cache
 def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     """What gets the family and all fields of a kernel of this *kind*."""
-    return attrgetter("family", *(field.name for field in fields(kind)))
+    return attrgetter("family", *_names(kind))
+
+
+@cache
+def _names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:
