@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from attrs import fields
+from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.several import Several
@@ -70,11 +71,16 @@ def of_sizes(origin: bytes, kernels: Several) -> list[bytes]:
     columns = {name: column for name in _names(kind) if isinstance(column := getattr(kernels.kernel, name), np.ndarray)}
     formats = [(name, column.dtype.str) for name, column in columns.items()]
     alike = blake2b(origin + repr((kind.__name__, formats, *map(_said, kernels.kinds))).encode(), digest_size=BYTES)
-    rows = [column.reshape(-1, kernels.sizes).T for column in columns.values()]
-    return [_continued(alike, b"".join([row[size].tobytes() for row in rows])) for size in range(kernels.sizes)]
+    rows = np.concatenate([_bytes(column.reshape(-1, kernels.sizes).T) for column in columns.values()], axis=1)
+    return [_continued(alike, row) for row in rows]
 
 
-def _continued(begun: Any, rest: bytes) -> bytes:
+def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """What each of *rows* has, side by side."""
+    return np.ascontiguousarray(rows).view(np.uint8)
+
+
+def _continued(begun: Any, rest: NDArray[np.uint8]) -> bytes:
     whole = begun.copy()
     whole.update(rest)
     return bytes(whole.digest())
