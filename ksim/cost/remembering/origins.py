@@ -1,6 +1,6 @@
 """What prices follow from: the code that makes them, the processor's arithmetic, an oracle's data, a GPU, a kernel."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -17,7 +17,7 @@ from ksim.cost.efficiency.products import times
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-__all__ = ["code", "of_kernel", "of_oracle", "of_sizes", "sources"]
+__all__ = ["code", "of_kernel", "of_kinds", "of_oracle", "of_sizes", "sources"]
 
 #: Bytes of what stands for an origin.
 BYTES = 16
@@ -65,13 +65,19 @@ def of_kernel(origin: bytes, kernel: Kernel) -> bytes:
     return blake2b(origin + repr((type(kernel).__name__, _said(kernel))).encode(), digest_size=BYTES).digest()
 
 
+def of_kinds(origin: bytes, kinds: Sequence[Kernel]) -> bytes:
+    """Stands for *kinds* of kernels, but for the numbers of which `Several` has columns."""
+    return _digest([origin, *(repr((type(kind).__name__, _said(kind))).encode() for kind in kinds)])
+
+
 def of_sizes(origin: bytes, kernels: Several) -> list[bytes]:
-    """Stand for all kinds of *kernels*, together, at each of their sizes."""
+    """Stand for all kinds of *kernels*, together, at each of their sizes, where the kinds are of this *origin*."""
     kind: type = type(kernels.kernel)
-    columns = {name: column for name in _names(kind) if isinstance(column := getattr(kernels.kernel, name), np.ndarray)}
-    formats = [(name, column.dtype.str) for name, column in columns.items()]
-    alike = blake2b(origin + repr((kind.__name__, formats, *map(_said, kernels.kinds))).encode(), digest_size=BYTES)
-    rows = np.concatenate([_bytes(column.reshape(-1, kernels.sizes).T) for column in columns.values()], axis=1)
+    named = [(name, column) for name in _names(kind)
+             if isinstance(column := getattr(kernels.kernel, name), np.ndarray)]
+    formats = ",".join([name + column.dtype.str for name, column in named])
+    alike = blake2b(origin + formats.encode(), digest_size=BYTES)
+    rows = np.concatenate([_bytes(column.reshape(-1, kernels.sizes).T) for _, column in named], axis=1)
     return [_continued(alike, row) for row in rows]
 
 

@@ -11,7 +11,7 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.several import Several
 from ksim.cost.answers import Estimates, offers
 from ksim.cost.oracles import Estimate, estimates
-from ksim.cost.remembering.origins import code, of_kernel, of_oracle, of_sizes
+from ksim.cost.remembering.origins import code, of_kernel, of_kinds, of_oracle, of_sizes
 from ksim.cost.remembering.rows import packed, packed_sizes, sealed, unpacked, unpacked_sizes, whole
 from ksim.specs.hardware import Gpu
 
@@ -24,6 +24,8 @@ __all__ = ["Remembered", "remembered"]
 HELD = 20_000
 #: GPUs whose origins are kept: a few with fewer SMs come again and again where products overlap with their sums.
 GPUS = 256
+#: Lists of kinds of kernels whose origins are kept: a few for each part of a model.
+KINDS = 1024
 
 
 def remembered(oracle: Any, folder: Path | None) -> "Remembered | None":
@@ -44,6 +46,8 @@ class Remembered:
     _book: "Book | None" = field(default=None, init=False)
     _problem: str = field(default="", init=False)
     _origins: dict[int, tuple[Gpu, bytes]] = field(factory=dict, init=False, repr=False)
+    _known_kinds: dict[tuple[int, int], tuple[Sequence[Kernel], Gpu, bytes]] = field(factory=dict, init=False,
+                                                                                     repr=False)
     _new: dict[bytes, bytes] = field(factory=dict, init=False, repr=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
@@ -66,7 +70,7 @@ class Remembered:
             return None
         if self._opened() is None:
             return self._answered(kernels, gpu)
-        keys = of_sizes(self._origin(gpu), kernels)
+        keys = of_sizes(self._kinds(kernels.kinds, gpu), kernels)
         bodies = self._known(keys)
         asked = [place for place, body in enumerate(bodies) if body is None]
         answers = self._answered(_of_sizes(kernels, asked), gpu) if asked else None
@@ -122,6 +126,15 @@ class Remembered:
                 self._origins.clear()
             found = self._origins[id(gpu)] = gpu, of_oracle(self.oracle, gpu)
         return found[1]
+
+    def _kinds(self, kinds: Sequence[Kernel], gpu: Gpu) -> bytes:
+        """Stands for *kinds*, which the same part of a model brings at every step."""
+        found = self._known_kinds.get((id(kinds), id(gpu)))
+        if found is None:
+            if len(self._known_kinds) >= KINDS:
+                self._known_kinds.clear()
+            found = self._known_kinds[id(kinds), id(gpu)] = kinds, gpu, of_kinds(self._origin(gpu), kinds)
+        return found[2]
 
     def _write(self) -> None:
         if self._book is not None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.several import Alike, Several, alike
 from ksim.cost.answers import Estimates, several
-from ksim.cost.remembering.origins import of_kernel, of_sizes
+from ksim.cost.remembering import remembered as module
+from ksim.cost.remembering.origins import of_kernel, of_kinds, of_sizes
 from ksim.cost.remembering.remembered import remembered
 from ksim.cost.remembering.rows import sealed
 from ksim.foundation.units import DType
@@ -83,6 +84,17 @@ def test_only_sizes_that_are_new_are_asked_about_and_in_one_question(tmp_path):
     assert not later.asked
 
 
+def test_another_gpu_and_other_kinds_are_asked_about(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "KINDS", 1)
+    oracle = Columns()
+    asked, known = remembered(oracle, tmp_path), products(1, 7)
+    fewer = Several(Gemm(*[column[:2] for column in (known.kernel.m, known.kernel.n, known.kernel.k)]),
+                    known.kinds[:1], 2)
+    for kernels, gpu in 2 * [(known, H200), (known, evolve(H200, sms=100)), (fewer, H200)]:
+        assert asked.several(kernels, gpu).seconds.tolist() == [1e-5 * rows for rows in kernels.kernel.m.tolist()]
+    assert oracle.asked == [*known.each(), *known.each(), *fewer.each()]
+
+
 def test_what_has_no_columns_is_asked_about_kernel_by_kernel_and_remembered(tmp_path):
     class Plain(Counting):
         def several(self, kernels, gpu):
@@ -117,20 +129,24 @@ def test_where_nothing_can_be_kept_the_oracle_answers(tmp_path):
     assert "prices are not kept in" in asked.remarks[0]
 
 
+def keys_of(kernels: Several, origin: bytes = b"origin") -> list[bytes]:
+    return of_sizes(of_kinds(origin, kernels.kinds), kernels)
+
+
 def test_what_prices_follow_from_tells_them_apart():
     """Another field of any kind, family, number or format of numbers is another key, and so are fewer kinds."""
-    known, origin = products(5, 6), b"origin"
+    known = products(5, 6)
     kernel = known.kernel
     other = [evolve(each, activations=DType.FP8) for each in known.kinds]
     others = [Several(kernel, other, 2), Several(evolve(kernel, m=kernel.m + 8), known.kinds, 2),
               Several(evolve(kernel, n=kernel.n[::-1]), known.kinds, 2), Several(kernel, known.kinds[::-1], 2),
               Several(evolve(kernel, m=kernel.m.astype(np.float64)), known.kinds, 2),
               Several(Gemm(kernel.m[:6], kernel.n[:6], kernel.k[:6]), known.kinds[:3], 2)]
-    keys = [of_sizes(origin, known), of_sizes(b"another", known), *(of_sizes(origin, each) for each in others),
-            [of_kernel(origin, each) for each in known.each()]]
+    keys = [keys_of(known), keys_of(known, b"another"), *map(keys_of, others),
+            [of_kernel(b"origin", each) for each in known.each()]]
     assert len({key for each in keys for key in each}) == sum(map(len, keys))
-    assert of_sizes(origin, products(6, 5)) == keys[0][::-1]
-    assert [of_sizes(origin, products(size)) for size in (5, 6)] == [[key] for key in keys[0]]
+    assert keys_of(products(6, 5)) == keys[0][::-1]
+    assert [keys_of(products(size)) for size in (5, 6)] == [[key] for key in keys[0]]
 
 
 damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=40)
