@@ -14,7 +14,7 @@ __all__ = ["ENDING", "Book", "clear", "files", "rows_of"]
 
 T = TypeVar("T")
 
-#: Bytes of a file after which it is begun anew (about half a million rows), and files that are kept, the last used.
+#: Bytes of a file after which it is begun anew (about half a million prices), and files that are kept, the last used.
 MOST, FILES = 64 * 2**20, 8
 #: Seconds to wait for others who write.
 PATIENCE = 5.0

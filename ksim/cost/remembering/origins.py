@@ -1,6 +1,6 @@
 """What prices follow from: the code that makes them, the processor's arithmetic, an oracle's data, a GPU, a kernel."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 from attrs import fields
+from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.several import Several
 from ksim.cost.efficiency.products import times
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-__all__ = ["code", "of_kernel", "of_oracle", "sources"]
+__all__ = ["code", "of_kernel", "of_kinds", "of_oracle", "of_sizes", "sources"]
 
 #: Bytes of what stands for an origin.
 BYTES = 16
@@ -60,14 +62,50 @@ def of_oracle(oracle: Any, gpu: Gpu) -> bytes:
 
 def of_kernel(origin: bytes, kernel: Kernel) -> bytes:
     """Stands for *kernel* where oracle and GPU are of this *origin*."""
-    said = [value.label if type(value) is DType else value for value in _values(type(kernel))(kernel)]
-    return blake2b(origin + repr((type(kernel).__name__, said)).encode(), digest_size=BYTES).digest()
+    return blake2b(origin + repr((type(kernel).__name__, _said(kernel))).encode(), digest_size=BYTES).digest()
+
+
+def of_kinds(origin: bytes, kinds: Sequence[Kernel]) -> bytes:
+    """Stands for *kinds* of kernels, but for the numbers of which `Several` has columns."""
+    return _digest([origin, *(repr((type(kind).__name__, _said(kind))).encode() for kind in kinds)])
+
+
+def of_sizes(origin: bytes, kernels: Several) -> list[bytes]:
+    """Stand for all kinds of *kernels*, together, at each of their sizes, where the kinds are of this *origin*."""
+    kind: type = type(kernels.kernel)
+    named = [(name, column) for name in _names(kind)
+             if isinstance(column := getattr(kernels.kernel, name), np.ndarray)]
+    formats = ",".join([name + column.dtype.str for name, column in named])
+    alike = blake2b(origin + formats.encode(), digest_size=BYTES)
+    rows = np.concatenate([_bytes(column.reshape(-1, kernels.sizes).T) for _, column in named], axis=1)
+    return [_continued(alike, row) for row in rows]
+
+
+def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """What each of *rows* has, side by side."""
+    return np.ascontiguousarray(rows).view(np.uint8)
+
+
+def _continued(begun: Any, rest: NDArray[np.uint8]) -> bytes:
+    whole = begun.copy()
+    whole.update(rest)
+    return bytes(whole.digest())
+
+
+def _said(kernel: Kernel) -> list[Any]:
+    """The family and all fields of *kernel*."""
+    return [value.label if type(value) is DType else value for value in _values(type(kernel))(kernel)]
 
 
 @cache
 def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     """What gets the family and all fields of a kernel of this *kind*."""
-    return attrgetter("family", *(field.name for field in fields(kind)))
+    return attrgetter("family", *_names(kind))
+
+
+@cache
+def _names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:

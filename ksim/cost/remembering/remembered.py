@@ -1,17 +1,18 @@
 """An oracle whose answers many runs share: what it has said before is read, and it is asked about the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+import numpy as np
+from attrs import define, evolve, field, fields
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.several import Several
 from ksim.cost.answers import Estimates, offers
 from ksim.cost.oracles import Estimate, estimates
-from ksim.cost.remembering.origins import code, of_kernel, of_oracle
-from ksim.cost.remembering.rows import packed, unpacked
+from ksim.cost.remembering.origins import code, of_kernel, of_kinds, of_oracle, of_sizes
+from ksim.cost.remembering.rows import packed, packed_sizes, sealed, unpacked, unpacked_sizes, whole
 from ksim.specs.hardware import Gpu
 
 if TYPE_CHECKING:
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Remembered", "remembered"]
 
-#: New answers that are held before they are written.
+#: Rows of new answers that are held before they are written.
 HELD = 20_000
 #: GPUs whose origins are kept: a few with fewer SMs come again and again where products overlap with their sums.
 GPUS = 256
+#: Lists of kinds of kernels whose origins are kept: a few for each part of a model.
+KINDS = 1024
 
 
 def remembered(oracle: Any, folder: Path | None) -> "Remembered | None":
@@ -43,37 +46,40 @@ class Remembered:
     _book: "Book | None" = field(default=None, init=False)
     _problem: str = field(default="", init=False)
     _origins: dict[int, tuple[Gpu, bytes]] = field(factory=dict, init=False, repr=False)
+    _known_kinds: dict[tuple[int, int], tuple[Sequence[Kernel], Gpu, bytes]] = field(factory=dict, init=False,
+                                                                                     repr=False)
     _new: dict[bytes, bytes] = field(factory=dict, init=False, repr=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         """All of *kernels*; those that are not known are asked about together."""
-        keys = self._keys(kernels, gpu)
-        if keys is None:
+        if self._opened() is None:
             return estimates(self.oracle, kernels, gpu)
-        known = self._known(keys)
-        asked = [place for place, found in enumerate(known) if found is None]
-        if asked:
-            answers = estimates(self.oracle, [kernels[place] for place in asked], gpu)
-            self._keep([keys[place] for place in asked], answers)
-            for place, answer in zip(asked, answers, strict=True):
-                known[place] = answer
-        return [found for found in known if found is not None]
+        origin = self._origin(gpu)
+        keys = [of_kernel(origin, kernel) for kernel in kernels]
+        bodies = self._known(keys)
+        asked = [place for place, body in enumerate(bodies) if body is None]
+        new = dict(zip(asked, estimates(self.oracle, [kernels[place] for place in asked], gpu) if asked else (),
+                       strict=True))
+        self._keep({keys[place]: packed(answer) for place, answer in new.items()})
+        return [new[place] if body is None else unpacked(body) for place, body in enumerate(bodies)]
 
     def several(self, kernels: Several, gpu: Gpu) -> Estimates | None:
-        """Of many kernels that are one; where one is not known, `oracle` is asked about all, if it has columns."""
+        """Of many kernels that are one; `oracle`, if it has columns, is asked about the sizes that are not known of all
+        kinds together."""
         if not offers(self.oracle, "several"):
             return None
-        keys = self._keys(kernels.each(), gpu)
-        known = [] if keys is None else self._known(keys)
-        whole = [found for found in known if found is not None]
-        if keys is not None and len(whole) == len(keys):
-            return Estimates.of(whole)
-        answers: Estimates | None = self.oracle.several(kernels, gpu)
-        if answers is not None and keys is not None:
-            new = [place for place, found in enumerate(known) if found is None]
-            each = answers.each()
-            self._keep([keys[place] for place in new], [each[place] for place in new])
-        return answers
+        if self._opened() is None:
+            return self._answered(kernels, gpu)
+        keys = of_sizes(self._kinds(kernels.kinds, gpu), kernels)
+        bodies = self._known(keys)
+        asked = [place for place, body in enumerate(bodies) if body is None]
+        answers = self._answered(_of_sizes(kernels, asked), gpu) if asked else None
+        if asked and answers is None:
+            return None
+        new = dict(zip(asked, packed_sizes(answers, len(asked)) if answers else (), strict=True))
+        self._keep({keys[place]: body for place, body in new.items()})
+        return answers if len(asked) == len(keys) else unpacked_sizes(
+            [new[place] if body is None else body for place, body in enumerate(bodies)], len(kernels.kinds))
 
     def close(self) -> None:
         """Write what is new, and let go of the file."""
@@ -87,20 +93,18 @@ class Remembered:
         problem = self._problem or (self._book.problem if self._book else "")
         return (problem,) if problem else ()
 
-    def _keys(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[bytes] | None:
-        """What answers about *kernels* stand under; None where nothing is kept."""
-        if self._opened() is None:
-            return None
-        origin = self._origin(gpu)
-        return [of_kernel(origin, kernel) for kernel in kernels]
+    def _answered(self, kernels: Several, gpu: Gpu) -> Estimates | None:
+        found: Estimates | None = self.oracle.several(kernels, gpu)
+        return found
 
-    def _known(self, keys: Sequence[bytes]) -> list[Estimate | None]:
+    def _known(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What is kept under each of *keys*; None where that is nothing that is whole."""
         book = self._opened()
         rows = book.rows(keys) if book else {}
-        return [unpacked(key, rows.get(key) or self._new.get(key)) for key in keys]
+        return [whole(key, rows.get(key) or self._new.get(key)) for key in keys]
 
-    def _keep(self, keys: Sequence[bytes], answers: Sequence[Estimate]) -> None:
-        self._new.update((key, packed(key, answer)) for key, answer in zip(keys, answers, strict=True))
+    def _keep(self, bodies: Mapping[bytes, bytes]) -> None:
+        self._new.update((key, sealed(key, body)) for key, body in bodies.items())
         if len(self._new) >= HELD:
             self._write()
 
@@ -123,7 +127,25 @@ class Remembered:
             found = self._origins[id(gpu)] = gpu, of_oracle(self.oracle, gpu)
         return found[1]
 
+    def _kinds(self, kinds: Sequence[Kernel], gpu: Gpu) -> bytes:
+        """Stands for *kinds*, which the same part of a model brings at every step."""
+        found = self._known_kinds.get((id(kinds), id(gpu)))
+        if found is None:
+            if len(self._known_kinds) >= KINDS:
+                self._known_kinds.clear()
+            found = self._known_kinds[id(kinds), id(gpu)] = kinds, gpu, of_kinds(self._origin(gpu), kinds)
+        return found[2]
+
     def _write(self) -> None:
         if self._book is not None:
             self._book.write(self._new)
         self._new.clear()
+
+
+def _of_sizes(kernels: Several, places: Sequence[int]) -> Several:
+    """Of *kernels* those of the sizes at *places*."""
+    if len(places) == kernels.sizes:
+        return kernels
+    columns = {each.name: column.reshape(-1, kernels.sizes)[:, places].ravel() for each in fields(type(kernels.kernel))
+               if isinstance(column := getattr(kernels.kernel, each.name), np.ndarray)}
+    return Several(evolve(kernels.kernel, **columns), kernels.kinds, len(places))

@@ -17,7 +17,6 @@ from ksim.cost.oracles.measured import Measured
 from ksim.cost.remembering import origins
 from ksim.cost.remembering import remembered as module
 from ksim.cost.remembering.remembered import Remembered, remembered
-from ksim.cost.remembering.rows import packed, unpacked
 from ksim.foundation.units import DType
 from ksim.studies.lookup import gpu_of
 from tests.laws.test_oracles import GPUS, bits, build, parts
@@ -100,30 +99,6 @@ def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_f
     path.write_bytes(content[:int(cut * len(content))] if cut is not None else content)
     for _ in range(2):
         assert answers(build("measured"), folder) == plainly()
-
-
-numbers = st.floats(allow_nan=True, allow_infinity=True)
-words = st.text(st.characters(codec="utf-8", exclude_characters="\x1f"))
-said = st.builds(Estimate, numbers, words, numbers, numbers, words, words, numbers, numbers, numbers, st.booleans())
-
-
-@given(said, st.binary(min_size=1, max_size=16))
-def test_an_estimate_comes_back_to_the_last_bit(found, key):
-    assert bits(unpacked(key, packed(key, found))) == bits(found)
-
-
-@given(said, st.data())
-def test_a_row_that_is_not_whole_or_of_another_key_is_none(found, data):
-    row = bytearray(packed(b"key", found))
-    assert unpacked(b"another", bytes(row)) is None
-    row[data.draw(st.integers(0, len(row) - 1))] ^= data.draw(st.integers(1, 255))
-    assert unpacked(b"key", bytes(row)) is None
-    assert unpacked(b"key", bytes(row[:data.draw(st.integers(0, len(row) - 1))])) is None
-
-
-@pytest.mark.parametrize("row", [None, 3, "text", 2.5, b""])
-def test_what_is_no_row_is_none(row):
-    assert unpacked(b"key", row) is None
 
 
 def test_what_prices_follow_from_tells_them_apart(tmp_path):
