@@ -28,7 +28,7 @@ def _show(folder: Path, found: "list[Prices]") -> None:
     from ksim.cli.screen import console, table
 
     print(f"prices in {folder}")
-    shown = table("file", ">prices", ">MiB", "last used")
+    shown = table("file", ">rows", ">MiB", "last used")
     for each in found:
         rows = "broken" if each.rows is None else f"{each.rows:,}"
         used = strftime("%Y-%m-%d %H:%M", localtime(each.used))

@@ -16,7 +16,7 @@ folder = folders.cache
 
 @frozen
 class Prices:
-    """A file of prices: its bytes, the time it was last used (s since 1970), and how many there are, None if broken."""
+    """A file of prices: its bytes, the time it was last used (s since 1970), and its rows, None if broken."""
 
     path: Path
     size: int
