@@ -1,5 +1,6 @@
 """What a trace says of kernels, as columns."""
 
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 
 import numpy as np
@@ -36,7 +37,7 @@ class Described:
         table[:, holes] = fills[:, first[lane] + number]
         return sizes, table
 
-    def _shape(self, laps: tuple[Lap, ...]) -> Floats:
+    def _shape(self, laps: Sequence[Lap]) -> Floats:
         """Those of *laps*; of a hole, only -1 - the number of its fill as its text."""
         if id(laps) not in self._shapes:
             rows = [np.tile(np.stack([np.array([0.0, 0.0, 0.0, 0.0, -1.0 - span]) if isinstance(span, int)
