@@ -120,7 +120,7 @@ def groups(draw) -> tuple[Network, str, Collective, list[int]]:
 
 
 @given(groups())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 def test_no_time_is_below_what_the_links_allow(group):
     """Neither below what any algorithm would need of the GPUs' links, nor below this one's own load on any link."""
     alone, name, message, ranks = group

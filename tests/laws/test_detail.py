@@ -62,7 +62,7 @@ overlaps = st.sampled_from([{}, {"overlap_stages": 2, "overlap_sms": 1}, {"overl
 
 @given(serve=serves, overlap=overlaps, workload=workloads, system=st.sampled_from(["hgx-h200", "pairs.toml"]),
        host=st.sampled_from(["default", "free.toml"]), seed=st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=28, deadline=None)
 def test_a_run_is_the_same_in_whole_steps_and_kernel_by_kernel(folder, serve, overlap, workload, system, host, seed):
     serve = serve if serve["tensor_parallel_size"] == 1 else {**serve, **overlap}
     scenario = {"model": str(folder / "config.json"), "serve": serve, "workload": workload, "seed": seed,

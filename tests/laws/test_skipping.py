@@ -93,7 +93,7 @@ crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
 
 
 @given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 def test_nor_where_turns_are_taken_before_it_is_known_when_they_are(model, serve, seats, workload, power, seed):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}
