@@ -15,7 +15,6 @@ from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.network import Network
 from ksim.cost.oracles import Estimate, estimate, estimates
 from ksim.flow.filled import COMPUTE, Filled, Ints
-from ksim.flow.load import Load
 from ksim.flow.timeline import Span
 from ksim.specs.hardware import Gpu
 
@@ -57,13 +56,6 @@ class Pricer:
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
                     found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core, energy.busy)
-
-    def load(self, kernel: Kernel, seconds: Any, computes: Any, within: Any) -> Load:
-        """What a kernel asks of the clock that takes so many *seconds*: what it *computes* binds it or not, and it lies
-        *within* what was measured or not.  Of many kernels that are one, in columns."""
-        seconds = seconds * (1.0 + (self.cool(kernel) - 1.0) * (computes & within))
-        energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
-        return Load(seconds, energy.total, seconds * computes, energy.core, energy.busy, energy.busy * computes)
 
     def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
         """The same of many kernels that are one, whose counts are columns, in steps *rows*."""

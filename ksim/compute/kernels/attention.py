@@ -180,14 +180,13 @@ class AttentionLayer:
 
     def _decode_counts(self, contexts: Contexts) -> tuple[int, int, int]:
         """Sequences with one new token, and the keys that they read: all of them, and the longest."""
-        offsets, shift = contexts.offsets, contexts.shift
-        decodes = len(offsets)
+        decodes = len(contexts.offsets)
         if not decodes:
             return 0, 0, 0
-        longest = offsets.most + shift + 1
+        longest = contexts.longest + 1
         if self.window and longest > self.window:
             return decodes, contexts.capped(self.window - 1) + decodes, self.window
-        return decodes, offsets.sum + decodes * (shift + 1), longest
+        return decodes, contexts.total + decodes, longest
 
     def _all_decode_keys(self, batches: Batches) -> tuple[Any, Any]:
         some = batches.decodes > 0

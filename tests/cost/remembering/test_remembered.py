@@ -19,6 +19,7 @@ from ksim.cost.remembering import remembered as module
 from ksim.cost.remembering.remembered import Remembered, remembered
 from ksim.foundation.units import DType
 from ksim.studies.lookup import gpu_of
+from tests.cost.remembering.damage import cuts, damage, flips
 from tests.laws.test_oracles import GPUS, bits, build, parts
 
 H200 = gpu_of("h200")
@@ -84,19 +85,12 @@ def test_answers_are_those_of_the_oracle_whatever_is_known(tmp_path_factory, nam
     assert answers(build(name), folder, kernels) == [bits(each) for each in estimates(build(name), kernels, H200)]
 
 
-damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=40)
-
-
-@given(damage, st.none() | st.floats(0, 1))
+@given(flips, cuts)
 @settings(max_examples=60, deadline=None)
-def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flips, cut):
+def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flipped, cut):
     folder = tmp_path_factory.mktemp("damaged")
     answers(build("measured"), folder)
-    (path,) = folder.iterdir()
-    content = bytearray(path.read_bytes())
-    for place, flipped in flips:
-        content[int(place * len(content))] ^= flipped
-    path.write_bytes(content[:int(cut * len(content))] if cut is not None else content)
+    damage(folder, flipped, cut)
     for _ in range(2):
         assert answers(build("measured"), folder) == plainly()
 

@@ -19,6 +19,7 @@ from ksim.cost.remembering.remembered import remembered
 from ksim.cost.remembering.rows import sealed
 from ksim.foundation.units import DType
 from tests.compute.test_several import sized
+from tests.cost.remembering.damage import cuts, damage, flips
 from tests.cost.remembering.test_remembered import H200, Counting
 from tests.laws.test_oracles import bits, build
 
@@ -149,19 +150,12 @@ def test_what_prices_follow_from_tells_them_apart():
     assert [keys_of(products(size)) for size in (5, 6)] == [[key] for key in keys[0]]
 
 
-damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), max_size=40)
-
-
-@given(damage, st.none() | st.floats(0, 1))
+@given(flips, cuts)
 @settings(max_examples=40, deadline=None)
-def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flips, cut):
+def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flipped, cut):
     folder = tmp_path_factory.mktemp("damaged")
     answers(build("measured"), folder, *SIZES)
-    (path,) = folder.iterdir()
-    content = bytearray(path.read_bytes())
-    for place, flipped in flips:
-        content[int(place * len(content))] ^= flipped
-    path.write_bytes(content[:int(cut * len(content))] if cut is not None else content)
+    damage(folder, flipped, cut)
     for _ in range(2):
         assert answers(build("measured"), folder, *SIZES) == plainly("measured", *SIZES)
 
