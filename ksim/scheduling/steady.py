@@ -9,6 +9,7 @@ are but a number; for the others, the calendar says when they need or fill one.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -43,10 +44,7 @@ class Steady:
     _blocks: dict[int, list[Job]] = field(factory=dict)
     _last: dict[int, list[Job]] = field(factory=dict)
     _ends: list[int] = field(factory=list)  # a heap of when `_last` has somebody, or had
-    _needs: list[int] = field(init=False)  # by the remainder of the schedule's number: who needs a block at it
-
-    def __attrs_post_init__(self) -> None:
-        self._needs = [0] * self.cache.block_tokens
+    _needs: Counter[int] = field(factory=Counter)  # by the remainder of the schedule's number: who needs a block at it
 
     def extend(self, running: Sequence[Job], schedule: int) -> None:
         """Let those *running* jobs join, next after the others, that will decode from now, after *schedule*, on."""
@@ -88,7 +86,7 @@ class Steady:
 
     def renew(self, schedule: int) -> bool:
         """The same where nobody has gone since the schedule before; without enough blocks, nothing is done."""
-        needs, due = self._needs[schedule % len(self._needs)], self._blocks.get(schedule)
+        needs, due = self._needs.get(schedule % self.cache.block_tokens, 0), self._blocks.get(schedule)
         if due and needs + len(due) > self.cache.pool.free:
             return False
         if needs and not self.cache.take(needs):
@@ -126,7 +124,7 @@ class Steady:
         for job in running[: self.length]:
             self._settle(job, schedule)
         self.length, self.members, self.offsets = 0, (), Offsets()
-        self._needs = [0] * len(self._needs)
+        self._needs.clear()
         self._blocks.clear()
         self._last.clear()
         self._ends.clear()
@@ -186,7 +184,7 @@ class Steady:
         """Note when, from schedule *first* on, *job* next needs or fills a block."""
         computed = self._computed(job, first)
         if self.cache.quiet(job.holding):
-            job.needs = (first + job.holding.tokens - computed) % len(self._needs)
+            job.needs = (first + job.holding.tokens - computed) % self.cache.block_tokens
             self._needs[job.needs] += 1
             return
         job.needs = CALENDAR
