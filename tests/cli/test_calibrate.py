@@ -8,7 +8,7 @@ from ksim.calibration.gathering import digest
 from ksim.cost.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
 from tests.calibration.test_reading import LOG
-from tests.cli.test_cli import SCENARIO, ksim
+from tests.cli.command import SCENARIO, ksim
 
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")

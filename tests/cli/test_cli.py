@@ -7,33 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
-ROOT = Path(__file__).parents[2]
-SCENARIO = """
-model = "llama-3.2-1b"
-gpu = "h200"
-[serve]
-max_model_len = 8192
-[workload.synthetic]
-count = 12
-arrivals = {process = "poisson", rate = 20.0}
-prompt = {kind = "uniform", low = 50, high = 400}
-output = {kind = "uniform", low = 2, high = 20}
-"""
-
-
-def ksim(*words, folder, code=0, **environment):
-    """Run the command line in *folder*; return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **environment}
-    done = subprocess.run([sys.executable, "-m", "ksim", *map(str, words)], capture_output=True, check=False,
-                          encoding="utf-8", cwd=folder, env=environment)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
+from tests.cli.command import ROOT, SCENARIO, ksim
 
 
 @pytest.fixture
@@ -157,31 +135,6 @@ def test_a_users_own_oracle_is_ten_lines(scenario):
                folder=scenario)
     assert "Constant" in out and "10.00" in out
     ksim("run", "s.toml", "--quiet", "--set", "oracle={name='mine:Constant', microseconds=20.0}", folder=scenario)
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (("run", "none.toml"), "none.toml: No such file"),
-    (("run", "s.toml", "--set", "serve.max_num_sequences=4"), "serve.max_num_sequences: unknown key; did you mean"),
-    (("run", "s.toml", "--set", "model=lama-3.2-1b"), "did you mean 'llama-3.2-1b'?"),
-    (("run", "s.toml", "--set", "oracle=nowhere:Oracle"), "nowhere:Oracle: cannot be imported"),
-    (("run", "s.toml", "--set", "serve.scheduling_policy=fcsf"), "no policy named 'fcsf'; did you mean 'fcfs'"),
-    (("run", "s.toml", "--set", "serve.tensor_parallel_size=5"), "5 does not divide 32 attention heads"),
-    (("run", "s.toml", "-o", "s.toml"), "exists and is not the directory of an earlier run"),
-    (("run", "s.toml", "--set", "power.cap=60 W"), "power: cap: 60 W cannot be kept by H200 SXM, which idles at 128.8"),
-    (("run", "s.toml", "--set", "energy.grid=franc"), "no grid named 'franc' (grid: ae, au, br"),
-    (("run", "s.toml", "-o", "x", "--trace-window", "20:10"), "--trace-window: expected FROM:TO in seconds"),
-    (("run", "s.toml", "--trace-window", "1:2"), "--trace-window: is of the trace that -o writes"),
-    (("replay", "none.csv", "--model", "llama-3.2-1b", "--gpu", "h200"), "none.csv"),
-    (("replay", "s.toml", "--model", "llama-3.2-1b", "--gpu", "h200"), "s.toml"),
-    (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "64*10"), "expected something like 64x1024"),
-    (("step", "--model", "llama-3.2-1b", "--gpu", "a100-80g", "--decode", "1x1", "-q", "fp8"), "computes no fp8"),
-    (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--tp", "2", "--overlap-stages", "2",
-      "--overlap-sms", "132"), "overlap_sms: 132 leaves nothing to compute with: H200 SXM has 132 SMs"),
-    (("trace", "s.toml"), "s.toml"),
-])
-def test_bad_input_is_one_clear_line(words, message, scenario):
-    error = ksim(*words, folder=scenario, code=1)
-    assert message in error and error.startswith("ksim: ") and error.count("\n") == 1
 
 
 def test_requests_that_can_never_run_are_rejected_with_the_reason(tmp_path):

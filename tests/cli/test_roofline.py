@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_cli import ksim
+from tests.cli.command import ksim
 
 STEP = ("roofline", "--model", "llama-3.2-1b", "--gpu", "h200")
 

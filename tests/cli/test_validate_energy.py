@@ -6,7 +6,7 @@ import pytest
 
 from tests.calibration.test_power import KERNELS
 from tests.calibration.test_power_boards import gemm
-from tests.cli.test_cli import ksim
+from tests.cli.command import ksim
 from tests.studies.serving.fabricate import record, run, sent
 from tests.studies.test_validate_energy import boards, kernels
 

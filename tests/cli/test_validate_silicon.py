@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ksim.studies.scenario import Scenario
-from tests.cli.test_cli import ksim
+from tests.cli.command import ksim
 from tests.studies.test_validate_silicon import write
 
 
