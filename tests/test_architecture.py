@@ -4,17 +4,13 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import ksim
 
 ROOT = Path(ksim.__file__).parent
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 #: All modules but the two at the top: the package's own, and `python -m ksim`, which is the command line.
-MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
-TOP = [ROOT / "__init__.py", ROOT / "__main__.py"]
+MODULES = [path for path in TREES if path.parent != ROOT]
 LONGEST_MODULE, LONGEST_FUNCTION = 300, 45
-
-each_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def dotted(path: Path) -> str:
@@ -29,7 +25,7 @@ def package(path: Path) -> str:
 def imported(path: Path) -> set[str]:
     """What *path* imports, to the name: ksim.cost.step.StepTimer."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(TREES[path]):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -38,20 +34,19 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@each_module
-def test_imports_point_down(path):
-    allowed = ksim.LAYERS[package(path)] | {package(path)}
-    for name in imported(path):
-        top, _, rest = name.partition(".")
-        if top == "ksim":
-            assert any(f"{rest}.".startswith(f"{layer}.") for layer in allowed), f"may not import {name}"
+IMPORTED = {path: imported(path) for path in MODULES}
 
 
-@each_module
-def test_libraries_stay_behind_their_fences(path):
-    for name in imported(path):
-        library = name.partition(".")[0]
-        assert package(path) in ksim.FENCES.get(library, {package(path)}), f"may not import {library}"
+def may_import(path: Path, name: str) -> bool:
+    top, _, rest = name.partition(".")
+    if top != "ksim":
+        return package(path) in ksim.FENCES.get(top, {package(path)})
+    return any(f"{rest}.".startswith(f"{layer}.") for layer in ksim.LAYERS[package(path)] | {package(path)})
+
+
+def test_imports_point_down_and_libraries_stay_behind_their_fences():
+    assert not [f"{dotted(path)} may not import {name}" for path, names in IMPORTED.items()
+                for name in sorted(names) if not may_import(path, name)]
 
 
 def test_every_package_has_a_layer():
@@ -67,21 +62,17 @@ def test_modules_have_no_cycle():
     known = {dotted(path): path for path in MODULES}
     graph = {}
     for name, path in known.items():
-        uses = {use if use in known else use.rpartition(".")[0] for use in imported(path)}
+        uses = {use if use in known else use.rpartition(".")[0] for use in IMPORTED[path]}
         graph[name] = uses & known.keys() - {name}
     TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TOP], ids=dotted)
-def test_modules_say_what_they_are_for_and_stay_small(path):
-    source = path.read_text()
-    assert ast.get_docstring(ast.parse(source)), "has no docstring"
-    assert source.count("\n") <= LONGEST_MODULE
+def test_modules_say_what_they_are_for():
+    assert not [dotted(path) for path, tree in TREES.items() if not ast.get_docstring(tree)]
 
 
-@each_module
-def test_functions_stay_small(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, f"{node.name} is too long"
+def test_modules_and_functions_stay_small():
+    assert not [dotted(path) for path in TREES if path.read_text(encoding="utf-8").count("\n") > LONGEST_MODULE]
+    assert not [f"{dotted(path)}:{node.name}" for path, tree in TREES.items() for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
