@@ -8,7 +8,7 @@ from ksim.calibration.gathering import digest
 from ksim.cost.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
 from tests.calibration.test_reading import LOG
-from tests.cli.command import SCENARIO, ksim
+from tests.cli.command import SCENARIO, ksim, ksim_process
 
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
@@ -80,5 +80,5 @@ def test_bad_input_is_one_clear_line(words, message, sweep, tmp_path):
 def test_a_missing_library_is_named_with_the_way_to_get_it(sweep, tmp_path):
     (tmp_path / "scipy").mkdir()
     (tmp_path / "scipy" / "__init__.py").write_text("raise ImportError")
-    assert "is needed to fit models; install it with `pip install 'ksim[fit]'`" in ksim(
+    assert "is needed to fit models; install it with `pip install 'ksim[fit]'`" in ksim_process(
         "calibrate", "sweep", folder=tmp_path, code=1)
