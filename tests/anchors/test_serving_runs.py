@@ -1,6 +1,7 @@
 """Serving runs of vLLM 0.22 on an H200, played again."""
 
 import pytest
+from attrs import evolve
 
 from ksim.foundation.config import Choice
 from ksim.studies.validation.serving import judging
@@ -11,6 +12,10 @@ RUNS = DATA / "h200"
 pytestmark = pytest.mark.skipif(not RUNS.exists(), reason=f"the runs are not at {RUNS}")
 
 
+#: A small model: the host decides how long its steps take, and no run of it was seen when hosts were fitted.
+HOST_BOUND = "llama-3.2-1b"
+
+
 @pytest.mark.parametrize(("oracle", "ttft", "tpot", "throughput"), [
     ("measured", 6.0, 3.0, 2.0),  # found 4.1, 1.9 and 1.6 %, and of energy 4.4
     ("learned", 14.0, 10.0, 3.0),  # 5.3, 3.3 and 2.6 %, and 3.1
@@ -18,11 +23,24 @@ pytestmark = pytest.mark.skipif(not RUNS.exists(), reason=f"the runs are not at 
 def test_runs_come_out_as_measured(oracle, ttft, tpot, throughput):
     """On the median of 44 runs, of which ten are without graphs on a CPU that was at times 1.8 times slower."""
     verdict = judging.serving(RUNS, Setting(oracle=Choice(oracle)))
+    small = [run for run in verdict.judged if run.recording == HOST_BOUND]
+    verdict = evolve(verdict, judged=tuple(run for run in verdict.judged if run.recording != HOST_BOUND))
     assert len(verdict.judged) == 44
     assert verdict.median_ape("ttft_p50_ms") <= ttft
     assert verdict.median_ape("tpot_p50_ms") <= tpot
     assert verdict.median_ape("throughput") <= throughput
     assert verdict.median_ape("joules") <= 8.0  # what kernels teach, no run
+    if oracle == "measured" and small:
+        _check_host_bound(evolve(verdict, judged=tuple(small)))
+
+
+def _check_host_bound(verdict):
+    """Found 23.6, 9.5 and 2.7 %, and of energy 3.2: what is missing is the host's part of steps with prompts."""
+    assert len(verdict.judged) == 16
+    assert verdict.median_ape("ttft_p50_ms") <= 26.0
+    assert verdict.median_ape("tpot_p50_ms") <= 11.0
+    assert verdict.median_ape("throughput") <= 4.0
+    assert verdict.median_ape("joules") <= 8.0
 
 
 @pytest.mark.parametrize(("recording", "median", "late"), [
