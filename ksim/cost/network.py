@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -97,25 +97,33 @@ class Network:
                  for edge in self._path(t.source, t.target)}
         protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols
                      if protocol.kind in ("", kind)]
-        loads = {merging: [self._load(round_, ranks, merging) for round_ in rounds]
-                 for merging in {protocol.merging for protocol in protocols}}
-        return [self._route(name, kind, ranks, list(zip(rounds, loads[protocol.merging], strict=True)), protocol, links)
+        return [self._route(name, kind, ranks, rounds, protocol, links)
                 for protocol in protocols if links <= protocol.links.keys()]
 
-    def _route(self, name: str, kind: str, ranks: tuple[int, ...], rounds: list[tuple[Round, Load]],
+    def _route(self, name: str, kind: str, ranks: tuple[int, ...], rounds: list[Round],
                protocol: Protocol, links: set[str]) -> Route:
         timings = [protocol.links[link] for link in links]
         windows = [timing.window(len(ranks)) for timing in timings]
         copies = [{(t.source, piece) if protocol.merging else (t.source, t.target, piece)
-                   for t in round_ for piece in t.pieces} for round_, _ in rounds]
+                   for t in round_ for piece in t.pieces} for round_ in rounds]
         leaving = [{(t.source, t.target, piece) for t in round_ if self._leaves(t.source, t.target)
-                    for piece in t.pieces} for round_, _ in rounds]
+                    for piece in t.pieces} for round_ in rounds]
         return Route(name, protocol.name, max(timing.start for timing in timings),
-                     tuple(self._hops(round_, load, kind, len(ranks), protocol) for round_, load in rounds),
+                     self._rounds(rounds, kind, ranks, protocol),
                      sum(len(sent) for sent in copies) / len(ranks) ** 2,
                      sum(len(sent) for sent in leaving) / len(ranks) ** 2,
                      (max(least for least, _ in windows), min(limit for _, limit in windows)),
                      reach(protocol.name, links, protocol.name in self.measured))
+
+    def _rounds(self, rounds: list[Round], kind: str, ranks: tuple[int, ...],
+                protocol: Protocol) -> tuple[tuple[Hop, ...], ...]:
+        """Price *rounds*, those that are alike once: they are the very same tuple then."""
+        found: dict[Any, tuple[Hop, ...]] = {}
+        for key, round_ in zip(keys := [_alike(each, protocol.merging) for each in rounds], rounds, strict=True):
+            if key not in found:
+                load = self._load(round_, ranks, protocol.merging)
+                found[key] = self._hops(round_, load, kind, len(ranks), protocol)
+        return tuple(found[key] for key in keys)
 
     def _hops(self, round_: Round, load: Load, kind: str, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
         """Price a round's transfers, which share the links that they have in common."""
@@ -160,3 +168,9 @@ class Network:
 
             self._paths[key] = path(self.graph, source, target)
         return self._paths[key]
+
+
+def _alike(round_: Round, merging: bool) -> tuple[Any, ...]:
+    """What rounds have in common that take equally long: who sends how many pieces to whom, and where a switch merges
+    equal ones, which."""
+    return tuple((t.source, t.target, t.pieces if merging else len(t.pieces)) for t in round_)

@@ -1,9 +1,15 @@
 """Routes: what carrying out a collective one way takes, round by round."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
-from math import inf
+from math import inf, isclose
+from typing import Any
 
-from attrs import evolve, field, frozen
+import numpy as np
+from attrs import define, evolve, field, frozen
+from numpy.typing import NDArray
 
 #: Messages of any size.
 ANY = (0.0, inf)
@@ -31,6 +37,84 @@ class Hop:
         """The same where its source sends *rate* bytes a second at most."""
         return evolve(self, per_byte=max(self.per_byte, self.share / rate))
 
+#: Sizes in bytes at which the slowest chains are found first; nearly all messages lie between them.
+ENDS = (0.0, 2.0**40)
+#: What a message of some size takes: (the size, seconds to start, seconds per byte), the latter two at any size between
+#: two that have them alike.
+Line = tuple[float, float, float]
+
+
+@define(eq=False)
+class Slowest:
+    """The slowest chain of hops through rounds in which ranks do not keep step.
+
+    The seconds of a message are the most that any chain of hops takes, each a straight line over the size of the
+    message.  So they are convex in the size, and where one chain is the slowest at two sizes, it is at all between.
+    """
+
+    rounds: Sequence[Sequence[Hop]]
+    _lines: list[Line] = field(factory=list, init=False)
+
+    def seconds(self, size: float) -> float:
+        """What the slowest chain takes with a message of *size*."""
+        lines = self._lines
+        if not lines:
+            lines += map(self._found, ENDS)
+        while True:
+            place = bisect_left(lines, size, key=lambda line: line[0])
+            if place == len(lines):
+                return _at(size, self._found(size))
+            below, above = lines[max(place - 1, 0)], lines[place]
+            if above[0] == size or all(map(isclose, below[1:], above[1:])):
+                return _at(size, above)
+            lines[place:place] = self._between(below, above, size)
+
+    def _between(self, below: Line, above: Line, size: float) -> list[Line]:
+        """What to know next of sizes between two with different chains: the slowest where these two take equally long.
+
+        If that is neither of them, there is another in between; if it is, there is none.
+        """
+        saved = below[2] - above[2]
+        crossing = (above[1] - below[1]) / saved if saved else size
+        if not below[0] < crossing < above[0]:  # as good as the same
+            return [self._found(size)]
+        third = self._found(crossing)
+        if isclose(_at(crossing, third), _at(crossing, below)):
+            return [(crossing, *below[1:]), (crossing, *above[1:])]
+        return [third]
+
+    def _found(self, size: float) -> Line:
+        """The chain that is slowest with a message of *size*, found by going through all rounds."""
+        ranks, rounds = self._columns
+        latency, per_byte, ready = np.zeros((3, ranks))
+        for sources, targets, start, rate in rounds:
+            starts, rates = latency[sources] + start, per_byte[sources] + rate
+            ends = starts + size * rates
+            order = np.argsort(ends)  # of several that end at one rank, the last counts
+            for place in (sources, targets):
+                later = order[ends[order] > ready[place[order]]]
+                at = place[later]
+                latency[at], per_byte[at], ready[at] = starts[later], rates[later], ends[later]
+        last = np.argmax(ready) if ranks else 0
+        return (size, float(latency[last]), float(per_byte[last])) if ranks else (size, 0.0, 0.0)
+
+    @cached_property
+    def _columns(self) -> tuple[int, list[tuple[NDArray[Any], ...]]]:
+        """How many ranks there are, and each round's sources, targets, seconds to start and per byte."""
+        places: dict[int, int] = {}
+        known: dict[int, tuple[NDArray[Any], ...]] = {}
+        for hops in self.rounds:
+            if id(hops) not in known:
+                known[id(hops)] = (
+                    np.array([places.setdefault(hop.source, len(places)) for hop in hops], np.int64),
+                    np.array([places.setdefault(hop.target, len(places)) for hop in hops], np.int64),
+                    np.array([hop.latency for hop in hops]), np.array([hop.per_byte for hop in hops]))
+        return len(places), [known[id(hops)] for hops in self.rounds]
+
+
+def _at(size: float, line: Line) -> float:
+    return line[1] + size * line[2]
+
 
 @frozen
 class Route:
@@ -51,13 +135,27 @@ class Route:
     reach: tuple[float, float] = (1.0, 1.0)
     #: Where all ranks go through the rounds in step: seconds to start, and per byte.
     even: tuple[float, float] | None = field(init=False)
+    _slowest: Slowest = field(init=False, eq=False, repr=False)
+    #: What a byte takes over all rounds where links reach their peak.
+    _least: float = field(init=False, eq=False, repr=False)
+
+    @_slowest.default
+    def _uneven(self) -> Slowest:
+        return Slowest(self.rounds)
+
+    @_least.default
+    def _at_peak(self) -> float:
+        most = {id(hops): max((hop.least for hop in hops), default=0.0) for hops in self.rounds}
+        return sum(most[id(hops)] for hops in self.rounds)
 
     @even.default
     def _terms(self) -> tuple[float, float] | None:
-        alike = all(len({(hop.latency, hop.per_byte) for hop in hops}) == 1 for hops in self.rounds)
+        distinct = {id(hops): hops for hops in self.rounds}.values()  # many rounds are the same one
+        alike = all(len({(hop.latency, hop.per_byte) for hop in hops}) == 1 for hops in distinct)
         # Whoever sends had part in the round before, so nobody is ahead.
         in_step = all({hop.source for hop in hops} <= {rank for hop in before for rank in (hop.source, hop.target)}
-                      for before, hops in pairwise(self.rounds))
+                      for before, hops in {(id(one), id(two)): (one, two)
+                                           for one, two in pairwise(self.rounds)}.values())
         if not (alike and in_step):
             return None
         return sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds)
@@ -66,20 +164,13 @@ class Route:
         """From the moment all ranks are there until the last has what it was promised."""
         if self.even is not None:
             return self.start + self.even[0] + size * self.even[1]
-        ready: dict[int, float] = {}
-        for hops in self.rounds:
-            through = dict(ready)
-            for hop in hops:
-                end = ready.get(hop.source, 0.0) + hop.seconds(size)
-                for rank in (hop.source, hop.target):
-                    through[rank] = max(through.get(rank, 0.0), end)
-            ready = through
-        return self.start + max(ready.values(), default=0.0)
+        return self.start + self._slowest.seconds(size)
 
     def within(self, rate: float) -> "Route":
         """The same where a rank sends *rate* bytes a second at most."""
-        return evolve(self, rounds=tuple(tuple(hop.within(rate) for hop in hops) for hops in self.rounds))
+        slower = {id(hops): tuple(hop.within(rate) for hop in hops) for hops in self.rounds}
+        return evolve(self, rounds=tuple(slower[id(hops)] for hops in self.rounds))
 
     def least(self, size: float) -> float:
         """What its rounds take where nothing has to start and links reach their peak."""
-        return size * sum(max((hop.least for hop in hops), default=0.0) for hops in self.rounds)
+        return size * self._least

@@ -141,5 +141,7 @@ class EngineBuilt:
     sleep_after: float = inf
     limit_watts: float = inf
     reach: float = 0.0
+    #: Engines of one number of 0 or more share experts, and take their steps together.
+    convoy: int = -1
     #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
     known_clock: float = nan

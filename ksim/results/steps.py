@@ -148,6 +148,18 @@ class Steps:
         return ahead
 
     @cached_property
+    def rounds(self) -> Ints | None:
+        """The number of each step's round: engines that share experts end their steps together.
+
+        A step of any other engine has a round of its own.  None where no engines share experts.
+        """
+        convoy = ints(self.engines, "convoy")[self.engine]
+        if (convoy < 0).all():
+            return None
+        keys = np.stack([convoy, np.where(convoy < 0, np.arange(len(self)), self.end)])
+        return np.unique(keys, axis=1, return_inverse=True)[1].ravel()
+
+    @cached_property
     def _before(self) -> Floats:
         return np.array([self.before.get(built.engine, 0.0) for built in self.engines])
 

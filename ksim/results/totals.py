@@ -31,6 +31,7 @@ class Added:
 class Work(Added):
     """What steps add up to: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs, and GPU seconds.
 
+    Dummy steps of data ranks without work add theirs to all sums of GPUs, and do not count as `steps` or `seconds`.
     `kv_seconds` are weighted with the share of KV blocks in use; `flops_possible` and `bytes_possible` are what GPUs
     could have done in the time that they worked; `reach` is how far the joules may be off; `static` the static joules
     of the steps; `extrapolated` GPU seconds lie outside what was measured; those at a `known` clock add up to so many
@@ -64,13 +65,14 @@ class Work(Added):
     def of(cls, history: History, which: Bools) -> "Work":
         """That of the steps in *which*."""
         steps, engines = history.steps, len(history.engines)
-        seconds, of_gpus = (steps.end - steps.start)[which], steps.gpu_seconds[which]
+        working, of_gpus = which & (steps.tokens > 0), steps.gpu_seconds[which]
+        seconds = (steps.end - steps.start)[working]
         ended = np.zeros(engines)
         np.maximum.at(ended, steps.engine[which], steps.ended[which])
         return cls(
-            sums(steps.engine[which], history.naps[which], engines), ended, int(which.sum()), float(seconds.sum()),
+            sums(steps.engine[which], history.naps[which], engines), ended, int(working.sum()), float(seconds.sum()),
             int(steps.tokens[which].sum()), int((steps.decodes + steps.prefills)[which].sum()),
-            product(steps.kv_usage[which], seconds), float(steps.kv_usage[which].max(initial=0.0)),
+            product(steps.kv_usage[working], seconds), float(steps.kv_usage[which].max(initial=0.0)),
             float(steps.flops[which].sum()), float(steps.bytes[which].sum()),
             product(of_gpus, steps.per_engine("peak_flops")[which]),
             product(of_gpus, steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),

@@ -1,6 +1,6 @@
 """A convoy: engines whose GPUs share a mixture's experts take their steps together, and wait for the slowest."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import simpy
@@ -18,18 +18,37 @@ def wait(seconds: float) -> Span:
 
 @define(eq=False)
 class Round:
-    """One step of all `size` members: what each brings, and when it would be through if it were alone."""
+    """One step of all `size` members: what each brings, and when it would be through if it were alone.
+
+    `dummies` are called, once all that brought something are known to be through, for those that brought nothing.
+    """
 
     size: int
     closed: simpy.Event
     ended: simpy.Event
     tokens: dict[int, int] = field(factory=dict)
+    starts: list[float] = field(factory=list)
     ends: dict[int, float] = field(factory=dict)
+    dummies: list["Dummy"] = field(factory=list)
 
     @property
     def brought(self) -> list[int]:
         """The tokens of each; members without work compute a dummy of one, as in vLLM."""
         return [*self.tokens.values(), *[1] * (self.size - len(self.tokens))]
+
+    @property
+    def start(self) -> float:
+        """When the first GPU began with it."""
+        return min(self.starts)
+
+    @property
+    def end(self) -> float:
+        """When the slowest member is through."""
+        return max(self.ends.values())
+
+
+#: Writes down the dummy step that a member without work computed in a round.
+Dummy = Callable[[Round], object]
 
 
 @define(eq=False)
@@ -43,6 +62,7 @@ class Convoy:
     size: int
     latest: Flight | None = field(default=None, init=False)
     _active: set[int] = field(factory=set, init=False)
+    _members: dict[int, Callable[[], Dummy]] = field(factory=dict, init=False)
     _round: Round = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -50,6 +70,10 @@ class Convoy:
 
     def _next(self) -> Round:
         return Round(self.size, self.env.event(), self.env.event())
+
+    def enlist(self, member: int, stand_in: Callable[[], Dummy]) -> None:
+        """Have *stand_in* called whenever a round closes to which *member* brought nothing."""
+        self._members[member] = stand_in
 
     def expect(self, member: int) -> None:
         """Wait for *member*, which has got work."""
@@ -72,14 +96,20 @@ class Convoy:
     def meet(self, member: int, joined: Round, flight: Flight) -> Generator[simpy.Event, Any, Flight]:
         """Learn when all are through, for that is when *flight* is."""
         joined.ends[member] = flight.end
+        joined.starts.append(flight.start)
         if len(joined.ends) == len(joined.tokens):
+            for dummy in joined.dummies:
+                dummy(joined)
             joined.ended.succeed()
         yield joined.ended
-        end = max(joined.ends.values())
+        end = joined.end
         self.latest = Flight(self.env.timeout(end - self.env.now), flight.start, end, flight.paces)
         return self.latest
 
     def _close_if_complete(self) -> None:
-        if self._round.tokens and self._active <= self._round.tokens.keys():
-            self._round.closed.succeed()
+        closing = self._round
+        if closing.tokens and self._active <= closing.tokens.keys():
+            closing.dummies += [stand_in() for member, stand_in in self._members.items()
+                                if member not in closing.tokens]
+            closing.closed.succeed()
             self._round = self._next()

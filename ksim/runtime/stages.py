@@ -23,6 +23,8 @@ class Flight:
 
 
 class Stages(Protocol):
+    clocks: Sequence[Clock]
+
     def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
                settings: Sequence[Setting] = ()) -> Flight:
         """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.

@@ -2,14 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from attrs import define, field
 
+from ksim.cost.clock import FREE
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.flow.timeline import Timeline
-from ksim.runtime.convoy import Convoy, wait
+from ksim.flow.timeline import AT_BOOST, Timeline
+from ksim.runtime.convoy import Convoy, Dummy, Round, wait
 from ksim.runtime.engine import Engine, Process
 from ksim.runtime.stages import Flight, Stages
 from ksim.runtime.workers import Workers
@@ -17,6 +19,12 @@ from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
 
 __all__ = ["Stepping"]
+
+#: What vLLM's dummy step computes (v1/worker/gpu_worker.py, `execute_dummy_batch`): one token, whose logits nobody asks
+#: for.
+DUMMY = Batch.of((1, 0), samples=0)
+#: The same in the log: nobody's tokens.
+NOBODY = Batch.of()
 
 
 @define(eq=False)
@@ -32,11 +40,15 @@ class Turn:
     timelines: tuple[Timeline, ...] = ()
     prepared: float = 0.0
     flight: Flight | None = None
+    index: int = -1
 
 
 @define(eq=False, kw_only=True)
 class Stepping(Engine):
-    """Its batches go through `stages`; engines of a `convoy` take their steps together."""
+    """Its batches go through `stages`; engines of a `convoy` take their steps together.
+
+    In rounds to which it brings nothing, its GPUs compute a dummy step, which goes into the log like any other.
+    """
 
     stages: Stages
     convoy: Convoy | None = None
@@ -44,11 +56,15 @@ class Stepping(Engine):
     _coming: int = field(default=0, init=False)  # requests on their way through the front end
     _inbox: list[Job] = field(factory=list, init=False)
     _turns: deque[Turn] = field(factory=deque, init=False)
-    _steps: int = field(default=0, init=False)  # that are taken in
+    _steps: int = field(default=0, init=False)  # that have been launched
+    _logged: int = field(default=0, init=False)
+    _ready: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self._threads = Workers(self.host.worker)
+        if self.convoy:
+            self.convoy.enlist(self.number, self._stand_in)
 
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         self.outstanding += 1
@@ -100,6 +116,7 @@ class Stepping(Engine):
         """Send a batch to the workers, and stay for as long as that keeps the loop from going on."""
         batch, now = turn.batch, self.env.now
         together = (yield from self.convoy.join(self.number, batch.tokens)) if self.convoy else None
+        turn.index = self._next_index()
         turn.timelines = tuple(timer.timeline(batch, together.brought if together else ()) for timer in self.timers)
         touched = turn.assignment.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
@@ -113,6 +130,40 @@ class Stepping(Engine):
             turn.timelines = (*turn.timelines[:-1], turn.timelines[-1].followed_by(wait(turn.flight.end - alone)))
         free = ready if self.workers > 1 else supplies[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
+
+    def _next_index(self) -> int:
+        self._steps += 1
+        return self._steps - 1
+
+    def _stand_in(self) -> Dummy:
+        """Take part in a round that has just closed without a batch of this engine."""
+        turn = Turn(Assignment(), NOBODY, self.env.now, len(self.scheduler.waiting), len(self.scheduler.running),
+                    self.scheduler.cache.pool.used, index=self._next_index())
+        return partial(self._compute_dummy, turn)
+
+    def _compute_dummy(self, turn: Turn, together: Round) -> None:
+        """Compute one token beside the batches that others brought to *together*, and wait for the slowest.
+
+        A dummy never delays the others: whoever brought a batch has all of a dummy's work and more.
+        """
+        timelines = [timer.timeline(DUMMY, together.brought) for timer in self.timers]
+        settings = [self.governor.setting(DUMMY, timeline) for timeline in timelines] if self.governor else ()
+        end, paces = together.start, []
+        for stage, timeline in enumerate(timelines):
+            setting = settings[stage] if settings else FREE
+            paces.append(self.stages.clocks[stage].pace(timeline, end, setting) if self.stages.clocks else AT_BOOST)
+            end += timeline.paced(paces[-1])
+        timelines[-1] = timelines[-1].followed_by(wait(max(0.0, together.end - end)))
+        self._log(Stepped(together.end, self.number, turn.index, turn.scheduled, turn.scheduled, together.start,
+                          together.end, together.end, turn.batch, turn.waiting, turn.running, turn.blocks,
+                          tuple(timelines), tuple(paces)))
+
+    def _log(self, step: Stepped) -> None:
+        """Write down *step* once all before it are: dummies end before earlier steps' tokens are delivered."""
+        self._ready[step.index] = step
+        while (ready := self._ready.pop(self._logged, None)) is not None:
+            self.log.add(ready)
+            self._logged += 1
 
     def _source(self, turn: Turn) -> Flight | None:
         """The latest batch in flight that *turn* may need tokens of: a job that sampled is not in the next schedules,
@@ -139,15 +190,14 @@ class Stepping(Engine):
             return
         yield turn.flight.done
         yield self.env.timeout(self.host.core.taking(turn.batch.samples))
-        finished, taken, index = self.scheduler.update(turn.assignment, self._steps), self.env.now, self._steps
-        self._steps += 1
-        self._frontend.deliver(turn.batch.samples, lambda: self._delivered(turn, index, taken, finished))
+        finished, taken = self.scheduler.update(turn.assignment, turn.index), self.env.now
+        self._frontend.deliver(turn.batch.samples, lambda: self._delivered(turn, taken, finished))
 
-    def _delivered(self, turn: Turn, index: int, taken: float, finished: Sequence[Job]) -> None:
+    def _delivered(self, turn: Turn, taken: float, finished: Sequence[Job]) -> None:
         """Write down that users have the tokens of a step, some of them their last."""
         flight, now = turn.flight, self.env.now
         assert flight is not None, "only batches that were launched are delivered"
-        self.log.add(Stepped(now, self.number, index, turn.scheduled, turn.prepared, flight.start, flight.end, taken,
-                             turn.batch, turn.waiting, turn.running, turn.blocks, turn.timelines, flight.paces))
+        self._log(Stepped(now, self.number, turn.index, turn.scheduled, turn.prepared, flight.start, flight.end, taken,
+                          turn.batch, turn.waiting, turn.running, turn.blocks, turn.timelines, flight.paces))
         self._tell(finished, now)
         self._end(finished)

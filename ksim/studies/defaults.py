@@ -57,22 +57,41 @@ class Defaults:
             self._row("max_num_seqs", min(step.sequences, tokens), by_gpu if step.sequences <= tokens else
                       "max_num_batched_tokens: no more sequences than tokens"),
             self._row("block_size", self.version.block_size, f"{self.version.name}, CUDA"),
-            *self._graphs(min(step.sequences, tokens)),
+            *self._graphs(self.settings.max_num_seqs or min(step.sequences, tokens), tokens),
             *self._fused(),
             self._row("scheduler_reserve_full_isl", self.version.scheduler_reserve_full_isl, self.version.name),
         ]
 
-    def _graphs(self, sequences: int) -> list[Derived]:
-        """What is captured; nothing with `enforce_eager`."""
+    def _graphs(self, sequences: int, tokens: int) -> list[Derived]:
+        """What is captured by steps of at most so many *sequences* and *tokens*; nothing with `enforce_eager`."""
         settings, eager = self.settings, self.settings.enforce_eager
         mode = settings.cudagraph_mode or ("NONE" if eager else "FULL_AND_PIECEWISE")
         if eager and mode != "NONE":
             raise ConfigError("serve.cudagraph_mode", f"{mode} is not possible with enforce_eager; leave one out")
-        largest = settings.max_cudagraph_capture_size
-        sizes = () if mode == "NONE" else tuple(capture_sizes(settings.max_num_seqs or sequences, largest))
-        why = "cudagraph_mode" if mode == "NONE" else "twice max_num_seqs, at most 512" if largest is None else "as set"
-        return [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
-                self._row("cudagraph_capture_sizes", sizes, why)]
+        sizes, why = ((), "cudagraph_mode") if mode == "NONE" else self._captured(sequences, tokens)
+        rows = [self._row("cudagraph_mode", mode, "enforce_eager" if eager else self.version.name),
+                Derived("cudagraph_capture_sizes", sizes, why)]
+        if mode != "NONE" and not sizes:
+            rows[0] = Derived("cudagraph_mode", "NONE", "cudagraph_capture_sizes: all are above max_num_batched_tokens")
+        if settings.max_cudagraph_capture_size is not None and sizes:
+            rows.append(Derived("max_cudagraph_capture_size", sizes[-1], "as set; the largest that is captured"))
+        return rows
+
+    def _captured(self, sequences: int, tokens: int) -> tuple[tuple[int, ...], str]:
+        """The sizes that are captured, and why these (vllm/config/vllm.py, `_set_cudagraph_sizes`)."""
+        given, largest = self.settings.cudagraph_capture_sizes, self.settings.max_cudagraph_capture_size
+        if given is None:
+            why = "twice max_num_seqs, at most 512" if largest is None else "max_cudagraph_capture_size"
+            return capture_sizes(sequences, tokens, largest), f"{why}; at most max_num_batched_tokens"
+        if not given:
+            raise ConfigError("serve.cudagraph_capture_sizes", "is empty; name at least one size, leave it out, or set"
+                                                               " cudagraph_mode = 'NONE'")
+        sizes = tuple(sorted({size for size in given if size <= tokens}))
+        if largest not in (None, max(sizes, default=0)):
+            raise ConfigError("serve.max_cudagraph_capture_size",
+                              f"{largest} is not the largest of cudagraph_capture_sizes, which is"
+                              f" {max(sizes, default=0)} within max_num_batched_tokens = {tokens}; leave one out")
+        return sizes, "as set" if len(sizes) == len({*given}) else "as set, but for those above max_num_batched_tokens"
 
     def _fused(self) -> list[Derived]:
         """The largest all-reduce that FlashInfer fuses with the norm behind it, where it does."""
@@ -139,11 +158,13 @@ def fused(settings: EngineSettings) -> tuple[Choice, ...]:
     return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
 
 
-def capture_sizes(max_num_seqs: int, largest: int | None = None) -> list[int]:
+def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, largest: int | None = None) -> tuple[int, ...]:
     """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
 
-    The largest is twice `max_num_seqs`, and at most 512, unless *largest* is given.
+    The largest is twice `max_num_seqs`, and at most 512, unless *largest* is given.  None is larger than
+    `max_num_batched_tokens`, which is itself a size where it bounds them.
     """
-    largest = largest or min(2 * max_num_seqs, 512)
+    largest = min(largest or min(2 * max_num_seqs, 512), max_num_batched_tokens)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
-    return [size for size in sizes if size <= largest]
+    bound = {max_num_batched_tokens} if max_num_batched_tokens <= largest else set()
+    return tuple(sorted({size for size in sizes if size <= largest} | bound))

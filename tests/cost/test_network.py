@@ -43,6 +43,18 @@ def bandwidth(name: str, source: int, target: int, nodes: int = 1) -> float:
     return min(graph.edges[edge]["bandwidth"] for edge in pairwise(nx.shortest_path(graph, source, target)))
 
 
+def test_a_ring_over_many_nodes_is_worked_out_once():
+    """Its rounds are one and the same, and of sizes without end it is gone through for a few."""
+    wide = network("pcie-l4", nodes=4)
+    asked = [Collective("all_gather", 1000.0 * size, "data") for size in range(1, 400)]
+    seconds = [wide.seconds(each, range(32)) for each in asked]
+    assert seconds == sorted(seconds)
+    for route in wide._routes["ring", "all_gather", tuple(range(32)), 0]:
+        assert len(route.rounds) == 31
+        assert len({id(hops) for hops in route.rounds}) == 1
+        assert len(route._slowest._lines) < 20
+
+
 @pytest.mark.parametrize("name, source, target, nodes, bytes_per_second", [
     ("hgx-h200", 0, 7, 1, 450e9 * 0.824),
     ("gb200-nvl72", 0, 71, 1, 900e9 * 0.802),

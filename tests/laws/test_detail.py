@@ -94,6 +94,15 @@ alike = st.builds(lambda hops, latency, per_byte: [Hop(hop.source, hop.target, l
 rounds = st.lists(st.lists(hops, max_size=6), max_size=5) | st.lists(alike, max_size=5)
 
 
+@given(rounds=rounds, sizes=st.lists(st.floats(0, 9), min_size=2, max_size=12))
+def test_a_route_takes_as_long_whatever_sizes_it_was_asked_about_before(rounds, sizes):
+    """What it remembers of two sizes holds for those between only where the same chain of hops is the slowest."""
+    def route():
+        return Route("any", "any", 1.0, tuple(map(tuple, rounds)))
+    asked = route()
+    assert [asked.seconds(size) for size in sizes] == pytest.approx([route().seconds(size) for size in sizes], rel=1e-9)
+
+
 @given(rounds=rounds, start=st.floats(0, 9), size=st.floats(0, 9))
 @settings(max_examples=200, deadline=None)
 def test_a_route_takes_as_long_as_its_ranks_take_to_exchange(rounds, start, size):

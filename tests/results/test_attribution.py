@@ -80,6 +80,18 @@ def test_phases_add_up_in_any_run(scenario):
         assert not any(columns[name].any() for columns in (first, after) for name in ("preempted", "recomputation"))
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_phases_add_up_beside_dummy_steps(async_scheduling):
+    """Three requests on four data ranks that share experts."""
+    load = {"arrivals": {"process": "poisson", "rate": 100}, "count": 3, "prompt": {"kind": "fixed", "value": 400},
+            "output": {"kind": "fixed", "value": 5}}
+    result = simulate(Scenario.of({"model": "qwen3-30b-a3b", "gpu": "h200", "oracle": "roofline",
+                                   "workload": {"synthetic": load},
+                                   "serve": {"data_parallel_size": 4, "async_scheduling": async_scheduling}}))
+    assert (result.history.steps.tokens == 0).any()
+    assert_a_partition(result)
+
+
 @given(scenarios())
 @settings(max_examples=30, deadline=None)
 def test_chunks_find_their_owners(scenario):

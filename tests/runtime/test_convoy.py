@@ -7,7 +7,7 @@ from ksim.flow.events import Finished, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.runtime.convoy import Convoy
-from tests.runtime.by_hand import engine
+from tests.runtime.by_hand import SLOW, engine
 
 
 def serve(requests: dict[int, list[Request]], seconds=lambda batch: 10.0, **settings) -> Log:
@@ -28,8 +28,10 @@ def serve(requests: dict[int, list[Request]], seconds=lambda batch: 10.0, **sett
     return log
 
 
-def spans(log: Log, number: int) -> list[tuple[float, float]]:
-    return [(step.start, step.end) for step in log.of(Stepped) if step.engine == number]
+def spans(log: Log, number: int, dummies: bool = False) -> list[tuple[float, float]]:
+    """When the steps of an engine began and ended: those with a batch, or its `dummies`."""
+    return [(step.start, step.end) for step in log.of(Stepped)
+            if step.engine == number and (step.batch.tokens == 0) is dummies]
 
 
 def by_tokens(batch) -> float:
@@ -56,6 +58,41 @@ def test_who_has_nothing_to_do_holds_nobody_up():
     log = serve({0: [Request(0, 0.0, 5, 4)], 1: [Request(1, 0.0, 5, 1)]})
     assert spans(log, 0) == [(0, 10), (10, 20), (20, 30), (30, 40)]
     assert spans(log, 1) == [(0, 10)]
+
+
+def test_who_has_nothing_to_do_computes_a_dummy():
+    """The steps of a round begin and end together on all ranks; a second of a dummy's ten is work, the rest waiting."""
+    log = serve({0: [Request(0, 0.0, 5, 4)], 1: [Request(1, 0.0, 5, 1)], 2: []},
+                lambda batch: 10.0 if batch.samples else 1.0)
+    assert spans(log, 1, dummies=True) == [(10, 20), (20, 30), (30, 40)]
+    assert spans(log, 2, dummies=True) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    for step in log.of(Stepped):
+        *_, last = step.timelines[0]
+        assert (last.label, last.seconds) == ("wait_for_ranks", 0.0 if step.batch.tokens else 9.0)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_steps_of_an_engine_are_numbered_in_the_order_of_their_rounds(ahead, depth):
+    """Dummies too, though they need not wait for a host that takes 3 s to take in the batch ahead of them."""
+    requests = {number: [Request(10 * number + i, 30.0 * i * number, 4, 1 + number) for i in range(3)]
+                for number in range(3)}
+    env, log = simpy.Environment(), Log()
+    convoy, added = Convoy(env, 3), []
+    log.add = lambda event, add=log.add: (added.append(event), add(event))
+    engines = [engine(env, log, number, steps=(1.0,) * depth, convoy=convoy, host=SLOW, async_scheduling=ahead)
+               for number in range(3)]
+    for number, asked in requests.items():
+        for request in asked:
+            env.timeout(request.arrival).callbacks.append(
+                lambda _, number=number, request=request: engines[number].submit(request, lambda: None))
+    env.run()
+    assert len(list(log.of(Finished))) == 9
+    for number in range(3):
+        own = [step for step in added if isinstance(step, Stepped) and step.engine == number]
+        assert [step.index for step in own] == list(range(len(own)))
+        assert [step.end for step in own] == sorted({step.end for step in own})
+        assert any(not step.batch.tokens for step in own)
 
 
 def test_who_comes_late_joins_the_next_round():

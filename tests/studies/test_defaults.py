@@ -1,6 +1,7 @@
 """What an engine's release makes of settings that are left open, and where releases differ."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,45 @@ def test_sequences_are_no_more_than_tokens():
 
 @pytest.mark.skipif(not H200.exists(), reason="needs the measured H200 runs under ../shared/data/h200")
 def test_capture_sizes_are_those_of_a_real_engine():
-    assert capture_sizes(256) == json.loads((H200 / "engine_llama-3.1-8b.json").read_text())["capture_sizes"]
+    assert list(capture_sizes(256, 8192)) == json.loads(
+        (H200 / "engine_llama-3.1-8b.json").read_text())["capture_sizes"]
 
 
 def test_few_sequences_have_few_capture_sizes():
-    assert capture_sizes(8) == [1, 2, 4, 8, 16]
-    assert capture_sizes(1) == [1, 2]
+    assert capture_sizes(8, 2048) == (1, 2, 4, 8, 16)
+    assert capture_sizes(1, 2048) == (1, 2)
+
+
+def test_no_graph_is_larger_than_a_step_may_be():
+    """The largest step is a size of its own where it bounds them."""
+    assert capture_sizes(8, 10) == (1, 2, 4, 8, 10)
+    assert capture_sizes(256, 300, largest=2048) == (1, 2, 4, *range(8, 256, 8), 256, 272, 288, 300)
+    assert capture_sizes(256, 8192, largest=16) == (1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("settings, mode, sizes", [
+    ({"cudagraph_capture_sizes": [64, 8, 8, 100000]}, "FULL_AND_PIECEWISE", (8, 64)),
+    ({"cudagraph_capture_sizes": [8, 64], "max_cudagraph_capture_size": 64}, "FULL_AND_PIECEWISE", (8, 64)),
+    ({"cudagraph_capture_sizes": [100000]}, "NONE", ()),
+    ({"cudagraph_capture_sizes": [8], "enforce_eager": True}, "NONE", ()),
+    ({"max_cudagraph_capture_size": 100000, "max_num_batched_tokens": 6}, "FULL_AND_PIECEWISE", (1, 2, 4, 6)),
+])
+def test_capture_sizes_fit_steps(settings, mode, sizes):
+    """And a scenario that states what was derived is derived as the same."""
+    complete = defaults(max_model_len=2048, **settings).complete()
+    assert (complete.cudagraph_mode, complete.cudagraph_capture_sizes) == (mode, sizes)
+    assert Defaults(complete, engine_of("vllm-0.33"), model_of("llama-3.1-8b"), gpu_of("h200")).complete() == complete
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"cudagraph_capture_sizes": []}, "serve.cudagraph_capture_sizes: is empty; name at least one size"),
+    ({"cudagraph_capture_sizes": [8, 64], "max_cudagraph_capture_size": 32},
+     "serve.max_cudagraph_capture_size: 32 is not the largest of cudagraph_capture_sizes, which is 64"),
+    ({"cudagraph_capture_sizes": [8, 100000], "max_cudagraph_capture_size": 100000}, "which is 8 within"),
+])
+def test_capture_sizes_that_vllm_refuses(settings, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        defaults(**settings).complete()
 
 
 def test_an_unknown_release_is_answered_with_the_nearest():

@@ -36,6 +36,21 @@ def test_a_streamed_run_is_the_run(tmp_path):
     assert "Successful requests:                     60" in streamed.vllm_block()
 
 
+def test_a_streamed_run_of_data_ranks_is_the_run(tmp_path, monkeypatch):
+    """Windows end wherever they may, dummy steps on both sides of them."""
+    monkeypatch.setattr("ksim.results.streaming.sink._STEPS", 30)
+    table = {**TABLE, "model": "qwen3-30b-a3b", "oracle": "roofline",
+             "serve": {"max_model_len": 2048, "data_parallel_size": 3},
+             "workload": {"synthetic": {**TABLE["workload"]["synthetic"], "count": 4}}}
+    kept, streamed = simulate(Scenario.of(table)), stream(Scenario.of(table), tmp_path / "run")
+    for key in ("steps", "mean_batch_tokens", "mfu", "gpu_busy_share", "energy_joules", "dynamic_energy_joules",
+                "idle_energy_joules", "duration"):
+        assert streamed.summary[key] == pytest.approx(kept.summary[key], rel=1e-9), key
+    rows = parquet.read_table(tmp_path / "run" / "steps.parquet").sort_by([("engine", "ascending"),
+                                                                           ("step", "ascending")])
+    assert rows["joules"].to_pylist() == pytest.approx(kept.steps["joules"].to_pylist(), rel=1e-9)
+
+
 def test_a_run_that_fails_leaves_what_was_there(tmp_path):
     stream(Scenario.of(TABLE), tmp_path / "run")
     before = (tmp_path / "run" / "requests.parquet").read_bytes()

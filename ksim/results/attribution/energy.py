@@ -17,7 +17,9 @@ class Energy:
     """The joules of steps, dynamic and static, by what they are shared by; and what each request has of them.
 
     Dynamic joules are those of the step's kernels, static ones the GPUs' power from the end of the step ahead, or this
-    one's start, to its end, split over kernels by the time that they take.  Both are shared as time is (`Shares`).
+    one's start, to its end, split over kernels by the time that they take.  Both are shared as time is (`Shares`),
+    except where data ranks share experts: what their steps of one round spend on experts, and on dummy steps of
+    ranks without work, is shared by all new tokens of the round.
     """
 
     shares: Shares
@@ -38,9 +40,29 @@ class Energy:
         _, dynamic = joules_of(self.history, self.shares.occurrences, Part.of)
         whole = seconds.sum(axis=1)
         watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
-        for by, joules, times in zip(self.shares.by.tolist(), dynamic.T, seconds.T, strict=True):
-            found[:, by] += joules + times * watts
+        pooled = np.zeros(len(self.static))
+        for part, joules, times in zip(self.shares.parts, dynamic.T, seconds.T, strict=True):
+            into = pooled if part.pooled else found[:, part.by]
+            into += joules + times * watts
         found[:, TOKENS] += np.where(whole > 0, 0.0, self.static)
+        return self._shared(found, pooled)
+
+    def _shared(self, found: Floats, pooled: Floats) -> Floats:
+        """The joules *found*, and those *pooled*, which tokens of all steps of a round have alike.
+
+        A dummy step has no tokens, so all of its joules are the others'.  What a round without tokens spent, as where
+        a run was cut off, stays with its dummies.
+        """
+        steps, rounds = self.history.steps, self.history.steps.rounds
+        if rounds is None:
+            found[:, TOKENS] += pooled
+            return found
+        dummies, count = steps.tokens == 0, int(rounds.max(initial=-1)) + 1
+        pooled = pooled + np.where(dummies, found.sum(axis=1), 0.0)
+        found[dummies] = 0.0
+        tokens = sums(rounds, steps.tokens, count)
+        each = shares(sums(rounds, pooled, count), tokens)[rounds]
+        found[:, TOKENS] += np.where(tokens[rounds] > 0, each * steps.tokens, pooled)
         return found
 
     @cached_property

@@ -19,6 +19,8 @@ COMMUNICATION = "communication"
 _ATTENTION = frozenset({"attention", "mla", "sparse_mla", "index_scores"})
 #: One that reads a number for each (query, key) pair, however fast.
 _OF_PAIRS = "index_topk"
+#: Kernels of a mixture's experts, which compute on the tokens of all data ranks (compute/blocks.py, `experts`).
+EXPERTS = frozenset({"topk", "experts_gate_up", "experts_act", "experts_down", "combine"})
 #: What a family is shared by: new tokens; (query, key) pairs; keys read.
 TOKENS, PAIRS, KEYS = range(3)
 
@@ -30,10 +32,11 @@ def sizes(new: Ints, context: Ints) -> tuple[Ints, Ints, Ints]:
 
 @frozen
 class Part:
-    """Kernels of one family that are shared alike."""
+    """Kernels of one family that are shared alike; *pooled* ones work for the tokens of all data ranks."""
 
     family: str
     by: int
+    pooled: bool = False
 
     @classmethod
     def of(cls, kind: Kind) -> "Part":
@@ -44,7 +47,7 @@ class Part:
             return cls(kind.family, PAIRS)
         if kind.family in _ATTENTION:
             return cls(kind.family, PAIRS if kind.bound == "compute" else KEYS)
-        return cls(kind.family, TOKENS)
+        return cls(kind.family, TOKENS, pooled=kind.label in EXPERTS)
 
 
 @define(eq=False, slots=False)
