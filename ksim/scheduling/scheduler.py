@@ -217,9 +217,8 @@ class Scheduler:
         tokens = min(wanted, self._budget)
         if self._cadence.held and tokens > 1:
             return False
-        if not self._has_room(job, hit, computed + tokens):
-            return False
-        if self.counsel.demands and not self.counsel.admits(job, self.running, self.cache):
+        if not self._has_room(job, hit, computed + tokens) or (
+                self.counsel.demands and not self.counsel.admits(job, self.running, self.cache)):
             return False
         self.cache.open(job.holding, hit)
         grown = self.cache.grow(job.holding, computed + tokens)

@@ -60,7 +60,7 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
 
 
 def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str]]:
-    """A request is admitted again only when every batch that it was part of has come back, partial prompt chunks too."""
+    """A request is admitted again only when every batch that contains it has come back, partial prompt chunks too."""
     flying = Counter[int]()
     for moment in history.moments:
         numbers = [share.request for share in moment.shares]
