@@ -22,7 +22,8 @@ class KVCache:
     Free blocks are lost in vLLM's order, or in that of an `eviction`.  Without
     one, VllmCache decides the same and is faster; this cache is what it is held
     to.  Without `plain_first`, as in older releases, blocks that hold nothing
-    findable wait behind all that are free, like the others.
+    findable wait behind all that are free, like the others; an `eviction` takes
+    them first in every release, for it has no key for them.
     """
 
     capacity: int
@@ -133,11 +134,12 @@ class KVCache:
             self.enter(holding, tokens)
         if self.eviction is not None and holding.blocks:
             self._touch(holding, 0)
+        plain_first = self.plain_first or self.eviction is not None  # which has no key for what cannot be found
         front: list[int] = []
         back: list[int] = []
         for block in reversed(holding.blocks):
             if self.pool.leave(block):
-                (front if self.plain_first and not self.tree.holds(block) else back).append(block)
+                (front if plain_first and not self.tree.holds(block) else back).append(block)
         self.pool.to_front(front)
         self.pool.to_back(back)
         holding.blocks = []

@@ -1,6 +1,6 @@
 """Prefill cadence: let prompts into a batch only every so many steps, so that decodes go fast between."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import define
 
@@ -14,7 +14,7 @@ class Cadence:
 
     A `held` step carries no prefill: some job decodes, fewer than `interval`
     steps have been executed since one that carried prefill, and the last step
-    that was free to admit emptied the queue.
+    that was free to admit left nobody in the queue but jobs that were passed over.
     """
 
     interval: int
@@ -30,7 +30,7 @@ class Cadence:
         soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
         self.held = soon and not self.backlog and any(job.decoding for job in running)
 
-    def end(self, grants: Sequence[Grant], waiting: int, asked: bool) -> None:
+    def end(self, grants: Sequence[Grant], waiting: Iterable[Job], asked: bool) -> None:
         """Take note of the step that was made; *asked* says whether it came to admission."""
         if self.interval == 1:
             return
@@ -39,4 +39,4 @@ class Cadence:
             if any(grant.tokens > 1 if grant.admitted else not grant.job.decoding for grant in grants):
                 self.latest = self.executed
         if asked and not self.held:
-            self.backlog = waiting > 0
+            self.backlog = any(not job.passed_over for job in waiting)

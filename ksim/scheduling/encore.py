@@ -49,7 +49,7 @@ class Encore:
         for job in waiting:
             if tokens <= 0:
                 return True
-            if not job.due:
+            if not steady.awaits(job):
                 tokens -= job.known if self._finds_nothing(job) else 1
         return tokens <= 0
 
@@ -65,7 +65,7 @@ class Encore:
             return 0
         # Who was refused is refused again, unless a policy puts others first, an admission changes its mind, or the
         # cache has more of its prompt.
-        if waiting and (scheduler.counsel.reorders or scheduler.counsel.demands or next(iter(waiting)).due
+        if waiting and (scheduler.counsel.reorders or scheduler.counsel.demands or steady.awaits(next(iter(waiting)))
                         or steady.findable):
             return 0
         return steady.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)

@@ -33,7 +33,8 @@ class Job:
     """`known` counts the tokens of the prompt and those sampled so far, `computed` those that are scheduled.
 
     `due` sampled tokens are on their way: with asynchronous scheduling a step is
-    made while the one before it runs.  The job ends after `output` tokens; the
+    made while the one before it runs.  `sent` is the schedule that last put it in
+    a batch; until that batch is back, some of its tokens are in flight.  The job ends after `output` tokens; the
     scheduler foresees an end after `limit` tokens only, which is the later one
     where a stop token ends the output.  `arrived` is when it reached the engine,
     in seconds; an engine lets no two arrive at once.
@@ -54,7 +55,9 @@ class Job:
     cached: int = 0  # tokens found in the prefix cache at its latest admission
     rank: int = -1  # the number of its latest admission
     step: int = -1  # the schedule it was last part of
+    sent: int = -1
     decoding: bool = False  # did its latest chunk reach the end of what is known?
+    passed_over: bool = False  # at admission, since it was last preempted: it had tokens in flight
     # While it is steady, the counts above are those before schedule `start`, `end` yields its last token, and `needs`
     # says where its blocks are counted (see ksim.scheduling.steady).
     steady: bool = False

@@ -42,7 +42,7 @@ class Limits:
     def cap(self, live: int) -> int:
         """Most tokens that each of *live* jobs may compute in a step; 0 is no cap, as for a job that is alone."""
         cap = self.long_prefill_token_threshold if live > 1 or self.cap_binds_lone_request else 0
-        fair = self.max_num_batched_tokens // live if cap and self.long_prefill_token_threshold_adaptive else 0
+        fair = self.max_num_batched_tokens // live if cap and live and self.long_prefill_token_threshold_adaptive else 0
         return max(cap, fair)
 
     def check(self) -> None:
@@ -50,6 +50,12 @@ class Limits:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) must be greater than or equal"
                                                         f" to max_num_seqs ({self.max_num_seqs})")
+        if self.active > self.max_num_seqs:
+            raise ConfigError("max_num_active_seqs", f"({self.max_num_active_seqs}) cannot be greater than max_num_seqs"
+                                                     f" ({self.max_num_seqs})")
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise ConfigError("long_prefill_token_threshold", f"({self.long_prefill_token_threshold}) cannot be greater"
+                                                              f" than max_model_len ({self.max_model_len})")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError("max_num_batched_tokens", f"({self.max_num_batched_tokens}) is smaller than max_model_len"
                                                         f" ({self.max_model_len}); without chunked prefill, longer"

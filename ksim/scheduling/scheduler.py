@@ -102,7 +102,7 @@ class Scheduler:
             if job.state is State.RUNNING and not self._extend(job, ALL) and self.limits.self_preemption_ends_turn:
                 return
         for job in self.waiting:
-            if not self._budget or not (job.due or self._admit(job, ALL)):
+            if not self._budget or not self._admit(job, ALL):
                 return
 
     def _grant_wishes(self, running: Sequence[Job], now: float) -> None:
@@ -114,7 +114,7 @@ class Scheduler:
             if job.state is State.RUNNING:
                 if not self._extend(job, wish) and self.limits.self_preemption_ends_turn:
                     return
-            elif waiting.admitting and not job.due:  # what is due must come back before it starts over
+            elif waiting.admitting:
                 waiting.admitting = self._admit(job, wish)
 
     def _begin(self) -> None:
@@ -143,13 +143,13 @@ class Scheduler:
         assignment, ahead = self.latest, self.limits.async_scheduling
         for job in assignment.admitted:
             self.waiting.remove(job)
-        self._cadence.end(assignment.grants, len(self.waiting), asked=not assignment.preempted)
+        self._cadence.end(assignment.grants, self.waiting, asked=not assignment.preempted)
         for job in assignment.preempted:
             self.waiting.put_back(job)
         for grant in assignment.grants:
             job = grant.job
             job.computed += grant.tokens
-            job.decoding = grant.samples
+            job.decoding, job.sent = grant.samples, self.steps
             job.due += grant.samples and ahead
         if self._foresees and self.steady.length < len(self.running):
             self.steady.extend(self.running, self.steps)
@@ -201,9 +201,12 @@ class Scheduler:
         assignment.grants += rest
 
     def _admit(self, job: Job, wish: int) -> bool:
-        """Start a waiting job, if there is room; return whether it was started."""
+        """Start a waiting job if there is room, or pass it over; return whether admission goes on with the next."""
         if self.latest.preempted or len(self.running) >= self.limits.active:
             return False
+        if self.steady.awaits(job):  # preempted, and tokens of it are in flight, if only of a partial prompt chunk
+            job.passed_over = True
+            return True
         if self.counsel.demands and self.steady.length:  # who is asked must see true counts
             self._unsettle()
         hit = self.cache.lookup(job.holding, job.known) if job.reads_cache else Hit(0)
@@ -214,15 +217,14 @@ class Scheduler:
         tokens = min(wanted, self._budget)
         if self._cadence.held and tokens > 1:
             return False
-        if not self._has_room(job, hit, computed + tokens):
-            return False
-        if self.counsel.demands and not self.counsel.admits(job, self.running, self.cache):
+        if not self._has_room(job, hit, computed + tokens) or (
+                self.counsel.demands and not self.counsel.admits(job, self.running, self.cache)):
             return False
         self.cache.open(job.holding, hit)
         grown = self.cache.grow(job.holding, computed + tokens)
         assert grown, "blocks that were free are gone"
         job.state, job.computed, job.cached = State.RUNNING, computed, computed
-        job.rank = self._admissions
+        job.rank, job.passed_over = self._admissions, False
         self._admissions += 1
         self.latest.admitted.append(job)
         self.running.append(job)

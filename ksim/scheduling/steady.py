@@ -101,6 +101,10 @@ class Steady:
         """Whether others may find in the cache what a member fills before it ends."""
         return bool(self._blocks) and not self.cache.enters_computed
 
+    def awaits(self, job: Job) -> bool:
+        """Whether a batch that contains *job*, steady or not, has not come back yet."""
+        return job.sent > self.returned
+
     def first_end(self) -> int:
         """The first schedule that yields a last token; the latest that came back where nobody is here."""
         ends = self._ends
@@ -138,7 +142,8 @@ class Steady:
         job.computed += scheduled
         job.known += back
         if scheduled:
-            job.step, job.decoding = job.start - 1 + scheduled, True
+            job.step = job.sent = job.start - 1 + scheduled
+            job.decoding = True
         if self.ahead:
             job.due += scheduled - back
         if back:

@@ -1,5 +1,6 @@
 """What a scheduler was seen to do: plain values, for invariants to be checked on."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,6 +117,7 @@ class Recorder:
     scheduler: Any
     history: History = field(init=False)
     _flying: int = 0
+    _shares: Counter[int] = field(factory=Counter)  # in flight, by request
 
     def __attrs_post_init__(self) -> None:
         scheduler = self.scheduler
@@ -138,7 +140,8 @@ class Recorder:
     def schedule(self, now: float) -> Assignment:
         policy = self.scheduler.policy
         order = getattr(policy, "order", _unknown_order if hasattr(policy, "queue") else _arrival_order)
-        queue = tuple((order(job), job.number, job.known) for job in self.scheduler.waiting if job.due == 0)
+        queue = tuple((order(job), job.number, job.known) for job in self.scheduler.waiting
+                      if not self._shares[job.number])
         ran = tuple(job.number for job in self.scheduler.running)
         live = len(self.scheduler.running) + len(self.scheduler.waiting)
         assignment: Assignment = self.scheduler.schedule(now)
@@ -147,12 +150,14 @@ class Recorder:
         self._note("schedule", now, -1, _shares(assignment), preempted, (), known=known, queue=queue, live=live,
                    ran=ran)
         self._flying += bool(assignment)
+        self._shares.update(share.request for share in self.history.moments[-1].shares)
         return assignment
 
     def update(self, assignment: Assignment, index: int) -> list[Job]:
         shares = _shares(assignment)
         finished: list[Job] = self.scheduler.update(assignment, index)
         self._flying -= bool(assignment)
+        self._shares.subtract(share.request for share in shares)
         self._note("update", float(index), index, shares, (), tuple(job.number for job in finished))
         return finished
 

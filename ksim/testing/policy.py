@@ -36,8 +36,8 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
     shortest first) `starves`: it is spared `bounded_wait`, not `everything_ends`.
     One that leaves seats empty on purpose does not conserve work: it is spared
     `work_conserved`, not `no_idle_step`.  *invariants* names those to be checked,
-    by default all.  The scenario file is written to *write_to* where given, its
-    trace beside it.  The same *seed* plays the same cases.
+    by default all.  The scenario file is written to *write_to* where given, and its
+    trace beside it under the same name.  The same *seed* plays the same cases.
     """
     check_scheduler(Scheduler, policy=policy, admission=admission, starves=starves, conserves_work=conserves_work,
                     max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
@@ -54,17 +54,18 @@ def check_scheduler(scheduler: Any, *, cache: Any = KVCache, policy: Any = "fcfs
         raise ValueError(f"no invariants named {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
     subject = Subject(policy, scheduler, cache, admission, starves, conserves_work, tuple(invariants))
     half = max(max_examples // 2, 1)
-    fault = (_search(subject, replayable_cases(starving=not starves), half, seed, shrink)
-             or _search(subject, cases(starving=not starves), half, seed, shrink))
+    name = "counter_example" if write_to is None else Path(write_to).name.removesuffix(".toml")
+    fault = (_search(subject, replayable_cases(starving=not starves), half, seed, shrink, name)
+             or _search(subject, cases(starving=not starves), half, seed, shrink, name))
     if fault is not None:
         if write_to is not None:
             _write(fault, Path(write_to))
         raise fault
 
 
-def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, number: int,
-            shrink: bool) -> PolicyFault | None:
-    """The fault of the smallest case found, if there is one."""
+def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, number: int, shrink: bool,
+            name: str) -> PolicyFault | None:
+    """The fault of the smallest case found, if there is one; its trace is called *name*."""
     best: list[PolicyFault] = []
     tries = 0
 
@@ -75,7 +76,7 @@ def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, num
             if case == best[-1].case:
                 raise best[-1]
         elif found := examine(subject, case):
-            best.append(_fault(subject, case, *found))
+            best.append(_fault(subject, case, name, *found))
             raise best[-1]
 
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
@@ -92,9 +93,9 @@ def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, num
     return None
 
 
-def _fault(subject: Subject, case: Case, invariant: str, step: int, problem: str) -> PolicyFault:
+def _fault(subject: Subject, case: Case, name: str, invariant: str, step: int, problem: str) -> PolicyFault:
     note = f"{subject.name} breaks {invariant} in step {step}: {problem}"
-    written = files(case, subject.policy, note=note)
+    written = files(case, subject.policy, name, note)
     return PolicyFault(invariant, subject.name, step, problem, case, written.scenario, written.trace,
                        written.trace_name)
 

@@ -4,10 +4,15 @@ import pytest
 import simpy
 from attrs import frozen
 
+from ksim.cluster.cluster import Cluster
+from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.events import Admitted, Finished, Preempted, Received, Rejected, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
+from ksim.testing.history import Recorder
+from ksim.testing.invariants import breach
+from ksim.testing.invariants.tokens import nothing_in_flight_when_admitted
 from tests.runtime.by_hand import SLOW, engine, play, token_times
 from tests.specs.hosts import host
 
@@ -115,6 +120,20 @@ def test_stages_work_on_different_batches_at_the_same_time(ahead):
     """Two prompts that fill a batch each: the second enters stage 0 when the first has left it."""
     log = play([Request(0, 0.0, 100, 2), Request(1, 0.0, 100, 2)], steps=(10.0, 10.0), async_scheduling=ahead).log
     assert [(step.start, step.end) for step in log.of(Stepped)] == [(0, 20), (10, 30), (20, 40), (30, 50)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_nobody_is_admitted_again_while_tokens_of_it_are_in_the_stages(ahead):
+    """Four stages, and blocks for two of six requests at their longest."""
+    env, log = simpy.Environment(), Log()
+    served = engine(env, log, steps=(10.0,) * 4, blocks=17, max_num_batched_tokens=16, async_scheduling=ahead,
+                    scheduler_reserve_full_isl=False)
+    served.scheduler = Recorder(served.scheduler)
+    env.process(Cluster(env, RoundRobin(), [served], log, None, lambda: None).serve(
+        [Request(number, 0.0, prompt=40 + 17 * number, output=30) for number in range(6)]))
+    env.run()
+    assert (len([*log.of(Preempted)]) > 3, len([*log.of(Finished)])) == (True, 6)
+    assert breach(served.scheduler.history, nothing_in_flight_when_admitted) is None
 
 
 @frozen

@@ -7,6 +7,8 @@ from ksim.memory.kv_cache import Holding
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
+from ksim.scheduling.policies.decode_first import DecodeFirst
+from ksim.scheduling.policies.fcfs import Fcfs
 from tests.scheduling.loop import ROOMY, loop
 
 # The budget.
@@ -319,6 +321,16 @@ def test_run_ahead_over_two_stages_a_job_waits_until_its_token_is_sampled():
     assert engine.turns_of(job, 8) == [8, 0, 1, 0, 1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("policy", [Fcfs(), DecodeFirst(chunk=6)])
+def test_a_preempted_job_is_passed_over_until_its_prompt_chunk_in_flight_is_back(policy):
+    engine = loop(policy=policy, pipeline_parallel_size=3, blocks=8, prefix_caching=False, max_num_batched_tokens=6,
+                  max_num_seqs=6, scheduler_reserve_full_isl=False)
+    a, b, c = engine.add(9), engine.add(24), engine.add(2)
+    assert [engine.turn() for _ in range(8)] == [
+        {a: 6}, {a: 3, b: 3}, {b: 6}, {b: 6}, {a: 1, b: 5}, {}, {c: 2}, {a: 1, b: 5}]
+    assert b.preemptions == 1
+
+
 # Prefill cadence.
 
 
@@ -355,6 +367,8 @@ def test_nothing_is_held_while_nobody_decodes_or_some_are_left_waiting():
 
 
 @pytest.mark.parametrize(("limits", "message"), [
+    ({"max_num_active_seqs": 101}, r"max_num_active_seqs: \(101\) cannot be greater than max_num_seqs \(100\)"),
+    ({"long_prefill_token_threshold": 1001}, r"\(1001\) cannot be greater than max_model_len \(1000\)"),
     ({"max_num_batched_tokens": 99}, r"\(99\) must be greater than or equal to max_num_seqs \(100\)"),
     ({"enable_chunked_prefill": False, "max_num_batched_tokens": 500}, "longer prompts could never be scheduled"),
 ])

@@ -42,6 +42,17 @@ def test_the_counter_example_is_a_scenario_that_runs(tmp_path):
     assert len(list(result.log.events)) > len(found.value.case.arrivals)
 
 
+def test_two_counter_examples_in_one_folder_keep_their_own_traces(tmp_path):
+    traces = {}
+    for name, policy in (("first", LastComeFirst), ("second", PassesOverLong)):
+        with pytest.raises(PolicyFault) as found:
+            check_policy(policy, starves=policy is PassesOverLong, shrink=False, write_to=tmp_path / f"{name}.toml")
+        traces[name] = found.value.trace
+        assert f'path = "{found.value.trace_name}"' in (tmp_path / f"{name}.toml").read_text()
+    assert traces["first"] != traces["second"]
+    assert {path.stem: path.read_text() for path in tmp_path.iterdir() if path.suffix != ".toml"} == traces
+
+
 def test_a_case_is_small_and_the_same_each_time():
     texts = []
     for _ in range(2):

@@ -14,8 +14,9 @@ INVARIANTS: dict[str, Invariant] = {
         limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.whole_prompts,
         limits.watermark_kept, limits.whole_prompt_reserved,
         blocks.blocks_conserved, blocks.blocks_fit_tokens, blocks.waiting_hold_nothing, blocks.all_blocks_return,
-        tokens.tokens_in_order, tokens.exact_tokens, tokens.preemption_keeps_tokens, tokens.hit_leaves_last_token,
-        tokens.hits_were_computed, tokens.counters_grow,
+        tokens.tokens_in_order, tokens.exact_tokens, tokens.preemption_keeps_tokens,
+        tokens.nothing_in_flight_when_admitted, tokens.hit_leaves_last_token, tokens.hits_were_computed,
+        tokens.counters_grow,
         progress.nobody_lost, progress.no_idle_step, progress.everything_ends, progress.bounded_wait,
         order.work_conserved, order.no_overtaking, order.no_admission_after_preemption,
     )

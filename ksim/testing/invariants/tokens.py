@@ -59,6 +59,21 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
                                         f" not {expected}")
 
 
+def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str]]:
+    """A request is admitted again only when every batch that contains it has come back, partial prompt chunks too."""
+    flying = Counter[int]()
+    for moment in history.moments:
+        numbers = [share.request for share in moment.shares]
+        if moment.kind == "update":
+            flying.subtract(numbers)
+            continue
+        for share in moment.shares:
+            if share.admitted and flying[share.request]:
+                yield moment.step, (f"request {share.request} is admitted again while {flying[share.request]} of its"
+                                    f" chunks are in flight")
+        flying.update(numbers)
+
+
 def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
     """A prefix hit never covers the last known token, and is nothing for those that do not read the cache."""
     for moment in history.schedules:
