@@ -12,7 +12,7 @@ from ksim.cost.network import Network
 from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
-from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
 from ksim.results.footprint import Rates
 from ksim.scheduling.policies import POLICY_MEMBERS
@@ -20,6 +20,7 @@ from ksim.specs.engine import EngineVersion
 from ksim.specs.footprint import Footprint, Grid
 from ksim.specs.hardware import Gpu, Link, System, Transport
 from ksim.specs.host import Host
+from ksim.studies.families import family
 
 
 def plugin(folder: str, choice: Choice) -> Any:
@@ -41,13 +42,17 @@ def _call(made: type, choice: Choice) -> Any:
 
 
 def model_of(name: str) -> Model:
-    """Read a model: the path of a config.json, or a catalogue name; raises UnknownName, DataError, ConfigError."""
-    table = catalog.load("models", name)
+    """Read a model: the path of a config.json or of its folder, or a catalogue name.
+
+    Raises UnknownName, DataError, ConfigError.
+    """
+    return model_of_table(name, catalog.load("models", name))
+
+
+def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
+    """The model that a config.json with the content *table* describes; *name* is for messages.  Raises ConfigError."""
     config = Config(name, table)
-    architecture = config.get("model_type", "")
-    if architecture not in catalog.names("compute.architectures"):
-        raise UnknownName("architecture", architecture, catalog.names("compute.architectures"))
-    return Model(name, catalog.find("compute.architectures", architecture)(config))
+    return Model(name, catalog.find("compute.architectures", family(config))(config))
 
 
 def gpu_of(name: str) -> Gpu:
