@@ -57,7 +57,7 @@ from ksim.studies.lookup import (
 )
 from ksim.studies.routing import routing_of
 from ksim.studies.scenario import Scenario
-from ksim.studies.sizing import kv_blocks, limits
+from ksim.studies.sizing import kv_blocks, limits, shards_of
 
 
 @frozen
@@ -117,12 +117,7 @@ class Site:
     @property
     def shards(self) -> list[Shard]:
         """One rank's share in each pipeline stage."""
-        serve = self.scenario.serve
-        data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
-        return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices,
-                      serve.placement)
-                for stage in range(serve.pipeline_parallel_size)]
+        return shards_of(self.model, self.scenario.serve, self.routing)
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
         """The GPUs that meet in each kind of collective, for a stage of an engine whose first GPU is *first*."""
