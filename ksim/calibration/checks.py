@@ -9,6 +9,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.bounds import floor, work
+from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.measurements import (
     CHECKS,
     COLLECTIVES,
@@ -21,7 +22,6 @@ from ksim.calibration.measurements import (
     listed,
 )
 from ksim.foundation import catalog
-from ksim.foundation.config import structure
 from ksim.foundation.errors import DataError
 from ksim.specs.hardware import Gpu
 
@@ -88,12 +88,7 @@ def gpu_of(measured: Measurements, name: str = "") -> Gpu:
         whose = f"are of {device!r}, which the catalogue lacks" if device else "do not say of which GPU they are"
         raise DataError(measured.source.file, f"its measurements {whose}; name one with --gpu, or the path of a "
                                               f"file like those that it has ({', '.join(catalog.entries('gpus'))})")
-    return named(name)
-
-
-def named(name: str) -> Gpu:
-    """The GPU that the catalogue calls *name*, or of the file there; raises UnknownName for neither."""
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+    return gpu_named(name)
 
 
 def check_all(measured: Iterable[Measurements], gpu: str = "", fewest: int = FEWEST) -> list[Checked]:

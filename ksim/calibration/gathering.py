@@ -7,11 +7,11 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from ksim.calibration.checks import gpu_of
+from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.measurements import Measurements, listed
 from ksim.calibration.reading import is_candidate, read
 from ksim.calibration.reading.names import gpu_name
 from ksim.foundation import catalog
-from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Gpu
 
@@ -50,7 +50,7 @@ def gather(paths: Sequence[Path], gpu: str = "") -> Gathered:
     remarks += _unused(paths, measured)
     measured = _once(measured, remarks)
     if gpu:
-        named = structure(Gpu, catalog.load("gpus", gpu_name(gpu) or gpu), f"gpu {gpu}")
+        named = gpu_named(gpu_name(gpu) or gpu)
         kept = tuple(_of(measured, gpu, named))
         return Gathered(named, Path(gpu).stem if catalog.is_file(gpu) else gpu_name(gpu) or gpu, kept, tuple(remarks))
     devices = sorted({_device(rows) for rows in measured} - {""})

@@ -14,8 +14,9 @@ import numpy as np
 from attrs import asdict, evolve
 
 from ksim.calibration.calibrate import calibrate
-from ksim.calibration.checks import TooFew, check, named
+from ksim.calibration.checks import TooFew, check
 from ksim.calibration.courses import Candidate, Course, efficiency, teach
+from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.fitting import Recipe
 from ksim.calibration.gathering import digests
 from ksim.calibration.learning import efficiencies, learn
@@ -52,7 +53,7 @@ def main(tables: str, sweep: str, family: str = "") -> None:
         entries = _kept(name, family) | dict(_coefficients(public, name))
         if name == SWEPT:
             entries |= _with_combine(_swept(ours) if ours else {})
-        save(shipped(name), named(name).name, COMMAND, entries, fitted_to=files if name == SWEPT else {})
+        save(shipped(name), gpu_named(name).name, COMMAND, entries, fitted_to=files if name == SWEPT else {})
         print(name, *(f"{key} {entry.error:.1%}" for key, entry in entries.items()), flush=True)
 
 
@@ -71,7 +72,7 @@ def _kept(name: str, family: str) -> dict[str, Efficiency]:
 def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
     """What our own sweep says of its GPU."""
     return {part.name: evolve(part.efficiency, source=f"{OURS}: {part.efficiency.source}")
-            for part in calibrate(ours, named(SWEPT), print).parts}
+            for part in calibrate(ours, gpu_named(SWEPT), print).parts}
 
 
 def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
@@ -85,7 +86,7 @@ def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
 def _lessons(course: Course, taken: Sequence[Measurements]) -> Iterator[Lesson]:
     """The core rows of each GPU's tables, checked; of families with a single usable table, what there is."""
     for name, rows in by_gpu(taken):
-        gpu = named(name)
+        gpu = gpu_named(name)
         for part in rows:
             selected = select(course, [part], gpu)
             for kept in selected.rows:

@@ -39,6 +39,8 @@ def _register() -> None:
         collectives,
         diff,
         explain,
+        gpu,
+        model,
         pareto,
         roofline,
         run,
@@ -61,6 +63,8 @@ def _register() -> None:
     app.command("trace")(trace.trace)
     app.command("cache")(cache.cache)
     app.command("list")(catalogue.list_entries)
+    app.command("model")(model.model)
+    app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
 
 

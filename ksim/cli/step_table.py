@@ -61,5 +61,5 @@ def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
     prepare = site.host.worker.preparing(batch.sequences)
     return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, launched as {timeline.launch}; host {1e3 * prepare:.3f} ms"
             f" for inputs and {1e3 * timeline.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
-            f" {timeline.joules + static:.2f} J a GPU"
+            f" {timeline.joules + static:.2f} J a GPU{' (power estimated)' * (site.gpu.power.basis == 'estimated')}"
             + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

@@ -59,6 +59,9 @@ def sizes(config: Config) -> dict[str, int]:
     if heads % kv_heads:
         raise ConfigError(f"{config.name}: num_key_value_heads", f"{kv_heads} does not divide {heads} attention heads")
     group, hidden = heads // kv_heads, config.need("hidden_size")
+    if not config.table.get("head_dim") and hidden % heads:
+        raise ConfigError(f"{config.name}: num_attention_heads", f"{heads} does not divide hidden_size = {hidden}, and"
+                                                                 " there is no head_dim")
     return {
         "m": hidden, "V": config.need("vocab_size"), "g": 2,
         "F": config.need("intermediate_size", config.get("moe_intermediate_size", 0)),
@@ -68,7 +71,7 @@ def sizes(config: Config) -> dict[str, int]:
 
 def text(config: Config) -> Config:
     """The part of a multimodal config that describes the language model; *config* itself where it has no such part."""
-    part = config.get("text_config", {})
+    part = config.part("text_config").table
     outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
     return Config(config.name, {**outer, **part}) if part else config
 
@@ -83,13 +86,13 @@ def only(config: Config, **values: Any) -> None:
 def max_length(config: Config) -> int:
     """The most tokens of a sequence, stretched as vLLM does where the rotary embedding is scaled."""
     length = config.need("max_position_embeddings")
-    scaling = config.get("rope_scaling", config.get("rope_parameters", {}))
+    scaling = config.part("rope_parameters" if config.table.get("rope_scaling") is None else "rope_scaling")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind in STRETCHED:
         return length
     if kind == "yarn":
-        length = scaling.get("original_max_position_embeddings", length)
-    return int(length * scaling.get("factor", 1))
+        length = scaling.need("original_max_position_embeddings", length)
+    return max(1, int(length * scaling.factor("factor")))
 
 
 def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
@@ -101,7 +104,7 @@ def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
     layers = config.need("num_hidden_layers")
     window = config.need("sliding_window") if config.table.get("sliding_window") else 0
     kinds = config.get("layer_types", [SLIDING if slides else FULL for slides in sliding or [True] * layers])
-    if len(kinds) != layers or not {*kinds} <= {SLIDING, FULL}:
+    if len(kinds) != layers or any(kind not in (SLIDING, FULL) for kind in kinds):
         raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {SLIDING} or {FULL}")
     return [window if kind == SLIDING else 0 for kind in kinds]
 

@@ -16,7 +16,7 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     *more* are sizes of further indices.
     """
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
-    dense, size = config.get("first_k_dense_replace", 0), config.need("moe_intermediate_size")
+    dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
     mixture = blocks.experts(config, shared=blocks.shared_experts(config))
     return blocks.mixture(
         config,

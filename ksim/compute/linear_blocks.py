@@ -51,6 +51,6 @@ def kinds(config: Config) -> Sequence[str]:
     """For each layer `linear_attention` or `full_attention`, every few of them unless `layer_types` says which."""
     layers, every = config.need("num_hidden_layers"), config.need("full_attention_interval", 4)
     found = config.get("layer_types", [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)])
-    if len(found) != layers or not {*found} <= {LINEAR, blocks.FULL}:
+    if len(found) != layers or any(kind not in (LINEAR, blocks.FULL) for kind in found):
         raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {LINEAR} or {blocks.FULL}")
     return found

@@ -25,6 +25,9 @@ _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a 
 #: ranks sends a slice to its counterpart, and the next stage gathers them, as in vLLM.
 HAND_ON = (Communicate("send", "tm", "send_hidden"), Communicate("send", "tm", "send_residual"))
 TAKE_OVER = (Communicate("all_gather", "tm", "gather_hidden"), Communicate("all_gather", "tm", "gather_residual"))
+#: Larger numbers than these are no sizes of a model, and would take for ever to work with.
+MOST = 2**31
+_MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
 
 
 @frozen
@@ -37,13 +40,42 @@ class Config:
     def need(self, key: str, default: int = 0) -> int:
         """The positive whole number under *key*, or *default* where it is absent or null.
 
-        Raises ConfigError for another value, or if there is neither value nor default.
+        Raises ConfigError for another value, for one larger than any model has, or if there is neither value nor
+        default.
         """
-        value = self.get(key, default)
+        value, most = self.get(key, default), _MOST.get(key, MOST)
         if value < 1:
             problem = "is missing" if self.table.get(key) is None else f"expected a positive whole number, not {value}"
             raise ConfigError(f"{self.name}: {key}", problem)
+        if value > most:
+            raise ConfigError(f"{self.name}: {key}", f"{value} is more than any model has; the most is {most}")
         return value
+
+    def count(self, key: str) -> int:
+        """The whole number under *key*, which may be 0 and is where it is absent; raises ConfigError for a negative."""
+        if (value := self.get(key, 0)) < 0:
+            raise ConfigError(f"{self.name}: {key}", f"expected a whole number from 0, not {value}")
+        return value
+
+    def factor(self, key: str) -> float:
+        """The positive number under *key*, 1 where it is absent; raises ConfigError for another value."""
+        value = self.table.get(key)
+        if value is None:
+            return 1.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
+            raise ConfigError(f"{self.name}: {key}", f"expected a positive number, not {value!r}")
+        return float(value)
+
+    def part(self, key: str) -> "Config":
+        """The table under *key*, empty where it is absent; raises ConfigError for another value."""
+        return Config(f"{self.name}: {key}", self.get(key, {}))
+
+    def texts(self, key: str) -> list[str]:
+        """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
+        found = self.get(key, [])
+        if strangers := [each for each in found if not isinstance(each, str)]:
+            raise ConfigError(f"{self.name}: {key}", f"expected texts, not {strangers[0]!r}")
+        return found
 
     def get(self, key: str, default: T) -> T:
         """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""

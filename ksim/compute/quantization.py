@@ -5,9 +5,8 @@ NVFP4 and FP8 (modelopt), and INT4 in groups of 32, FP8 and NVFP4 of compressed-
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from attrs import frozen
 
@@ -46,44 +45,48 @@ class Stored:
 
 def stored(config: Config) -> Stored:
     """What *config* says; raises ConfigError for a quantization that is not known, or that cuts through a part."""
-    table = config.get("quantization_config", {})
-    if not table:
+    part = config.part("quantization_config")
+    if not part.table:
         return Stored()
-    name = _METHODS.get(str(table.get("quant_method")), lambda _: "")(table)
+    method = part.get("quant_method", "")
+    if method not in _METHODS:
+        raise ConfigError(part.name, f"quant_method {method!r} {REMEDY} ({', '.join(_METHODS)} are read)")
+    name = _METHODS[method](part)
     if not name:
-        method = table.get("quant_method")
-        raise ConfigError(f"{config.name}: quantization_config", f"{method!r} in this form {REMEDY}")
-    left = [pattern for key in LEFT for pattern in table.get(key) or ()]
-    cache = "fp8" if table.get("kv_cache_quant_algo") == "FP8" or table.get("kv_cache_scheme") else "auto"
+        raise ConfigError(part.name, f"{method!r} in this form {REMEDY}")
+    left = [pattern for key in LEFT for pattern in part.texts(key)]
+    cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.table.get("kv_cache_scheme") else "auto"
     if name == "mxfp4":  # of experts alone, whatever else is listed
         return Stored(name, tuple(part for part in PARTS if part != "experts"), cache)
     return Stored(name, tuple(part for part in PARTS if _left(config, part, left)), cache)
 
 
-def _fp8(table: dict[str, Any]) -> str:
-    block = table.get("weight_block_size")
-    return "fp8" if block is None else "fp8_block" if list(block) == [128, 128] else ""
+def _fp8(part: Config, key: str = "weight_block_size") -> str:
+    block = part.get(key, [])
+    return "fp8" if part.table.get(key) is None else "fp8_block" if block == [128, 128] else ""
 
 
-def _modelopt(table: dict[str, Any]) -> str:
-    return {"NVFP4": "nvfp4", "FP8": "fp8"}.get(str(table.get("quant_algo")), "")
+def _modelopt(part: Config) -> str:
+    return {"NVFP4": "nvfp4", "FP8": "fp8"}.get(part.get("quant_algo", ""), "")
 
 
-def _compressed(table: dict[str, Any]) -> str:
-    groups = list((table.get("config_groups") or {}).values())
-    if len(groups) != 1:
+def _compressed(part: Config) -> str:
+    groups = part.part("config_groups")
+    if len(groups.table) != 1:
         return ""
-    weights, activations = groups[0].get("weights") or {}, groups[0].get("input_activations")
-    shape = weights.get("type"), weights.get("num_bits"), weights.get("group_size"), activations is not None
-    known: dict[tuple[Any, ...], str] = {
-        ("int", 4, 32, False): "int4_w4a16", ("float", 4, 16, True): "nvfp4", ("float", 8, None, True): "fp8",
-        ("float", 8, None, False): "fp8_w8a16"}
-    return known.get(shape, "") if weights.get("strategy") != "block" else _fp8(
-        {"weight_block_size": weights.get("block_structure") or [0]})
+    group = groups.part(*groups.table)
+    weights, activations = group.part("weights"), group.part("input_activations")
+    if weights.table.get("strategy") == "block":
+        return _fp8(weights, "block_structure") if weights.table.get("block_structure") else ""
+    shape = (weights.get("type", ""), weights.get("num_bits", 0), weights.get("group_size", 0), bool(activations.table))
+    known = {("int", 4, 32, False): "int4_w4a16", ("float", 4, 16, True): "nvfp4", ("float", 8, 0, True): "fp8",
+             ("float", 8, 0, False): "fp8_w8a16"}
+    return known.get(shape, "")
 
 
-_METHODS = {"fp8": _fp8, "mxfp4": lambda table: "mxfp4", "modelopt": _modelopt, "modelopt_fp4": _modelopt,
-            "compressed-tensors": _compressed}
+_METHODS: dict[str, Callable[[Config], str]] = {
+    "fp8": _fp8, "mxfp4": lambda _: "mxfp4", "modelopt": _modelopt, "modelopt_fp4": _modelopt,
+    "compressed-tensors": _compressed}
 
 
 def _left(config: Config, part: str, patterns: Sequence[str]) -> bool:
@@ -103,10 +106,17 @@ def _names(layer: int, module: str) -> Iterator[str]:
             yield f"{prefix}layers.{layer}.{suffix}"
 
 
+def _regular(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"quantization_config: {pattern}", f"is no regular expression: {error}") from None
+
+
 def _meant(pattern: str, name: str) -> bool:
     """Whether *pattern*, a regular expression after ``re:``, a glob, or a module's path or part of it, means *name*."""
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], name) is not None
+        return _regular(pattern[3:]).match(name) is not None
     if "*" in pattern:
         return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
     return f".{pattern}." in f".{name}."

@@ -66,17 +66,30 @@ def is_file(name: str) -> bool:
 
 
 def load(folder: str, name: str) -> dict[str, Any]:
-    """Return the content of data file *name*: a path ending in .toml or .json, or a catalogue name.
+    """Return the content of data file *name*: a path as for `path_of`, or a catalogue name.
 
     Raises UnknownName for a name that the catalogue lacks, DataError for a file that cannot be read.
     """
+    return read(path_of(folder, name))
+
+
+def path_of(folder: str, name: str) -> Path:
+    """The data file that *name* means: a catalogue name, a path ending in .toml or .json, or a model's folder.
+
+    Raises UnknownName, or DataError for a folder that is not there.
+    """
     path = Path(name)
-    if not is_file(name):
-        found = [DATA / folder / f"{name}{suffix}" for suffix in _PARSERS]
-        path = next((p for p in found if p.exists()), path)
-    if path.suffix not in _PARSERS:
-        raise UnknownName(_singular(folder), name, entries(folder))
-    return read(path)
+    if is_file(name):
+        return path
+    if name in entries(folder):
+        return next(found for suffix in _PARSERS if (found := DATA / folder / f"{name}{suffix}").exists())
+    if folder == "models" and name and path.is_dir():
+        return path / "config.json"
+    if Path(name).name != name:
+        kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"
+        raise DataError(name, f"is no {_singular(folder)}: there is no such path; name {kinds}, or one of"
+                              f" `ksim list {folder}`")
+    raise UnknownName(_singular(folder), name, entries(folder))
 
 
 def read(path: Path) -> dict[str, Any]:

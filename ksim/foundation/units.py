@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
            "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
@@ -35,6 +36,21 @@ def quantity(value: float | str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not finite")
     return number
+
+
+def checked_unit(value: Any, unit: str) -> None:
+    """Raise ValueError unless *value* is 0 or a text in *unit*: ``checked_unit("4.8 TB/s", "B/s")`` passes."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        return
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = (match[3] or "") + (match[4] or "") if match else ""
+    if found != unit:
+        problem = f"is in {found}" if found else "has no unit"
+        raise ValueError(f"{value!r} {problem}; expected a quantity in {unit}, such as {_EXAMPLES.get(unit, unit)!r}")
+
+
+_EXAMPLES = {"B/s": "4.8 TB/s", "B": "80 GiB", "Hz": "1980 MHz", "FLOP/s": "989 TFLOP/s", "W": "700 W",
+             "J/B": "25 pJ/B", "J/FLOP": "0.5 pJ/FLOP", "s": "1.8 us"}
 
 
 def optional_quantity(value: float | str | None) -> float | None:

@@ -9,6 +9,9 @@ from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len
 from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
 from ksim.specs.power import Power
 
+#: Architectures whose kernels are known.
+ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-consumer")
+
 
 @frozen
 class Gpu:
@@ -16,8 +19,8 @@ class Gpu:
 
     `memory` is what CUDA offers a process, which is less than what is sold.
     `nvlink` (0 where there is none) and `pcie` count one direction.  `system`
-    names the system to take where a scenario names none.  `channel` is what one SM sends in a second, at most, where a
-    collective has few of them.
+    names the system to take where a scenario names none; a GPU without one is alone, or, if it has no NVLink, in a
+    node of eight over PCIe.  `channel` is what one SM sends in a second, at most, where a collective has few of them.
     """
 
     name: str
@@ -29,11 +32,11 @@ class Gpu:
     l2: float = field(converter=quantity, validator=gt(0))
     flops: Mapping[DType, float] = field(
         converter=by_dtype, validator=(min_len(1), deep_mapping(instance_of(DType), gt(0))))
-    nvlink: float = field(converter=quantity, validator=ge(0))
     pcie: float = field(converter=quantity, validator=gt(0))
     power: Power
-    system: str
-    source: str
+    nvlink: float = field(default=0.0, converter=quantity, validator=ge(0))
+    system: str = ""
+    source: str = ""
     channel: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from attrs import field, frozen
-from attrs.validators import deep_mapping, ge, gt, instance_of, le, min_len, optional
+from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
@@ -74,6 +74,11 @@ class PowerSettings:
         return any(each is not None for each in (self.cap, self.clock, self.governor))
 
 
+#: Where a GPU's power is from: measured on one; extrapolated from the one measured, with what is known of its memory;
+#: estimated from its data sheet; or stated by whoever wrote its file.
+BASES = ("measured", "extrapolated", "estimated", "stated")
+
+
 @frozen
 class Power:
     """Watts drawn all the time, and joules per action on top, at the boost clock.
@@ -84,7 +89,7 @@ class Power:
     to memory takes `write` more, one through a NIC `network`.  SMs draw `busy` while they work, which is all of a
     kernel's time but for the `start` of its launch.  `reach` is how far, relatively, the joules of 9 in 10 kernels
     that were not fitted may lie from those that follow.  Without `clocks`, the clock is the one that kernels were
-    measured at.
+    measured at.  `basis` is one of `BASES`.
     """
 
     idle: float = field(converter=quantity, validator=ge(0))
@@ -101,3 +106,4 @@ class Power:
     sleep: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
     reach: float = field(default=0.0, validator=ge(0))
     clocks: Clocks | None = None
+    basis: str = field(default="stated", validator=in_(BASES))

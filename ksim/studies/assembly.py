@@ -57,7 +57,7 @@ from ksim.studies.lookup import (
 )
 from ksim.studies.routing import routing_of
 from ksim.studies.scenario import Scenario
-from ksim.studies.sizing import kv_blocks, limits
+from ksim.studies.sizing import kv_blocks, limits, shards_of
 
 
 @frozen
@@ -88,12 +88,14 @@ class Site:
         version = engine_of(scenario.engine)
         serve = Defaults(scenario.serve, version, model, gpu).complete()
         if (wanted := serve.gpus * serve.data_parallel_size) > system.gpus:
+            more = (f"set nodes to {-(-wanted // system.gpus_per_node)} or more" if system.network else
+                    "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
             raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
-                             f" and {system.name} has {system.gpus}; set nodes to"
-                             f" {-(-wanted // system.gpus_per_node)} or more")
+                             f" and {system.name} has {system.gpus}; {more}")
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
-        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system, serve=serve, oracle=oracle)
+        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
+                          oracle=oracle)
         asked = plugin("cost.oracles", oracle)
         return cls(resolved, model, gpu, system, network, _priced(asked, version), host_of(scenario.host), version,
                    routing_of(scenario.routing, model), rates_of(scenario.energy, system),
@@ -106,18 +108,16 @@ class Site:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What users should know of the prices that are kept."""
-        return self.remembered.remarks if self.remembered is not None else ()
+        """What users should know of the GPU, and of the prices that are kept."""
+        power = self.gpu.power
+        estimated = (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
+                     f" {power.idle:g} idle): joules may be {power.reach:.0%} off",) * (power.basis == "estimated")
+        return (*estimated, *(self.remembered.remarks if self.remembered is not None else ()))
 
     @property
     def shards(self) -> list[Shard]:
         """One rank's share in each pipeline stage."""
-        serve = self.scenario.serve
-        data = serve.data_parallel_size if self.model.decoder.top_k else 1  # without experts, ranks share nothing
-        return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                      serve.enable_expert_parallel, serve.all2all_backend, self.routing, serve.slices,
-                      serve.placement)
-                for stage in range(serve.pipeline_parallel_size)]
+        return shards_of(self.model, self.scenario.serve, self.routing)
 
     def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
         """The GPUs that meet in each kind of collective, for a stage of an engine whose first GPU is *first*."""

@@ -124,8 +124,21 @@ class Defaults:
         length, longest = self.settings.max_model_len, self.model.max_length
         if length is not None and length > longest:
             raise ConfigError("serve.max_model_len", f"{length} is more than the {longest} tokens of {self.model.name}")
-        if self.settings.enable_eplb and not self.model.decoder.top_k:
-            raise ConfigError("serve.enable_eplb", f"{self.model.name} has no experts; leave it out")
+        for setting in ("enable_eplb", "enable_expert_parallel"):
+            if getattr(self.settings, setting) and not self.model.decoder.top_k:
+                raise ConfigError(f"serve.{setting}", f"{self.model.name} has no experts, and {self.version.name}"
+                                                      " refuses to start without any; leave it out")
+        self._check_blocks()
+        self._check_known()
+
+    def _check_blocks(self) -> None:
+        size, multiple = self.settings.block_size, self.version.block_multiple
+        if size is not None and size % multiple:
+            raise ConfigError("serve.block_size", f"{size} is no multiple of {multiple}, and {self.version.name} has no"
+                                                  f" attention kernel for it; set {multiple}, {2 * multiple} or"
+                                                  f" {4 * multiple}")
+
+    def _check_known(self) -> None:
         plain = EngineSettings()
         for setting in self.version.unknown_settings:
             if getattr(self.settings, setting) != getattr(plain, setting):

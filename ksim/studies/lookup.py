@@ -3,20 +3,24 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from attrs import evolve
+
+from ksim.calibration.datasheet import gpu_named
 from ksim.compute.model import Config, Model
 from ksim.cost.efficiency.estimates import shipped
 from ksim.cost.network import Network
 from ksim.cost.protocols import Protocol, measured
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
-from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
 from ksim.results.footprint import Rates
 from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.specs.engine import EngineVersion
 from ksim.specs.footprint import Footprint, Grid
-from ksim.specs.hardware import Gpu, System, Transport
+from ksim.specs.hardware import Gpu, Link, System, Transport
 from ksim.specs.host import Host
+from ksim.studies.families import family
 
 
 def plugin(folder: str, choice: Choice) -> Any:
@@ -38,33 +42,70 @@ def _call(made: type, choice: Choice) -> Any:
 
 
 def model_of(name: str) -> Model:
-    """Read a model: the path of a config.json, or a catalogue name; raises UnknownName, DataError, ConfigError."""
-    table = catalog.load("models", name)
+    """Read a model: the path of a config.json or of its folder, or a catalogue name.
+
+    Raises UnknownName, DataError, ConfigError.
+    """
+    return model_of_table(name, catalog.load("models", name))
+
+
+def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
+    """The model that a config.json with the content *table* describes; *name* is for messages.  Raises ConfigError."""
     config = Config(name, table)
-    architecture = config.get("model_type", "")
-    if architecture not in catalog.names("compute.architectures"):
-        raise UnknownName("architecture", architecture, catalog.names("compute.architectures"))
-    return Model(name, catalog.find("compute.architectures", architecture)(config))
+    return Model(name, catalog.find("compute.architectures", family(config))(config))
 
 
 def gpu_of(name: str) -> Gpu:
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+    """Read a GPU: a catalogue name, or the path of a file; raises UnknownName, DataError, ConfigError."""
+    return gpu_named(name)
+
+
+#: The system whose links one without a name of its own has, and the share of PCIe that its GPUs reach.
+USUAL, REACHED = "pcie-l4", 0.63
 
 
 def system_of(gpu: str | None, system: str | None = None, nodes: int | None = None) -> System:
     """The *system* of that name, or the *gpu*'s usual one, with that GPU in it and so many *nodes*; one may be None.
 
-    Raises ConfigError where both are named and the GPU is neither the system's nor made for it.
+    A GPU whose file names no system is alone, or, without NVLink, in a node of eight over PCIe.  Raises ConfigError
+    where both are named and the GPU is neither the system's nor made for it, or has other links.
     """
-    name = system or gpu_of(cast("str", gpu)).system
+    own = gpu_of(gpu) if gpu is not None else None
+    name = system or (own.system if own else "")
+    if not name and own:
+        return _unnamed(own, cast("str", gpu), nodes)
     table = catalog.load("systems", name)
     if nodes is not None:
         table["nodes"] = nodes
-    if gpu is not None:
-        if gpu != table.get("gpu") and gpu_of(gpu).system != name:
+    if own is not None:
+        if gpu != table.get("gpu") and own.system != name:
             raise ConfigError("gpu", f"is {gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
         table["gpu"] = gpu
-    return structure(System, table, f"system {name}")
+    found = structure(System, table, f"system {name}")
+    _check_links(found, own or gpu_of(found.gpu), name)
+    return found
+
+
+def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
+    """The system of a GPU whose file names none."""
+    if nodes is not None and nodes > 1:
+        raise ConfigError("nodes", f"{nodes} nodes of {own.name} need a system that says how they are connected; name"
+                                   " one (docs/plugins.md)")
+    if own.nvlink:
+        link = Link(own.nvlink, source="the GPU's own; one card uses none of it")
+        return System(f"one {own.name}", gpu, 1, "nvlink", link)
+    like = structure(System, catalog.load("systems", USUAL), USUAL)
+    return evolve(like, name=f"8 x {own.name} over PCIe", gpu=gpu, network=None, transports=(), source="assumed",
+                  inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
+
+
+def _check_links(system: System, gpu: Gpu, name: str) -> None:
+    """Raise ConfigError for GPUs in a system whose links they lack."""
+    has = gpu.nvlink if system.interconnect == "nvlink" else gpu.pcie
+    if has < system.inside.bandwidth * (1 - 1e-9):
+        raise ConfigError("system", f"{name!r} joins its GPUs over {system.interconnect} of"
+                                    f" {system.inside.bandwidth / 1e9:g} GB/s, and {gpu.name} has {has / 1e9:g} GB/s of"
+                                    " it; name a system of that GPU, or none")
 
 
 def network_of(system: System, collectives: Iterable[Choice]) -> Network:
@@ -80,7 +121,11 @@ def protocols_of(system: System) -> dict[str, Protocol]:
 
 
 def engine_of(name: str) -> EngineVersion:
-    return structure(EngineVersion, catalog.load("engines", name), f"engine {name}")
+    """Read an engine's release; one that is `like` another says only where it differs.
+
+    Raises UnknownName, DataError, ConfigError.
+    """
+    return structure(EngineVersion, _whole("engines", name), f"engine {name}")
 
 
 def policy_of(choice: Choice) -> Any:
@@ -101,10 +146,13 @@ def host_of(name: str) -> Host:
 
     Raises UnknownName, DataError, ConfigError.
     """
-    table = catalog.load("hosts", name)
-    if "like" in table:
-        table = _over(catalog.load("hosts", table.pop("like")), table)
-    return structure(Host, table, f"host {name}")
+    return structure(Host, _whole("hosts", name), f"host {name}")
+
+
+def _whole(folder: str, name: str) -> dict[str, Any]:
+    """The data file *name*, with what it leaves out taken from the one that it is `like`."""
+    table = catalog.load(folder, name)
+    return _over(catalog.load(folder, table.pop("like")), table) if "like" in table else table
 
 
 def grid_of(name: str) -> Grid:

@@ -36,7 +36,7 @@ COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "d
 class Scenario:
     """What is simulated, on what, under which load, and how finely.
 
-    `model` is a catalogue name or the path of a Hugging Face config.json; `gpu`
+    `model` is a catalogue name, or the path of a Hugging Face config.json or of its folder; `gpu`
     stands for the GPU's usual system where no `system` is named; `engine` is the
     release whose behaviour and defaults are simulated.  Without an `oracle`,
     kernels are priced by what was `measured` on the GPU, or, where it has no
@@ -126,6 +126,12 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             holder = holder[key]
         else:
             value = holder.get(keys[-1])
-            if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value)):
+            if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
+                                           (keys == ("model",) and _is_folder(value, folder))):
                 holder[keys[-1]] = str((folder / value).resolve())
     return rooted
+
+
+def _is_folder(model: str, folder: Path) -> bool:
+    """Whether *model* is a folder beside the scenario, and no name of the catalogue."""
+    return bool(model) and (folder / model).is_dir() and model not in catalog.entries("models")

@@ -15,6 +15,7 @@ from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
 from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
+from ksim.specs.experts import Routing
 from ksim.specs.hardware import Gpu, System
 
 #: CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: what is left of the memory that two H200 runs
@@ -38,6 +39,15 @@ class Memory:
         """How many KV blocks fit."""
         left = self.usable - self.weights - self.activations - self.states - RESERVED
         return int(left // (self.cache_per_token * block_tokens))
+
+
+def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = None) -> list[Shard]:
+    """One rank's share of *model* in each pipeline stage."""
+    data = serve.data_parallel_size if model.decoder.top_k else 1  # without experts, ranks share nothing
+    return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
+                  serve.enable_expert_parallel, serve.all2all_backend, routing or Routing(), serve.slices,
+                  serve.placement)
+            for stage in range(serve.pipeline_parallel_size)]
 
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:

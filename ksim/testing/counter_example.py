@@ -12,6 +12,8 @@ from ksim.testing.case import Case
 
 #: Where cases are replayed: a small model, so that steps are short.
 MODEL, GPU = "llama-3.2-1b", "h200"
+#: The release that takes the small blocks of cases.
+ENGINE = "vllm-0.33-any-block"
 #: Seconds between two turns of a case: about a step of that model, so that arrivals come in the same order of steps.
 TURN = 0.002
 
@@ -35,7 +37,7 @@ def files(case: Case, policy: Any, name: str = "counter_example", note: str = ""
     untold += ["priorities"] if shares and any(a.priority for a in case.arrivals) else []
     comments = [*note.splitlines(), *([f"Not in this file: {', '.join(untold)}."] if untold else [])]
     replay: dict[str, Any] = {"path": trace_name} | ({"chunk_tokens": case.settings["block_tokens"]} if shares else {})
-    table = {"model": MODEL, "gpu": GPU, "serve": serve | {"scheduling_policy": choice(policy)},
+    table = {"model": MODEL, "gpu": GPU, "engine": ENGINE, "serve": serve | {"scheduling_policy": choice(policy)},
              "workload": {"replay": replay}}
     text = "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(table)
     return Files(text, _hashed(case) if shares else _plain(case), trace_name)

@@ -123,8 +123,20 @@ def test_active_parameters_count_the_experts_that_see_a_token():
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
     ({"layer_types": ["full_attention", "linear_attention"]},
      "small.json: layer_types: expected 2 times sliding_attention or full_attention"),
-    ({"quantization_config": {"quant_method": "awq"}}, "small.json: quantization_config: 'awq' in this form is not"
-                                                       " read; leave it out and set the engine's quantization instead"),
+    ({"quantization_config": {"quant_method": "awq"}},
+     "small.json: quantization_config: quant_method 'awq' is not read; leave it out and set the engine's quantization"
+     " instead (fp8, mxfp4, modelopt, modelopt_fp4, compressed-tensors are read)"),
+    ({"hidden_size": 10**19}, "small.json: hidden_size: 10000000000000000000 is more than any model has; the most is"
+                              " 2147483648"),
+    ({"num_hidden_layers": 10**8}, "small.json: num_hidden_layers: 100000000 is more than any model has; the most is"
+                                   " 2000"),
+    ({"hidden_size": 130}, "small.json: num_attention_heads: 8 does not divide hidden_size = 130, and there is no"
+                           " head_dim"),
+    ({"rope_scaling": {"type": "yarn", "factor": "4"}},
+     "small.json: rope_scaling: factor: expected a positive number, not '4'"),
+    ({"rope_scaling": {"type": 3}}, "small.json: rope_scaling: type: expected a text, not 3"),
+    ({"quantization_config": {"quant_method": "fp8", "ignored_layers": [7]}},
+     "small.json: quantization_config: ignored_layers: expected texts, not 7"),
 ])
 def test_what_is_refused(small, settings, problem):
     with pytest.raises(ConfigError) as error:
@@ -171,3 +183,29 @@ def test_what_is_not_modelled_is_refused_by_name(name, key, value):
     table = {**catalog.load("models", name), key: value}
     with pytest.raises(ConfigError, match=f"{name}: {key}: .* is not modelled"):
         build(name, table)
+
+
+#: What nobody means under any key of a config.json.
+NONSENSE = (None, "x", -1, 0, 1e19, 10**19, True, [], [None], {"type": 7}, {"a": 1})
+
+
+def shortened(table):
+    """The config *table* with two layers."""
+    if "text_config" in table:
+        return {**table, "text_config": shortened(table["text_config"])}
+    return {**table, "num_hidden_layers": 2, **({"layer_types": table["layer_types"][:2]}
+                                                if "layer_types" in table else {})}
+
+
+@pytest.mark.parametrize("name", ["gemma-2-2b", "gpt-oss-20b", "qwen3-next-80b-a3b", "glm-5", "kimi-k2.5"])
+def test_nonsense_under_any_key_is_a_model_or_an_error_by_key(name):
+    table = shortened(catalog.load("models", name))
+    for part in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
+        for key, value in [item for item in part.items() if item[0] != "model_type"]:
+            for nonsense in NONSENSE:
+                part[key] = nonsense
+                try:
+                    assert build(name, table).parameters() > 0
+                except ConfigError as error:
+                    assert str(error).startswith(f"{name}: ")
+            part[key] = value

@@ -50,7 +50,7 @@ def test_quantities_are_read_with_their_units():
     ({"flops": {"fp7": 1}}, "'fp7' is not a number format (fp4, int4, fp8, int8, bf16, fp16, fp32, fp8_block, nvfp4,"
                             " mxfp4, int4_block)"),
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
-                 " nvlink, pcie, power, system, source, channel"),
+                 " pcie, power, nvlink, system, source, channel"),
 ])
 def test_what_a_gpu_file_may_not_say(changes, problem):
     with pytest.raises(ConfigError) as error:

@@ -57,10 +57,24 @@ def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, 
     assert complete.kv_cache_dtype == "auto"
 
 
-def test_a_model_without_experts_has_none_to_even_out():
-    serve = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "enable_eplb": True}
-    with pytest.raises(ConfigError, match="serve.enable_eplb: llama-3.1-8b has no experts; leave it out"):
+@pytest.mark.parametrize("asked", ["enable_eplb", "enable_expert_parallel"])
+def test_a_model_without_experts_has_none_to_deal_out_or_even_out(asked):
+    """vLLM: "Number of experts in the model must be greater than 0 when expert parallelism is enabled."."""
+    serve = {"tensor_parallel_size": 2, "enable_expert_parallel": True, asked: True}
+    with pytest.raises(ConfigError, match=f"serve.{asked}: llama-3.1-8b has no experts, and vLLM 0.33 refuses"):
         defaults(**serve).complete()
+
+
+@pytest.mark.parametrize(("engine", "size", "taken"), [
+    ("vllm-0.33", 16, True), ("vllm-0.33", 544, True), ("vllm-0.33", 8, False), ("vllm-0.22", 24, False),
+    ("vllm-0.33-any-block", 7, True), ("sglang-0.5", 1, True), ("trtllm-1.0", 32, True)])
+def test_blocks_are_such_as_the_engine_has_kernels_for(engine, size, taken):
+    asked = Defaults(EngineSettings(block_size=size), engine_of(engine), model_of("llama-3.1-8b"), gpu_of("h200"))
+    if taken:
+        assert asked.complete().block_size == size
+    else:
+        with pytest.raises(ConfigError, match=f"serve.block_size: {size} is no multiple of 16, and .* set 16, 32 or"):
+            asked.complete()
 
 
 def test_without_chunked_prefill_a_step_holds_the_longest_prompt():

@@ -11,7 +11,8 @@ def test_two_that_are_sent_at_once_do_not_take_each_others_blocks_for_ever():
              "long_prefill_token_threshold": 4, "scheduler_reserve_full_isl": False, "num_gpu_blocks_override": 5}
     synthetic = {"count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
                  "output": {"kind": "fixed", "value": 13}}
-    table = {"model": "llama-3.2-1b", "gpu": "h200", "serve": serve, "workload": {"synthetic": synthetic}}
+    table = {"model": "llama-3.2-1b", "gpu": "h200", "engine": "vllm-0.33-any-block", "serve": serve,
+             "workload": {"synthetic": synthetic}}
     summary = simulate(Scenario.of(table)).summary
     assert (summary["completed"], summary["total_output_tokens"]) == (2, 26)
     assert summary["preemptions"] > 0

@@ -4,24 +4,38 @@ Its memory and caches take as many times the joules of the measured GPU as is kn
 the same share of what the power limit leaves beyond idle power; and a FLOP takes what is left where a large GEMM that
 runs as fast as was observed is just at the limit, which is where they run.
 
+Of a GPU whose data sheet is all that is known, `of_data_sheet` takes idle power to be the catalogue's usual share of
+the limit, and memory to be that of the most similar GPU of its architecture.
+
 ``python -m ksim.calibration.power.extrapolation`` prints what is to stand in the files of the catalogue's GPUs.
 """
 
 from collections.abc import Mapping
+from math import log
 
 from attrs import evolve, frozen
 
-from ksim.calibration.checks import named
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.energy import actions, joules
+from ksim.foundation import catalog
+from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
-from ksim.specs.power import Power
+from ksim.specs.power import Clocks, Power
 
 #: A GEMM large enough to be at the limit, and the share of the peak that it reaches where nothing else is known.
 LARGE, REACHED = Gemm(8192, 28672, 4096), 0.75
 #: The GPU whose power was measured.
 MEASURED = "h200"
+
+#: Idle power over the limit: the median of the catalogue's GPUs, which lie between 0.14 and 0.39.
+IDLE = 0.18
+#: Joules a byte on a board (Arunkumar et al., MCM-GPU, ISCA 2017), and through a NIC, as in the H200's file.
+LINK, NETWORK = 80e-12, 160e-12
+#: The lowest clock of most GPUs of the catalogue, in Hz.
+LOWEST = 210e6
+#: How far joules may be off, relatively: a guess, wider than the catalogue's for the idle power that is not known.
+REACH = 0.4
 
 
 @frozen
@@ -42,7 +56,12 @@ LIKENESSES: Mapping[str, Likeness] = {
 
 def estimate(name: str) -> Power:
     """The power of the GPU of the catalogue called *name*, which is one of `LIKENESSES`."""
-    return extrapolated(named(name), named(MEASURED).power, LIKENESSES[name])
+    return extrapolated(_catalogued(name), _catalogued(MEASURED).power, LIKENESSES[name])
+
+
+def _catalogued(name: str) -> Gpu:
+    """A GPU of the catalogue, whose file states its power."""
+    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
 
 
 def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
@@ -53,6 +72,46 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
     power = evolve(gpu.power, hbm=memory * measured.hbm, write=memory * measured.write, l2=memory * measured.l2,
                    busy=busy, start=measured.start, flop={})
     return evolve(power, flop=_flop(evolve(gpu, power=power), likeness.reached))
+
+
+def placeholder(limit: float | str, idle: float | str = 0.0) -> Power:
+    """A power of which only the *limit* is known, and perhaps what is drawn *idle*."""
+    return Power(idle=idle, limit=limit, flop={}, hbm=0.0, link=LINK, source="")
+
+
+def of_data_sheet(gpu: Gpu) -> Power:
+    """*gpu*'s power as its data sheet lets one estimate it; of `gpu.power` only limit and idle power are used.
+
+    Raises ValueError for a limit that memory and SMs alone would exceed.
+    """
+    measured, likeness = _catalogued(MEASURED).power, _likeness(gpu)
+    idle = gpu.power.idle or IDLE * gpu.power.limit
+    own = evolve(gpu.power, idle=idle, network=NETWORK, reach=REACH, basis="estimated", clocks=_clocks(gpu, measured),
+                 source=f"Estimate from the data sheet: idle is {IDLE:g} of the limit; memory is as of the most similar"
+                        " GPU of its architecture; SMs have the H200's share; a large GEMM is at the limit.")
+    power = extrapolated(evolve(gpu, power=own), measured, likeness)
+    if min(power.flop.values()) <= 0:
+        raise ValueError(f"{gpu.power.limit:g} W are too little for {gpu.bandwidth / 1e9:g} GB/s of memory and"
+                         f" {gpu.sms} SMs; check the TDP, or state [power] in full")
+    return power
+
+
+def _likeness(gpu: Gpu) -> Likeness:
+    """That of the GPU of the same architecture whose memory is nearest in bandwidth."""
+    known = {**LIKENESSES, MEASURED: Likeness(1.0)}
+    alike = [(other.bandwidth, name) for name in known if (other := _catalogued(name)).architecture == gpu.architecture]
+    return known[min(alike, key=lambda each: abs(log(each[0] / gpu.bandwidth)))[1]]
+
+
+def _clocks(gpu: Gpu, measured: Power) -> Clocks | None:
+    """The measured GPU's voltages, at the same shares of the boost clock."""
+    if measured.clocks is None or gpu.clock <= LOWEST:
+        return None
+    voltage, scale = measured.clocks.voltage, gpu.clock / measured.clocks.boost
+    usual: dict[str | float, float] = {scale * clock: volts for clock, volts in voltage.items()
+                                       if scale * clock > LOWEST}
+    return Clocks({LOWEST: min(voltage.values()), **usual}, measured.clocks.share,
+                  "Estimate: an H200's, at the same shares of the boost clock")
 
 
 def _flop(gpu: Gpu, reached: float) -> dict[str | DType, float | str]:

@@ -1,0 +1,111 @@
+"""GPUs from their files: what a data sheet has is enough, and power that the file leaves out is estimated.
+
+A file that lacks something is answered with all that it lacks, quantities need their units, and figures that no GPU
+has are refused: a missing prefix ("4.8 GB/s") would be simulated without a word.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ksim.foundation import catalog
+from ksim.foundation.config import plain, structure
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import checked_unit, quantity
+from ksim.specs.hardware import ARCHITECTURES, Gpu
+
+__all__ = ["gpu_named", "gpu_of_table"]
+
+#: What a file must have, as far as it is not a table of its own.
+REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")
+#: Formats whose peaks everything else is estimated from.
+PEAKS = ("fp32", "bf16")
+#: A `[power]` with all of these is taken as it is.
+STATED = frozenset({"idle", "limit", "flop", "hbm", "link", "source"})
+#: Each quantity's unit, and the least and the most that a GPU of these architectures may have.
+RANGES: Mapping[str, tuple[str, float, float]] = {
+    "clock": ("Hz", 1e8, 1e10), "memory": ("B", 2.0**30, 2.0**43), "bandwidth": ("B/s", 1e10, 1e14),
+    "l2": ("B", 2.0**16, 2.0**34), "nvlink": ("B/s", 1e9, 1e13), "pcie": ("B/s", 1e8, 1e13),
+    "channel": ("B/s", 1e8, 1e13), "tdp": ("W", 5.0, 1e5)}
+#: The unit of a peak, and between what it lies.
+PEAK = ("FLOP/s", 1e10, 1e18)
+POWER_UNITS = {"idle": "W", "limit": "W", "sleep": "W", "busy": "W", "start": "s", "hbm": "J/B", "write": "J/B",
+               "l2": "J/B", "link": "J/B", "network": "J/B"}
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU that the catalogue calls *name*, or of the file there.
+
+    Raises UnknownName for neither, DataError for a file that cannot be read, ConfigError that names what is wrong.
+    """
+    return gpu_of_table(catalog.load("gpus", name), f"gpu {name}")
+
+
+def gpu_of_table(table: Mapping[str, Any], where: str) -> Gpu:
+    """The GPU that *table* describes; *where* is for messages.  Raises ConfigError."""
+    _complete(table, where)
+    _architecture(table, where)
+    _quantities(table, where)
+    sheet = {key: value for key, value in table.items() if key != "tdp"}
+    power = dict(sheet.get("power", {}))
+    if "tdp" in table:
+        power.setdefault("limit", table["tdp"])
+    if power.keys() >= STATED:
+        return structure(Gpu, {**sheet, "power": power}, where)
+    return _estimated(sheet, power, where)
+
+
+def _complete(table: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError that names everything that *table* lacks."""
+    flops, power = table.get("flops", {}), table.get("power", {})
+    for key, value in (("flops", flops), ("power", power)):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where}: {key}", f"expected a table, not {value!r}")
+    lacking = [key for key in REQUIRED if key not in table]
+    lacking += [f"flops.{peak}" for peak in PEAKS if peak not in flops]
+    lacking += ["tdp"] if "tdp" not in table and "limit" not in power else []
+    if lacking:
+        raise ConfigError(where, f"lacks {', '.join(lacking)}; its data sheet has them (`ksim gpu new` asks for each)")
+
+
+def _architecture(table: Mapping[str, Any], where: str) -> None:
+    name = table["architecture"]
+    if name not in ARCHITECTURES:
+        raise ConfigError(f"{where}: architecture", f"{name!r} is not modelled; kernels are known of NVIDIA's"
+                                                    f" {', '.join(ARCHITECTURES)}: name one of them if the GPU runs the"
+                                                    " same kernels, or price it by an oracle of your own"
+                                                    " (docs/plugins.md)")
+
+
+def _quantities(table: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a quantity without its unit, with another's, or beyond what GPUs have."""
+    for key, value, (unit, least, most) in _ranged(table):
+        try:
+            checked_unit(value, unit)
+            number = quantity(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {key}", str(error)) from None
+        if not (least <= number <= most or (key == "nvlink" and number == 0)):
+            raise ConfigError(f"{where}: {key}", f"{value!r} is not between {least:g} and {most:g} {unit}; is its"
+                                                 " prefix right?")
+
+
+def _ranged(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
+    """Each quantity in *table* with its key, and its unit and range."""
+    power = table.get("power", {})
+    yield from ((key, table[key], found) for key, found in RANGES.items() if key in table)
+    yield from ((f"flops.{key}", value, PEAK) for key, value in table["flops"].items())
+    yield from ((f"power.{key}", power[key], (unit, 0.0, 1e5)) for key, unit in POWER_UNITS.items() if key in power)
+    if isinstance(flop := power.get("flop", {}), Mapping):
+        yield from ((f"power.flop.{key}", value, ("J/FLOP", 0.0, 1.0)) for key, value in flop.items())
+
+
+def _estimated(sheet: Mapping[str, Any], power: Mapping[str, Any], where: str) -> Gpu:
+    """The GPU with what *power* leaves out filled in."""
+    from ksim.calibration.power.extrapolation import of_data_sheet, placeholder
+
+    gpu = structure(Gpu, {**sheet, "power": plain(placeholder(power["limit"], power.get("idle", 0)))}, where)
+    try:
+        filled = plain(of_data_sheet(gpu))
+    except ValueError as error:
+        raise ConfigError(f"{where}: power", str(error)) from None
+    return structure(Gpu, {**sheet, "power": {**filled, **power}}, where)

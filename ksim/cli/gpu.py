@@ -1,0 +1,190 @@
+"""`ksim gpu new`: a GPU's file from its data sheet."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import checked_unit, quantity
+from ksim.specs.hardware import ARCHITECTURES
+
+app = typer.Typer(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
+
+#: What a data sheet has: the key in the file, the question, and the unit of a bare number with that of the quantity.
+QUESTIONS: Mapping[str, tuple[str, str, str]] = {
+    "clock": ("boost clock, MHz", "MHz", "Hz"), "memory": ("memory as sold, GB", "GB", "B"),
+    "bandwidth": ("memory bandwidth, GB/s", "GB/s", "B/s"), "l2": ("L2 cache, MB", "MiB", "B"),
+    "bf16": ("dense BF16 TFLOP/s (half of a figure with sparsity)", "TFLOP/s", "FLOP/s"),
+    "fp32": ("FP32 TFLOP/s", "TFLOP/s", "FLOP/s"),
+    "fp8": ("dense FP8 TFLOP/s, 0 for none", "TFLOP/s", "FLOP/s"),
+    "fp4": ("dense FP4 TFLOP/s, 0 for none", "TFLOP/s", "FLOP/s"), "tdp": ("TDP, W", "W", "W"),
+    "pcie": ("PCIe bandwidth in one direction, GB/s", "GB/s", "B/s"),
+    "nvlink": ("NVLink bandwidth in one direction, GB/s, 0 for none", "GB/s", "B/s")}
+#: What is 0 unless it is said.
+NONE = ("fp8", "fp4", "nvlink")
+#: What CUDA offers of the GB that are sold, which are GiB; ECC takes a sixteenth of the GDDR6 of Ada's cards.
+OFFERED, WITH_ECC = 0.99, 0.92
+
+
+@app.callback()
+def gpu() -> None:
+    """Describe GPUs that the catalogue lacks."""
+
+
+@app.command("new")
+def new(
+    file: Annotated[Path, typer.Argument(help="file to write, such as my-gpu.toml")],
+    name: Annotated[str | None, typer.Option(help="what the GPU is called")] = None,
+    architecture: Annotated[str | None, typer.Option(help=", ".join(ARCHITECTURES))] = None,
+    sms: Annotated[str | None, typer.Option(metavar="COUNT", help="streaming multiprocessors")] = None,
+    clock: Annotated[str | None, typer.Option(metavar="MHZ", help="boost clock")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="GB", help="memory as sold; in GiB, what CUDA offers")] = None,
+    bandwidth: Annotated[str | None, typer.Option(metavar="GB/S", help="memory bandwidth")] = None,
+    l2: Annotated[str | None, typer.Option(metavar="MB", help="L2 cache")] = None,
+    bf16: Annotated[str | None, typer.Option(metavar="TFLOP/S", help="dense peak; FP16 has the same")] = None,
+    fp32: Annotated[str | None, typer.Option(metavar="TFLOP/S", help="peak without tensor cores")] = None,
+    fp8: Annotated[str | None, typer.Option(metavar="TFLOP/S", help="dense peak; INT8 has the same; 0: none")] = None,
+    fp4: Annotated[str | None, typer.Option(metavar="TFLOP/S", help="dense peak; 0: none")] = None,
+    tdp: Annotated[str | None, typer.Option(metavar="W", help="power limit of the board")] = None,
+    pcie: Annotated[str | None, typer.Option(metavar="GB/S", help="bandwidth in one direction")] = None,
+    nvlink: Annotated[str | None, typer.Option(metavar="GB/S", help="bandwidth in one direction; 0: none")] = None,
+    source: Annotated[str, typer.Option(help="where the figures are from")] = "its data sheet",
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
+) -> None:
+    """Write a GPU's file from what its data sheet says; asks for what no option gives.
+
+    Numbers have the units of the data sheet, or their own: 300 and "300 GB/s" are the same bandwidth.
+    """
+    _check_file(file, force)
+    given = {"clock": clock, "memory": memory, "bandwidth": bandwidth, "l2": l2, "bf16": bf16, "fp32": fp32, "fp8": fp8,
+             "fp4": fp4, "tdp": tdp, "pcie": pcie, "nvlink": nvlink}
+    words = _words({"name": name, "architecture": architecture, "sms": sms}, given)
+    quantities = {key: words[key] for key in given}
+    text = _text(words["name"], words["architecture"], int(words["sms"]), quantities, source)
+    _check_text(text, file)
+    file.write_text(text, encoding="utf-8")
+    print(f"wrote {file}; try: ksim step --model llama-3.2-1b --gpu {file} --decode 8x1000")
+
+
+def _check_file(file: Path, force: bool) -> None:
+    if file.suffix != ".toml":
+        raise ConfigError(str(file), "the file of a GPU ends in .toml")
+    if not file.parent.is_dir():
+        raise ConfigError(str(file), f"there is no folder {file.parent}")
+    if file.exists() and not force:
+        raise ConfigError(str(file), "exists; give --force to overwrite it")
+
+
+def _words(facts: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str]:
+    """All that is asked, checked: from options, or where somebody can answer from questions.
+
+    Raises ConfigError for options that make no sense, and for all that are missing where nobody can be asked.
+    """
+    options = {key: _checked(key, value) for key, value in {**facts, **given}.items() if value is not None}
+    missing = [key for key in (*facts, *given) if key not in options]
+    if not sys.stdin.isatty():
+        if lacking := [f"--{key}" for key in missing if key not in NONE]:
+            raise ConfigError("ksim gpu new", f"{', '.join(lacking)} are missing, and there is no terminal to ask for"
+                                              " them")
+        return {**dict.fromkeys(missing, "0"), **options}
+    return {**options, **{key: _ask(key) for key in missing}}
+
+
+def _ask(key: str) -> str:
+    def answer(text: str) -> str:
+        try:
+            return _checked(key, text)
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    question = {"name": "name", "architecture": f"architecture ({', '.join(ARCHITECTURES)})",
+                "sms": "SMs (streaming multiprocessors)"}.get(key) or QUESTIONS[key][0]
+    return str(typer.prompt(question, default="0" if key in NONE else None, value_proc=answer))
+
+
+def _checked(key: str, text: str) -> str:
+    """The answer *text*, a quantity with its unit; raises ConfigError."""
+    text = text.strip()
+    try:
+        return _CHECKS.get(key, _quantity)(key, text)
+    except ValueError as error:
+        raise ConfigError(f"--{key}", str(error)) from None
+
+
+def _quantity(key: str, text: str) -> str:
+    _, usual, unit = QUESTIONS[key]
+    try:
+        number = float(text)
+    except ValueError:
+        checked_unit(text, unit)
+        number = quantity(text)
+    else:
+        text = f"{text} {usual}"
+    if not (number > 0 or (number == 0 and key in NONE)):
+        raise ValueError(f"{text!r} is not positive")
+    return "0" if number == 0 else text
+
+
+def _name(_: str, text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(f"{text!r} is no name")
+    return text
+
+
+def _known(_: str, text: str) -> str:
+    if text not in ARCHITECTURES:
+        raise ValueError(f"{text!r} is none of {', '.join(ARCHITECTURES)}")
+    return text
+
+
+def _count(_: str, text: str) -> str:
+    if not text.isdecimal() or not 0 < int(text) <= 10_000:
+        raise ValueError(f"expected a whole number of SMs, not {text!r}")
+    return text
+
+
+_CHECKS: Mapping[str, Callable[[str, str], str]] = {"name": _name, "architecture": _known, "sms": _count}
+
+
+def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], source: str) -> str:
+    """The file."""
+    peaks = {"fp32": given["fp32"], "bf16": given["bf16"], "fp16": given["bf16"], "fp8": given["fp8"],
+             "int8": given["fp8"], "fp4": given["fp4"]}
+    rows = [
+        ("name", _quoted(name), ""), ("architecture", f'"{architecture}"', "whose kernels it runs"),
+        ("sms", str(sms), ""), ("clock", f'"{given["clock"]}"', "boost"),
+        ("memory", f'"{_offered(given["memory"], architecture)}"', f"what CUDA offers; sold as {given['memory']}"),
+        ("bandwidth", f'"{given["bandwidth"]}"', "of its memory"), ("l2", f'"{given["l2"]}"', ""),
+        ("pcie", f'"{given["pcie"]}"', "in one direction"),
+        ("nvlink", "0" if given["nvlink"] == "0" else f'"{given["nvlink"]}"', "in one direction; 0: it has none"),
+        ("tdp", f'"{given["tdp"]}"', "power is estimated from it; a [power] table states it better (docs/power.md)"),
+        ("source", _quoted(source), "")]
+    lines = [f"{key} = {value}" + (f"   # {comment}" if comment else "") for key, value, comment in rows]
+    kept = [f'{key} = "{value}"' for key, value in peaks.items() if value != "0"]
+    return "\n".join([*lines, "", "[flops]   # dense peaks, without sparsity", *kept, ""])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # which TOML reads alike
+
+
+def _offered(memory: str, architecture: str) -> str:
+    """What CUDA offers of the *memory* that is sold; what is stated in GiB already is what it offers."""
+    if "iB" in memory:
+        return memory
+    share = WITH_ECC if architecture == "ada" else OFFERED
+    return f"{share * quantity(memory) / 1e9:.4g} GiB"
+
+
+def _check_text(text: str, file: Path) -> None:
+    """Raise ConfigError for what a GPU cannot have, before anything is written."""
+    import tomllib
+
+    from ksim.calibration.datasheet import gpu_of_table
+
+    table: dict[str, Any] = tomllib.loads(text)
+    gpu_of_table(table, f"gpu {file}")

@@ -1,0 +1,108 @@
+"""`ksim model`: what a model is made of, and where it fits."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ksim.cli.flags import with_serve_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ksim.studies.fits import Fit
+    from ksim.studies.modelcard import ModelCard
+
+GIB = 2.0**30
+
+
+@with_serve_flags
+def model(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="catalogue name, config.json of Hugging Face, or a folder"
+                                        " with one")],
+    gpu: Annotated[str, typer.Option(help="only these GPUs: names or files, with commas between")] = "",
+    engine: Annotated[str, typer.Option(help="release whose defaults count")] = "vllm-0.33",
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON, in bytes and tokens")] = False,
+    serve: dict[str, Any] | None = None,
+) -> None:
+    """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""
+    import json
+
+    from ksim.cli.screen import console
+    from ksim.foundation.config import structure
+    from ksim.specs.deployment import EngineSettings
+    from ksim.studies.modelcard import ModelCard
+
+    settings, gpus = structure(EngineSettings, serve or {}, "model"), [each.strip() for each in gpu.split(",") if each]
+    ways = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []
+    card = ModelCard.of(name, gpus, settings, engine, ways)
+    if as_json:
+        print(json.dumps(card.table(), indent=2))
+        return
+    shown = console()
+    shown.print(*_head(card), sep="\n", highlight=False)
+    shown.print(_parts(card))
+    shown.print(*_cache(card), sep="\n", highlight=False)
+    shown.print(_fits(card, all_rows=bool(gpus or ways)))
+
+
+def _head(card: "ModelCard") -> list[str]:
+    from rich.markup import escape
+
+    model, precision, decoder = card.model, card.settings.precision, card.model.decoder
+    total, active = model.parameters(), model.active_parameters()
+    experts = (f", {active / 1e9:.2f} B of them active: {decoder.top_k} of {decoder.sizes['E']} experts a token"
+               if decoder.top_k else "")
+    kept = f"; {', '.join(precision.kept)} in bf16" if precision.kept else ""
+    formats = (f"weights in {precision.weights}, activations in {precision.activations}, KV cache in {precision.cache}"
+               f" (quantization {card.settings.quantization}{kept})")
+    return [f"\n[bold]{escape(model.name)}[/]: {total / 1e9:.2f} B parameters{experts}; {model.layers} layers,"
+            f" context of {model.max_length:,} tokens", formats]
+
+
+def _parts(card: "ModelCard") -> Any:
+    from ksim.cli.screen import table
+
+    shown = table("part", ">parameters", ">share", ">active", ">GiB of weights")
+    total = card.model.parameters()
+    for part in card.parts:
+        shown.add_row(part.name.replace("_", " "), _millions(part.parameters), f"{part.parameters / total:.1%}",
+                      _millions(part.active), f"{part.bytes / GIB:.2f}")
+    shown.add_row("all", _millions(total), "100.0%", _millions(card.model.active_parameters()),
+                  f"{card.weights / GIB:.2f}")
+    return shown
+
+
+def _millions(parameters: int) -> str:
+    return f"{parameters / 1e6:,.2f} M"
+
+
+def _cache(card: "ModelCard") -> "Iterator[str]":
+    yield f"KV cache: {card.cache / 1024:.1f} KiB a token over all layers"
+    if card.state:
+        yield f"states: {card.state / 2**20:.1f} MiB a sequence, whatever its length"
+    for kind in card.kinds:
+        each = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
+            f"{kind.bytes_per_sequence / kind.layers / 2**20:.2f} MiB a sequence")
+        yield f"  {kind.layers} layers of {kind.name}, {each} each"
+
+
+def _fits(card: "ModelCard", all_rows: bool) -> Any:
+    """The table of what fits; of GPUs on which it does not at any size, one row says why, unless *all_rows*."""
+    from ksim.cli.screen import table
+
+    length = card.settings.max_model_len
+    shown = table("GPU", ">GPUs", ">TP", ">GiB of weights a GPU", ">tokens of KV cache",
+                  f">sequences of {length:,} tokens", "why not", title="What fits where")
+    for fit in card.fits if all_rows else _worth_showing(card.fits):
+        weights = f"{fit.weights / GIB:.1f}" if fit.weights else ""
+        numbers = (f"{fit.tokens:,}" if fit.tokens else "", str(fit.sequences) if fit.fits else "-")
+        shown.add_row(fit.gpu, str(fit.gpus), str(fit.tensor), weights, *numbers, fit.why)
+    return shown
+
+
+def _worth_showing(found: "tuple[Fit, ...]") -> "Iterator[Fit]":
+    """Of each GPU, the sizes that fit and the largest that does not."""
+    for fit, following in zip(found, (*found[1:], None), strict=True):
+        last = following is None or following.gpu != fit.gpu or following.fits
+        if fit.fits or last:
+            yield fit
