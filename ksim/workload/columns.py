@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from operator import itemgetter
 from typing import Any
 
+import attrs
+
 from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
 
@@ -23,6 +25,14 @@ def check_fields(columns: Mapping[str, str]) -> None:
             raise ValueError(f"there is no field {shown(name)}; {hint}expected {', '.join(FIELDS)}")
         if not isinstance(source, str) or not source:
             raise ValueError(f"{name} is {shown(source)}; expected the name of a column")
+
+
+def known_fields(_: Any, attribute: "attrs.Attribute[Any]", columns: Mapping[str, str]) -> None:
+    """Check a field of an attrs class as `check_fields` does."""
+    try:
+        check_fields(columns)
+    except ValueError as error:
+        raise ValueError(f"{attribute.name}: {error}") from None
 
 
 def header(line: str) -> list[str]:

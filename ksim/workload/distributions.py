@@ -11,7 +11,7 @@ from attrs.validators import ge, gt, in_, optional
 from numpy.typing import NDArray
 
 from ksim.foundation.units import optional_quantity, quantity
-from ksim.workload.columns import check_fields
+from ksim.workload.columns import known_fields
 from ksim.workload.lengths import LengthTable, Side, recorded_lengths
 
 _Block = NDArray[np.float64]
@@ -103,7 +103,7 @@ class FromTrace:
 
     path: Path = field(converter=Path)
     format: str = ""
-    columns: Mapping[str, str] = field(factory=dict, validator=lambda _, __, value: check_fields(value))
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
     empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
     kind: Literal["trace"] = "trace"
 

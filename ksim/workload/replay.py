@@ -16,7 +16,7 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import optional_quantity, quantity
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.columns import check_fields
+from ksim.workload.columns import known_fields
 from ksim.workload.fields import UNITS
 from ksim.workload.ledger import Ledger
 from ksim.workload.order import from_zero
@@ -26,7 +26,10 @@ from ksim.workload.shaping import Limits, note_ties, spread_ties
 
 
 def _choice(value: Any) -> Choice:
-    return Choice.of(value)
+    try:
+        return Choice.of(value)
+    except ValueError as error:
+        raise ValueError(f"format: {error}") from None
 
 
 @frozen
@@ -64,7 +67,7 @@ class Replay:
     overlong: str = field(default="drop", validator=in_(("drop", "clip", "error")))
     chunk_tokens: int | None = field(default=None, validator=optional(gt(0)))
     sort: bool = False
-    columns: Mapping[str, str] = field(factory=dict, validator=lambda _, __, value: check_fields(value))
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
     time_unit: str | None = field(default=None, validator=optional(in_(tuple(UNITS))))
     empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ksim.workload.columns import FIELDS, check_fields, header, named_columns
+from ksim.workload.columns import FIELDS, header, known_fields, named_columns
 from ksim.workload.dates import Dates, is_date
 from ksim.workload.fields import chunk_names, count, duration, id_list, integer, label, moment
 from ksim.workload.jsonl import first_object, named_members
@@ -28,7 +28,7 @@ class Plain:
     after it.  Without an arrival, the trace has no arrival times.
     """
 
-    columns: Mapping[str, str] = field(factory=dict, validator=lambda _, __, value: check_fields(value))
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
 
     example = (
         "arrival,prompt,output,priority,session,delay,tenant\n"
