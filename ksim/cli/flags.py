@@ -10,6 +10,19 @@ import typer
 from ksim.foundation.config import Choice
 from ksim.specs.deployment import EngineSettings
 
+#: Flags that say how a trace is read.
+Format = Annotated[str, typer.Option("--format", help="format of the trace, where it is not recognised; see `ksim list"
+                                     " traces`")]
+Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
+                                                   " file, or key of JSON lines, is the arrival, prompt, output,"
+                                                   " priority, session, delay, tenant or hash_ids")]
+TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
+                                              " ms, s, min or h, where not the format's own")]
+ChunkTokens = Annotated[int | None, typer.Option(help="tokens to a block id, where not the format's own")]
+Sort = Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")]
+SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="leave out rows without prompt or output tokens, which"
+                                         " are an error in most formats")]
+
 #: Short names that vLLM has, and the field's long one.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
@@ -33,6 +46,29 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 def given(table: dict[str, Any]) -> dict[str, Any]:
     """*table* without the values that no flag has set."""
     return {key: value for key, value in table.items() if value is not None and value != []}
+
+
+def columns_of(texts: list[str] | None) -> dict[str, str]:
+    """Return the columns by field that ``--columns arrival=ts,prompt=tokens_in`` names.
+
+    Raises ConfigError for an unknown field and for what is not FIELD=COLUMN.
+    """
+    from ksim.foundation.errors import ConfigError
+    from ksim.workload.columns import check_fields
+
+    columns: dict[str, str] = {}
+    for part in (part for text in texts or [] for part in text.split(",")):
+        field, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ConfigError("--columns", f"expected FIELD=COLUMN, such as arrival=ts, not {part!r}")
+        if field in columns:
+            raise ConfigError("--columns", f"names two columns for {field}, {columns[field]!r} and {column!r}")
+        columns[field] = column
+    try:
+        check_fields(columns)
+    except ValueError as error:
+        raise ConfigError("--columns", str(error)) from None
+    return columns
 
 
 def oracle_of(name: str | None) -> Any:

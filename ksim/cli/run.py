@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 from attrs import frozen
 
-from ksim.cli.flags import given, oracle_of, with_serve_flags
+from ksim.cli.flags import (
+    ChunkTokens,
+    Columns,
+    Format,
+    SkipEmpty,
+    Sort,
+    TimeUnit,
+    columns_of,
+    given,
+    oracle_of,
+    with_serve_flags,
+)
 from ksim.foundation import process
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
@@ -62,12 +73,12 @@ def replay(
     oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
                                                " profile; by default measured where one ships, else learned")] = None,
     detail: Annotated[str, typer.Option(help="step or kernel")] = "step",
-    trace_format: Annotated[str, typer.Option("--format", help="format of the trace, where it is not recognised")] = "",
+    trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     num_prompts: Annotated[int | None, typer.Option(help="replay only the first so many requests")] = None,
     request_rate: Annotated[float | None, typer.Option(help="replay at this mean rate, in requests/s")] = None,
     time_scale: Annotated[float | None, typer.Option(help="stretch (>1) or compress (<1) the time of arrivals")] = None,
     spread: Annotated[bool, typer.Option("--spread", help="spread arrivals of equal time stamps")] = False,
-    sort: Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")] = False,
+    sort: Sort = False, skip_empty: SkipEmpty = False,
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
@@ -78,7 +89,8 @@ def replay(
     from ksim.studies.scenario import Scenario
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
-                "time_scale": time_scale, "spread": spread, "sort": sort}
+                "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
+                "time_unit": time_unit, "chunk_tokens": chunk_tokens, "empty": "skip" if skip_empty else None}
     table = {
         "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
         "oracle": oracle_of(oracle), "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),

@@ -2,55 +2,107 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 from rich.table import Table
 
+from ksim.cli.flags import ChunkTokens, Columns, Format, SkipEmpty, Sort, TimeUnit, columns_of, given
 from ksim.cli.screen import table
+
+if TYPE_CHECKING:
+    from ksim.workload.replay import Replay
 
 
 def trace(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="trace file, gzipped or not")],
-    trace_format: Annotated[str, typer.Option("--format", help="format, where it is not recognised")] = "",
-    chunk_tokens: Annotated[int | None, typer.Option(help="tokens to a block id, where not the format's own")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")] = False,
+    trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
+    sort: Sort = False, skip_empty: SkipEmpty = False,
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw into, by default named as the"
                                                 " trace, in this directory")] = None,
 ) -> None:
     """Say what a trace holds: counts, rates, lengths, burstiness, shared prefixes."""
+    from ksim.foundation.config import structure
+    from ksim.workload.replay import Replay
+
+    reading = {"path": str(path), "format": trace_format, "columns": columns_of(columns), "time_unit": time_unit,
+               "chunk_tokens": chunk_tokens, "sort": sort, "empty": "skip" if skip_empty else None}
+    replay = structure(Replay, given(reading), "trace")
+    _show(replay, plot, output)
+
+
+def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     from ksim.cli.screen import console
     from ksim.workload.ledger import Ledger
-    from ksim.workload.reading import recognise
-    from ksim.workload.replay import Replay
     from ksim.workload.statistics import measure
 
-    replay = Replay(path, trace_format, chunk_tokens=chunk_tokens, sort=sort)
-    ledger = Ledger()
-    statistics = measure(replay.requests(0, ledger), ledger)
+    unit, ledger = replay.clock(), Ledger()
+    if not unit:
+        _refuse_plot(plot or output is not None)
+    # Without arrival times any rate will do: what follows from it is not shown.
+    requests = replay.requests(0, ledger) if unit else attrs.evolve(replay, rate=1.0).requests(0, ledger)
+    statistics = measure(requests, ledger)
     screen = console()
-    screen.print(f"\n[bold]{path}[/]: {statistics.requests:,} requests, {trace_format or recognise(path)} format")
-    for part in _tables(statistics.table()):
+    screen.print(f"\n[bold]{replay.path}[/]: {statistics.requests:,} requests, {_format(replay)} format")
+    screen.print(_span(unit, statistics.arrivals.duration))
+    for part in _tables(statistics.table(), timed=bool(unit)):
         screen.print(part)
     for remark in ledger.remarks():
-        screen.print(f"note: {remark}")
+        if unit or "Poisson" not in remark:
+            screen.print(f"note: {remark}")
     if plot or output is not None:
-        from ksim.results.plots import plot_trace
-
-        rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
-        arrivals, prompts, outputs = zip(*rows, strict=True)
-        drawn = plot_trace(output or Path(f"{path.stem}.png"), arrivals, prompts, outputs, path.name)
-        screen.print(f"drawn into {drawn}")
+        screen.print(f"drawn into {_drawn(replay, output)}")
 
 
-def _tables(groups: dict[str, dict[str, float]]) -> Iterator[Table]:
+def _format(replay: "Replay") -> str:
+    from ksim.workload.reading import recognise
+
+    return replay.format.name or ("plain" if replay.columns else recognise(replay.path))
+
+
+def _span(unit: str, duration: float) -> str:
+    """The unit of the times and what they come to, where a wrong unit shows."""
+    if not unit:
+        return "no arrival times: to replay it, set --request-rate"
+    read = "dates" if unit == "dates" else f"in {unit} (--time-unit changes it)"
+    return f"arrival times are {read}: from first to last {_spelled(duration)}"
+
+
+def _spelled(duration: float) -> str:
+    """A duration in the two largest units that it has, such as 41 days 3 h."""
+    left, parts = duration, []
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if duration >= size:
+            parts.append(f"{left // size:,.0f} {unit}")
+            left %= size
+    return " ".join(parts[:2]) if len(parts) > 1 else " ".join([*parts, f"{left:.4g} s"])
+
+
+def _refuse_plot(wanted: bool) -> None:
+    from ksim.foundation.errors import ConfigError
+
+    if wanted:
+        raise ConfigError("--plot", "draws arrivals, of which this trace has no times; leave it out")
+
+
+def _drawn(replay: "Replay", output: Path | None) -> Path:
+    from ksim.results.plots import plot_trace
+
+    rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
+    arrivals, prompts, outputs = zip(*rows, strict=True)
+    path = replay.path
+    return plot_trace(output or Path(f"{path.stem}.png"), arrivals, prompts, outputs, path.name)
+
+
+def _tables(groups: dict[str, dict[str, float]], timed: bool) -> Iterator[Table]:
     """Groups that have the same columns make one table; what the ledger says is printed as notes."""
     lengths = {name: groups[name] for name in ("prompt", "output", "total")}
     yield _grid("tokens", lengths)
     titles = {"arrivals": "arrivals (s, requests/s)", "sharing": "shared prefixes", "turns": "sessions"}
     for name, title in titles.items():
-        if name in groups:
+        if name in groups and (timed or name != "arrivals"):
             yield _grid(title, {"": groups[name]})
 
 

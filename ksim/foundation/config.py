@@ -28,15 +28,19 @@ class Choice:
     name: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
+    @classmethod
+    def of(cls, value: Any) -> "Choice":
+        """Return the choice that a name, a table with a name and options, or a choice stands for.
 
-def _choice(value: Any, _: type) -> Choice:
-    if isinstance(value, Choice):
-        return value
-    if isinstance(value, str):
-        return Choice(value)
-    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        return Choice(value["name"], {k: v for k, v in value.items() if k != "name"})
-    raise ValueError(f"expected a name, or a table with a name and its options, not {value!r}")
+        Raises ValueError for anything else.
+        """
+        if isinstance(value, Choice):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+            return cls(value["name"], {k: v for k, v in value.items() if k != "name"})
+        raise ValueError(f"expected a name, or a table with a name and its options, not {value!r}")
 
 
 def _strict(kinds: tuple[type, ...], word: str) -> Any:
@@ -78,7 +82,7 @@ def _converter() -> Converter:
     for target, kinds, word in ((int, (int,), "a whole number"), (float, (int, float), "a number"),
                                 (bool, (bool,), "true or false"), (str, (str,), "a text")):
         converter.register_structure_hook(target, _strict(kinds, word))
-    converter.register_structure_hook(Choice, _choice)
+    converter.register_structure_hook(Choice, lambda value, _: Choice.of(value))
     converter.register_structure_hook(DType, lambda value, _: DType.named(value))
     converter.register_structure_hook(Path, lambda value, _: Path(value))
     converter.register_unstructure_hook(DType, str)

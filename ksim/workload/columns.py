@@ -1,10 +1,38 @@
-"""Named columns out of a CSV trace."""
+"""Named columns out of a CSV trace, and the fields that they can be."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from operator import itemgetter
+from typing import Any
 
+import attrs
+
+from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
+
+#: What a column can be; prompt and output are needed.
+FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "hash_ids")
+
+
+def check_fields(columns: Mapping[str, str]) -> None:
+    """Raise ValueError for a key of *columns* that is not of `FIELDS`, and for a value that names no column."""
+    for name, source in columns.items():
+        if name not in FIELDS:
+            close = get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ValueError(f"there is no field {shown(name)}; {hint}expected {', '.join(FIELDS)}")
+        if not isinstance(source, str) or not source:
+            raise ValueError(f"{name} is {shown(source)}; expected the name of a column")
+
+
+def known_fields(_: Any, attribute: "attrs.Attribute[Any]", columns: Mapping[str, str]) -> None:
+    """Check a field of an attrs class as `check_fields` does."""
+    try:
+        check_fields(columns)
+    except ValueError as error:
+        raise ValueError(f"{attribute.name}: {error}") from None
 
 
 def header(line: str) -> list[str]:
@@ -15,19 +43,32 @@ def header(line: str) -> list[str]:
         return []
 
 
-def columns(lines: Lines, needed: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+def columns(lines: Lines, needed: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the fields of the *needed* and the *optional* columns of each row; one that is absent is empty.
 
-    Raises DataError for a missing column and for a row that does not match the header.
+    Raises DataError for a missing column, for one that stands twice, and for a
+    row that does not match the header.
     """
-    names = header(lines.first())
-    if missing := [name for name in needed if name not in names]:
-        raise lines.error(f"has no column {missing[0]!r}, only {', '.join(names)}; is it of another format?")
-    places = [names.index(name) if name in names else len(names) for name in (*needed, *optional)]
-    pick = itemgetter(*places)
-    for row in _rows(lines, len(names)):
+    return named_columns(lines, (*needed, *optional), needed)
+
+
+def named_columns(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the fields of the columns called *names* as `columns` does; those *needed* are among them."""
+    found = header(lines.first())
+    _check_header(found, names, needed, lines)
+    pick = itemgetter(*(found.index(name) if name in found else len(found) for name in names))
+    for row in _rows(lines, len(found)):
         row.append("")
         yield pick(row)
+
+
+def _check_header(found: Sequence[str], names: Sequence[str], needed: Sequence[str], lines: Lines) -> None:
+    if missing := [name for name in needed if name not in found]:
+        raise lines.error(f"has no column {missing[0]!r}, only {listed(found) or 'an unreadable header'}; is it of "
+                          f"another format? (--columns says what each column is)")
+    times = Counter(found)
+    if twice := [name for name in names if times[name] > 1]:
+        raise lines.error(f"has the column {twice[0]!r} {times[twice[0]]} times; rename all but one")
 
 
 def _rows(lines: Lines, width: int) -> Iterator[list[str]]:

@@ -1,16 +1,17 @@
 """Distributions of lengths and of times, as a scenario writes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import log
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import ge, gt, optional
+from attrs.validators import ge, gt, in_, optional
 from numpy.typing import NDArray
 
 from ksim.foundation.units import optional_quantity, quantity
+from ksim.workload.columns import known_fields
 from ksim.workload.lengths import LengthTable, Side, recorded_lengths
 
 _Block = NDArray[np.float64]
@@ -96,15 +97,18 @@ class FromTable:
 class FromTrace:
     """Lengths of the trace at `path` in their order, over and over, so that prompt and output stay together.
 
-    `format` is recognised from the file where empty.
+    `format` is recognised from the file where empty; `columns` and `empty` are
+    what they are in a replay.
     """
 
     path: Path = field(converter=Path)
     format: str = ""
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
+    empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
     kind: Literal["trace"] = "trace"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
-        lengths = recorded_lengths(self.path, self.format, side)
+        lengths = recorded_lengths(self.path, self.format, side, self.columns, self.empty)
         while True:
             yield lengths
 

@@ -1,62 +1,110 @@
-"""Checked numbers out of the fields of a trace."""
+"""Checked values out of the fields of a trace."""
 
+import json
 import math
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 from ksim.workload.lines import Lines
 
+#: Units of time by name, each as how many of it make a second.
+UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
+
 _MOST = 10**9
+#: Outside this range no table of results can hold a number.
+_INT64 = 2**63
+
+
+def shown(value: Any) -> str:
+    """Return *value* for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return *names* for a message, separated by commas and cut where they are many or long."""
+    text = ", ".join(map(str, names))
+    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def count(value: Any, name: str, lines: Lines) -> int:
-    """Return *value*, a number or its text, as a count of tokens; raise DataError where it is none."""
+    """Return *value*, a number or its text, as a count of tokens; raise DataError where it is not one."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        return int(value)  # the common case, quickly
-    number = _number(value)
-    if not number.is_integer() or not 0 <= number <= _MOST:
-        raise lines.error(f"{name} is {value!r}; expected a whole number of tokens")
-    return int(number)
+        tokens = int(value)  # the common case, quickly
+    else:
+        number = _number(value)
+        if not number.is_integer() or not 0 <= number <= _MOST:
+            raise lines.error(f"{name} is {shown(value)}; expected a whole number of tokens, at most {_MOST:,}")
+        tokens = int(number)
+    if tokens < lines.least_tokens:
+        raise lines.error(f'{name} is 0; a request has at least one token; to leave out such rows, set empty = "skip" '
+                          f"(--skip-empty)")
+    return tokens
 
 
 def integer(value: Any, name: str, lines: Lines) -> int:
-    """Return *value* as a whole number, 0 for an empty text; raise DataError where it is none."""
-    number = 0.0 if value == "" else _number(value)
-    if not number.is_integer():
-        raise lines.error(f"{name} is {value!r}; expected a whole number")
+    """Return *value* as a whole number of 64 bits, 0 for an empty text; raise DataError where it is not one."""
+    if value == "":
+        return 0
+    number = _number(value)
+    if not number.is_integer() or not -_INT64 <= number < _INT64:
+        raise lines.error(f"{name} is {shown(value)}; expected a whole number of 64 bits")
     return int(number)
 
 
-def moment(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
-    """Return *value*, a point in time in units of 1/*per_second* s, in seconds."""
+def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
+    """Return *value*, a point in time in units of 1/*per_second* s, in seconds.
+
+    A unit of time that the user chose goes before *per_second*.  Raises
+    DataError for what is not a number, and for a negative one.
+    """
     number = _number(value)
-    if not math.isfinite(number):
-        raise lines.error(f"{name} is {value!r}; expected a number")
-    return number / per_second
+    if not 0 <= number < math.inf:
+        expected = "expected no negative time" if number < 0 else "expected a number"
+        raise lines.error(f"{name} is {shown(value)}; {expected}")
+    return number / (lines.per_second or per_second)
 
 
-def duration(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
+def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
-    if value is None or value == "":
-        return 0.0
-    seconds = moment(value, name, lines, per_second)
-    if seconds < 0:
-        raise lines.error(f"{name} is {value!r}; expected no negative time")
-    return seconds
+    return 0.0 if value is None or value == "" else moment(value, name, lines, per_second)
 
 
-def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines) -> tuple[Hashable, ...]:
+def label(value: Any, name: str, lines: Lines) -> str:
+    """Return *value*, a text or a whole number, as a text; None is the empty text."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise lines.error(f"{name} is {shown(value)}; expected a text or a whole number")
+
+
+def id_list(text: str, name: str, lines: Lines) -> list[Hashable]:
+    """Return the block ids in a field of CSV, such as ``11|22``, ``11 22`` or ``[11, 22]``."""
+    if text.startswith("["):
+        try:
+            ids = json.loads(text)
+        except (ValueError, RecursionError):
+            raise lines.error(f"{name} is {shown(text)}; expected block ids such as 11|22 or [11, 22]") from None
+        return list(ids)
+    return list(text.replace("|", " ").split())
+
+
+def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines, loose: bool = False) -> tuple[Hashable, ...]:
     """Return the names of a prompt's chunks, the last of which may be a partial one.
 
-    No names at all are fine.  Raises DataError where they are not a list of
-    whole numbers or texts, or not as many as *prompt* tokens have chunks.
+    No names at all are fine, and if *loose*, so are names for the full chunks
+    only.  Raises DataError where *ids* are not a list of whole numbers or texts,
+    or not as many as *prompt* tokens have chunks.
     """
     if not ids:
         return ()
     if not isinstance(ids, list) or not _plain(ids):
         raise lines.error("the block ids are not a list of whole numbers")
     expected = -(-prompt // chunk_tokens)
-    if len(ids) != expected:
+    if len(ids) != expected and not (loose and len(ids) == prompt // chunk_tokens):
         raise lines.error(f"has {len(ids):,} block ids, but {prompt:,} prompt tokens fill {expected:,} blocks of "
                           f"{chunk_tokens}; set chunk_tokens to the block size of this trace")
     return tuple(ids)

@@ -1,16 +1,30 @@
-"""Objects out of a trace of JSON lines."""
+"""Objects out of a trace of JSON."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from ksim.workload.fields import listed
 from ksim.workload.lines import Lines
 
+_KEY = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"\s*:')
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]')
+#: Keys are looked for in so many characters.
+_BEGINNING = 1 << 16
 
+
+@lru_cache(maxsize=1)  # every reader asks for the same line
 def first_object(line: str) -> dict[str, Any]:
-    """Return the object that *line* holds, an empty one where it holds none."""
+    """Return the object that *line* holds, an empty one where it holds none; it is not to be changed."""
     value = _parsed(line)
     return value if isinstance(value, dict) else {}
+
+
+def keys(text: str) -> set[str]:
+    """Return the keys of all objects, inner ones too, in the beginning of *text*, which may be cut anywhere."""
+    return set(_KEY.findall(text[:_BEGINNING])) if text[:1] in ("[", "{") else set()
 
 
 def objects(lines: Lines) -> Iterator[dict[str, Any]]:
@@ -22,12 +36,79 @@ def objects(lines: Lines) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def member(row: Mapping[str, Any], names: tuple[str, ...], lines: Lines) -> Any:
-    """Return the value under the first of *names* that *row* has; raise DataError where it has none."""
+def named_members(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values under the keys *names* of each line's object; one that is absent or null is "".
+
+    ``usage.prompt`` is also the key ``prompt`` of the object under ``usage``.
+    The first object has to have all *needed* keys, later ones may leave some
+    out.  Raises DataError for what does not hold.
+    """
+    first = True
+    for row in objects(lines):
+        if first:
+            first = False
+            if missing := [name for name in needed if name not in row and _inner(row, name) is None]:
+                raise lines.error(f"has no {missing[0]!r}, only {listed(row)}; is it of another format? (--columns "
+                                  f"says what each key is)")
+        yield tuple("" if (value := row.get(name)) is None and (value := _inner(row, name)) is None else value
+                    for name in names)
+
+
+def documents(lines: Lines) -> Iterator[dict[str, Any]]:
+    """Yield the outermost objects of JSON: of a list, of lines, or one after the other, each over any number of lines.
+
+    Only one object is held at a time.  Raises DataError for what is not JSON.
+    """
+    parts: list[str] = []
+    depth = 0
+    for line in lines:
+        begin = end = 0
+        for token in _TOKEN.finditer(line):
+            depth += {"{": 1, "}": -1}.get(token[0], 0)
+            if token[0] == "{" and depth == 1:
+                _check_between(line[end:token.start()], lines)
+                begin = token.start()
+            elif token[0] == "}" and depth <= 0:
+                end = token.end()
+                yield _document("\n".join((*parts, line[begin:end])), lines)
+                parts, depth = [], 0
+        if depth:
+            parts.append(line[begin:])
+        else:
+            _check_between(line[end:], lines)
+    if depth:
+        raise lines.error("ends inside a JSON object; is the file cut short?")
+
+
+def _check_between(text: str, lines: Lines) -> None:
+    """Nothing but the marks of a list stands between two objects."""
+    if text.strip(" \t,[]"):
+        raise lines.error("is not a JSON object; is the file cut short?")
+
+
+def _document(text: str, lines: Lines) -> dict[str, Any]:
+    value = _parsed(text)
+    if not isinstance(value, dict):
+        raise lines.error("is not a JSON object; is the file cut short?")
+    return value
+
+
+def member(row: Mapping[str, Any], names: tuple[str, ...], lines: Lines, where: str = "") -> Any:
+    """Return the value under the first of *names* that *row* has; raise DataError where it has none.
+
+    *where* says where in its line the row stands.
+    """
     for name in names:
         if row.get(name) is not None:
             return row[name]
-    raise lines.error(f"has no {' or '.join(names)}, only {', '.join(row)}")
+    raise lines.error(f"{where} has no {' or '.join(names)}, only {listed(row)}".lstrip())
+
+
+def _inner(row: Mapping[str, Any], name: str) -> Any:
+    value: Any = row
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _parsed(line: str) -> Any:

@@ -7,9 +7,10 @@ import attrs
 class Ledger:
     """Counts that fill up while a trace is read; a row that is dropped is counted under one reason.
 
-    `zero_outputs` are failed requests, `reordered` rows stood after a later
-    one, `ties` arrive with the request before them, and `duplicates` equal
-    another request of the same arrival.  Ties and duplicates are kept.
+    `notes` say what holds for the whole trace.  `zero_outputs` are failed
+    requests, `reordered` rows stood after a later one, `ties` arrive with the
+    request before them, and `duplicates` equal another request of the same
+    arrival.  Ties and duplicates are kept.
     """
 
     rows: int = 0
@@ -22,15 +23,16 @@ class Ledger:
     ties: int = 0
     duplicates: int = 0
     requests: int = 0
+    notes: list[str] = attrs.field(factory=list)
 
     def counts(self) -> dict[str, int]:
         """Return every count by its name."""
-        return attrs.asdict(self)
+        return attrs.asdict(self, filter=lambda attribute, _: attribute.name != "notes")
 
     def remarks(self) -> list[str]:
         """Say in words what was not taken over as it stood; an empty list where all was."""
         counts = self.counts()
-        return [f"{words}: {counts[name]:,}" for name, words in _REMARKS.items() if counts[name]]
+        return self.notes + [f"{words}: {counts[name]:,}" for name, words in _REMARKS.items() if counts[name]]
 
 
 _REMARKS = {

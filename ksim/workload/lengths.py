@@ -1,5 +1,7 @@
 """Lengths of real requests: tables of quantiles, and the traces themselves."""
 
+from collections.abc import Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -52,9 +54,11 @@ class LengthTable:
         return structure(cls, load("lengths", name), f"lengths/{name}")
 
 
-def recorded_lengths(path: Path, format: str, side: Side) -> NDArray[np.float64]:
+def recorded_lengths(path: Path, format: str, side: Side, columns: Mapping[str, str] | None = None,
+                     empty: str | None = None) -> NDArray[np.float64]:
     """Return the lengths of all rows of a trace, in order of arrival; raise DataError where it has none."""
-    lengths = np.fromiter((getattr(row, side) for row in read(path, format)), dtype=np.float64)
+    rows = read(path, format, columns=columns, empty=empty, arrivals=repeat(0.0))
+    lengths = np.fromiter((getattr(row, side) for row in rows), dtype=np.float64)
     if not len(lengths):
         raise DataError(str(path), "has no request with tokens")
     return lengths

@@ -4,23 +4,35 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from ksim.foundation.errors import DataError
 
 _GZIP = b"\x1f\x8b"
+#: Lines of a JSON document, at most, in which a format is looked for.
+_BEGINNING = 200
 
 
 class Lines:
-    """The lines of a UTF-8 file, plain or gzip by its content; `number` is the line read last."""
+    """The lines of a UTF-8 file, plain or gzip by its content; `number` is the line read last.
 
-    def __init__(self, path: Path):
+    `per_second` says how many of the file's units of time make a second, 0 for
+    as many as its format says; `least_tokens` is 1 where a request without
+    tokens is an error.  The checks in `ksim.workload.fields` obey both.  `dates`
+    is set once arrivals were read as dates.
+    """
+
+    def __init__(self, path: Path, per_second: float = 0.0, least_tokens: int = 0):
         self.path = path
         self.number = 0
+        self.per_second = per_second
+        self.least_tokens = least_tokens
+        self.dates = False
 
     def __iter__(self) -> Iterator[str]:
-        """Yield every line that is not blank, bare of line end and byte-order mark.
+        """Yield every line that is not blank, without line end and byte-order mark.
 
         Raises DataError for a file that is missing, cut short or not text.
         """
@@ -41,6 +53,15 @@ class Lines:
             return line
         raise DataError(str(self.path), "is empty; a trace has at least one request")
 
+    def beginning(self) -> str:
+        """Return the first line, or of a JSON document that goes on below it, the first lines.
+
+        Raises DataError for an empty file.
+        """
+        first = self.first()
+        whole = first[0] not in "[{" or (first[-1] in "]}" and len(first) > 1)
+        return first if whole else "\n".join(islice(self, _BEGINNING))
+
     def error(self, problem: str) -> DataError:
         """Return the error that says *problem* of the line read last."""
         return DataError(f"{self.path}:{self.number}" if self.number else str(self.path), problem)
@@ -57,5 +78,5 @@ class Lines:
         except UnicodeDecodeError:
             text = "\0"
         if "\0" in text:
-            raise self.error("is not text; expected CSV or JSON lines in UTF-8, or gzip of it")
+            raise self.error("is not text; expected CSV or JSON in UTF-8, or gzip of it")
         return text

@@ -1,10 +1,15 @@
 """Trace files to rows, in bounded memory."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, repeat
+from math import isnan
 from pathlib import Path
+from typing import NamedTuple
 
 from ksim.foundation.catalog import find, names
-from ksim.foundation.errors import DataError, UnknownName
+from ksim.foundation.config import Choice, structure
+from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.workload.fields import UNITS
 from ksim.workload.ledger import Ledger
 from ksim.workload.lines import Lines
 from ksim.workload.order import from_zero, in_order, sort
@@ -15,40 +20,124 @@ FOLDER = "workload.traces"
 
 
 def recognise(path: Path) -> str:
-    """Return the name of the one format that the file at *path* is of, by its first line.
+    """Return the name of the one format that the file at *path* is of, by how it begins.
 
     Raises DataError where no format fits, or several do.
     """
-    first = Lines(path).first()
+    first = Lines(path).beginning()
     fitting = [name for name in names(FOLDER) if reader(name).recognises(first)]
     if len(fitting) == 1:
         return fitting[0]
     seen = first if len(first) <= 80 else f"{first[:77]}..."
     problem = f"fits the formats {' and '.join(fitting)}" if fitting else "is of no known format"
     raise DataError(f"{path}:1", f"{problem} (begins {seen!r}); "
-                                 f"name one with --format or format = ...: {', '.join(fitting or names(FOLDER))}")
+                                 f"name one with --format or format = ...: {', '.join(fitting or names(FOLDER))}; "
+                                 f"or say what its columns are, with --columns arrival=...,prompt=...,output=...")
 
 
-def reader(format: str) -> TraceReader:
-    """Return the reader called *format*; raise UnknownName where there is none."""
-    if ":" not in format and format not in names(FOLDER):
-        raise UnknownName("trace format", format, names(FOLDER))
-    found: TraceReader = find(FOLDER, format)()
+def reader(format: "str | Choice", seed: int = 0) -> TraceReader:
+    """Return the reader called *format*, with its options; one that draws at random is given *seed*.
+
+    Raises UnknownName where there is none, ConfigError for an option that it does not take.
+    """
+    chosen = Choice.of(format)
+    if ":" not in chosen.name and chosen.name not in names(FOLDER):
+        raise UnknownName("trace format", chosen.name, names(FOLDER))
+    made = find(FOLDER, chosen.name)
+    fields = [field.name for field in getattr(made, "__attrs_attrs__", ())]
+    options = {"seed": seed, **chosen.options} if "seed" in fields else dict(chosen.options)
+    if options and not fields:
+        raise ConfigError(f"format {chosen.name}", f"takes no options, and was given {', '.join(options)}")
+    found: TraceReader = structure(made, options, f"format {chosen.name}") if fields else made()
     return found
 
 
-def read(path: Path, format: str = "", chunk_tokens: int | None = None, sorting: bool = False,
-         ledger: Ledger | None = None) -> Iterator[Row]:
+def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = None, sorting: bool = False,
+         ledger: Ledger | None = None, *, columns: Mapping[str, str] | None = None, time_unit: str | None = None,
+         empty: str | None = None, arrivals: Iterator[float] | None = None, seed: int = 0) -> Iterator[Row]:
     """Yield the rows of the trace at *path* that have tokens, in order of arrival, the first at 0 s.
 
-    An empty *format* is recognised by the first line; *chunk_tokens* replaces
-    the format's tokens to a block id; *sorting* holds and sorts the whole trace.
-    Raises DataError, with file and line, for what cannot be read.
+    An empty *format* is recognised from the file; *columns* say which column is
+    which field of `ksim.workload.columns.FIELDS` in a file of no known format.
+    *chunk_tokens*, *time_unit* and *empty* replace what the format says: tokens
+    to a block id, the unit of its times, and whether to "skip" rows without
+    tokens or end with an "error".  *sorting* holds and sorts the whole trace.
+    *arrivals* are used where the trace has none; *seed* is for formats that are
+    drawn at random.  Raises DataError, with file and line, for what cannot be read.
     """
     ledger = Ledger() if ledger is None else ledger
-    lines = Lines(path)
-    rows = reader(format or recognise(path)).rows(lines, chunk_tokens)
-    return from_zero(_with_tokens(sort(rows, ledger) if sorting else in_order(rows, lines, ledger), ledger))
+    opened = _open(path, format, columns, time_unit, empty, seed)
+    if remark := getattr(opened.reader, "remark", ""):
+        ledger.notes.append(remark)
+    rows = _timed(opened.reader.rows(opened.lines, chunk_tokens), opened.lines, arrivals)
+    ordered = sort(rows, ledger) if sorting else in_order(rows, opened.lines, ledger)
+    return from_zero(_with_tokens(ordered, ledger))
+
+
+def clock(path: Path, format: "str | Choice" = "", columns: Mapping[str, str] | None = None,
+          time_unit: str | None = None, empty: str | None = None) -> str:
+    """Return the unit of the trace's times, "dates" where they are such, empty where it has no arrival times.
+
+    Raises DataError for a first row that cannot be read.
+    """
+    opened = _open(path, format, columns, time_unit, empty, 0)
+    first = next(opened.reader.rows(opened.lines, None), None)
+    if first is None or isnan(first.arrival):
+        return ""
+    return "dates" if opened.lines.dates else time_unit or _unit(opened.reader)
+
+
+class _Opened(NamedTuple):
+    reader: TraceReader
+    lines: Lines
+
+
+def _open(path: Path, format: "str | Choice", columns: Mapping[str, str] | None, time_unit: str | None,
+          empty: str | None, seed: int) -> _Opened:
+    chosen = _with_columns(Choice.of(format), columns or {})
+    if not chosen.name:
+        chosen = Choice(recognise(path))
+    made = reader(chosen, seed)
+    if time_unit and _unit(made) not in UNITS:
+        raise ConfigError("time_unit", f"format {chosen.name} has {_unit(made) or 'no times'}, which have no unit; "
+                                       f"leave out time_unit")
+    skips = (empty or getattr(made, "empty", "skip")) == "skip"
+    return _Opened(made, Lines(path, UNITS[time_unit] if time_unit else 0.0, 0 if skips else 1))
+
+
+def _unit(made: TraceReader) -> str:
+    return getattr(made, "time_unit", "s")
+
+
+def _with_columns(chosen: Choice, columns: Mapping[str, str]) -> Choice:
+    """Give the *columns* to the one format that takes any."""
+    if not columns:
+        return chosen
+    if chosen.name not in ("", "plain"):
+        raise ConfigError("columns", f"format {chosen.name} has columns of its own; leave out one of the two")
+    return Choice("plain", {**chosen.options, "columns": dict(columns)})
+
+
+def _timed(rows: Iterator[Row], lines: Lines, arrivals: Iterator[float] | None) -> Iterator[Row]:
+    """Give *rows* the *arrivals* where they have none; turns of a session arrive with the first of them."""
+    first = next(rows, None)
+    if first is None:
+        return iter(())
+    rows = chain((first,), rows)
+    return _placed(rows, lines, arrivals) if isnan(first.arrival) else rows
+
+
+def _placed(rows: Iterable[Row], lines: Lines, arrivals: Iterator[float] | None) -> Iterator[Row]:
+    now, session = 0.0, None
+    times: Iterator[float | None] = chain((0.0,), repeat(None)) if arrivals is None else arrivals
+    for row in rows:
+        if not row.session or row.session != session:
+            time = next(times)
+            if time is None:
+                raise lines.error("is of a trace without arrival times; set a rate at which requests arrive "
+                                  "(--request-rate, or rate in the scenario)")
+            now, session = time, row.session
+        yield row._replace(arrival=now)
 
 
 def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:

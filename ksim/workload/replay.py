@@ -1,32 +1,49 @@
 """A recorded trace as a workload."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from math import inf
 from pathlib import Path
+from sys import maxsize
+from typing import Any
 
 from attrs import field, frozen
 from attrs.validators import and_, ge, gt, in_, lt, optional
 
 from ksim.flow.request import Request
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
 from ksim.foundation.units import optional_quantity, quantity
+from ksim.workload.arrivals import Arrivals
+from ksim.workload.columns import known_fields
+from ksim.workload.fields import UNITS
 from ksim.workload.ledger import Ledger
 from ksim.workload.order import from_zero
-from ksim.workload.reading import read
+from ksim.workload.reading import clock, read
 from ksim.workload.row import Row, follows
 from ksim.workload.shaping import Limits, note_ties, spread_ties
+
+
+def _choice(value: Any) -> Choice:
+    try:
+        return Choice.of(value)
+    except ValueError as error:
+        raise ValueError(f"format: {error}") from None
 
 
 @frozen
 class Replay:
     """The requests of the trace at `path`, changed in this order by what is set.
 
-    `format` is recognised from the file where empty, `chunk_tokens` replaces
-    the format's tokens to a block id, `sort` reads a trace into memory that is
-    out of order.  `start` and `end` cut out a window, in seconds since the
-    first request.  A prompt above `max_prompt`, or with its output above
+    `format` is recognised from the file where empty.  `columns` say which
+    column of a CSV file, or key of JSON lines, is the arrival, prompt, output,
+    priority, session, delay, tenant or hash_ids of a request, in a file of no
+    known format.  `time_unit` and `chunk_tokens` replace the format's unit of
+    time and tokens to a block id; rows without tokens are left out where `empty`
+    is "skip", an error where it is "error", and by default what they are in the
+    format.  `sort` reads a trace into memory that is out of order.  `start` and
+    `end` cut out a window, in seconds since the first request.  A prompt above `max_prompt`, or with its output above
     `max_tokens`, is dropped, clipped (its prompt, as Vidur does) or an error,
     as `overlong` says.  `limit` keeps the first so many.  `spread` places
     requests of equal time stamps at random inside the step of the trace's
@@ -38,7 +55,7 @@ class Replay:
     """
 
     path: Path = field(converter=Path)
-    format: str = ""
+    format: Choice = field(default=Choice(""), converter=_choice)
     limit: int | None = field(default=None, validator=optional(gt(0)))
     time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
     rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
@@ -50,6 +67,9 @@ class Replay:
     overlong: str = field(default="drop", validator=in_(("drop", "clip", "error")))
     chunk_tokens: int | None = field(default=None, validator=optional(gt(0)))
     sort: bool = False
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
+    time_unit: str | None = field(default=None, validator=optional(in_(tuple(UNITS))))
+    empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.time_scale != 1:
@@ -72,9 +92,16 @@ class Replay:
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
 
+    def clock(self) -> str:
+        """Return the unit of the trace's times, "dates" where they are such, empty where it has no arrival times.
+
+        Raises DataError for a first row that cannot be read.
+        """
+        return clock(self.path, self.format, self.columns, self.time_unit, self.empty)
+
     def _scale(self, seed: int) -> float:
         """The factor of all times."""
-        if self.rate is None:
+        if self.rate is None or not self.clock():
             return self.time_scale
         gaps, previous = -1, None
         for row in self._placed(seed, Ledger()):
@@ -87,22 +114,33 @@ class Replay:
 
     def _placed(self, seed: int, ledger: Ledger) -> Iterator[Row]:
         """The rows that are to be replayed, where they are to arrive but for the scale."""
-        rows = self._chosen(ledger)
+        rows = self._chosen(seed, ledger)
         if not self.spread:
             return rows
-        return from_zero(spread_ties(rows, self._clock_step(), stream(seed, "workload.spread")))
+        return from_zero(spread_ties(rows, self._clock_step(seed), stream(seed, "workload.spread")))
 
-    def _clock_step(self) -> float:
+    def _clock_step(self, seed: int) -> float:
         """The smallest time between two different arrivals, 0 where all are equal."""
-        arrivals = (row.arrival for row in self._chosen(Ledger()))
+        arrivals = (row.arrival for row in self._chosen(seed, Ledger()))
         return min((later - earlier for earlier, later in pairwise(arrivals) if later > earlier), default=0.0)
 
-    def _chosen(self, ledger: Ledger) -> Iterator[Row]:
+    def _chosen(self, seed: int, ledger: Ledger) -> Iterator[Row]:
         """The rows that are to be replayed."""
-        rows = read(self.path, self.format, self.chunk_tokens, self.sort, ledger)
+        rows = read(self.path, self.format, self.chunk_tokens, self.sort, ledger, columns=self.columns,
+                    time_unit=self.time_unit, empty=self.empty, arrivals=self._arrivals(seed, ledger), seed=seed)
         limits = Limits(self.max_prompt, self.max_tokens, self.overlong, str(self.path))
         kept = islice(limits.apply(self._inside_window(rows, ledger), ledger), self.limit)
         return note_ties(from_zero(kept), ledger)
+
+    def _arrivals(self, seed: int, ledger: Ledger) -> Iterator[float] | None:
+        """Poisson arrivals for a trace that has none."""
+        if self.rate is None:
+            return None
+        return self._noted(Arrivals("poisson", self.rate).times(stream(seed, "workload.arrivals"), maxsize), ledger)
+
+    def _noted(self, times: Iterator[float], ledger: Ledger) -> Iterator[float]:
+        ledger.notes.append(f"the trace has no arrival times; Poisson arrivals at {self.rate:g}/s")
+        yield from times
 
     def _inside_window(self, rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
         for row in rows:

@@ -9,8 +9,9 @@ from ksim.flow.request import Request
 class Row(NamedTuple):
     """One request of a trace; the fields mean what they mean in `ksim.flow.request.Request`.
 
-    `arrival` is in seconds from any origin, and the lengths may be zero: what
-    follows the reader drops such rows, orders the others and counts what it did.
+    `arrival` is in seconds from any origin, in every row NaN where the format
+    has no arrival times.  The lengths may be zero: such rows are dropped after
+    the reader, the others ordered, and both are counted.
     """
 
     arrival: float

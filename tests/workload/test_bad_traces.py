@@ -12,6 +12,7 @@ from ksim.workload.reading import read
 from ksim.workload.replay import Replay
 
 HEADER = "arrival,prompt,output\n"
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 ROW = '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'
 
 
@@ -19,7 +20,15 @@ ROW = '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'
     ("", "trace: is empty"),
     ("\n\r\n", "trace: is empty"),
     (HEADER, "trace: has no request to replay"),
-    (HEADER + "0,5,0\n", "trace: has no request to replay; rows without output tokens .failed requests., dropped: 1"),
+    (BURSTGPT + "5,GPT-4,7,0,7,API log\n",
+     "trace: has no request to replay; rows without output tokens .failed requests., dropped: 1"),
+    (HEADER + "0,5,0\n", "trace:2: output is 0; a request has at least one token; .* set empty = .skip."),
+    (HEADER + "0,0,5\n", "trace:2: prompt is 0; a request has at least one token"),
+    (ROW + '{"timestamp": 5, "input_length": 0, "output_length": 1}\n', "trace:2: input_length is 0; a request has"),
+    (HEADER + "-1,5,1\n", "trace:2: arrival is '-1'; expected no negative time"),
+    (ROW + '{"timestamp": -5, "input_length": 5, "output_length": 1}\n', "trace:2: timestamp is -5; expected no"),
+    ("arrival,prompt,output,priority\n0,5,1,9223372036854775808\n", "trace:2: priority is '9223372036854775808'"),
+    ("arrival,prompt,output,prompt\n0,5,1,6\n", "trace:1: has the column 'prompt' 2 times; rename all but one"),
     (b"PAR1\x00\x15\x04" * 9, "trace:1: is not text"),
     (HEADER.encode() + b"0,\xff,1\n", "trace:2: is not text"),
     (HEADER.encode("utf-16"), "trace:1: is not text"),

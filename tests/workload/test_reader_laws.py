@@ -1,5 +1,7 @@
 """What holds for every trace reader, from the moment its file exists."""
 
+import gzip
+import itertools
 import tracemalloc
 from itertools import pairwise
 
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ksim.foundation.catalog import names
+from ksim.foundation.errors import DataError
 from ksim.workload.ledger import Ledger
 from ksim.workload.reading import FOLDER, read, reader, recognise
 from ksim.workload.replay import Replay
@@ -15,28 +18,86 @@ from ksim.workload.replay import Replay
 FORMATS = names(FOLDER)
 
 
+@pytest.fixture
+def example(trace):
+    """Write the example of a format, or *content* in its place, with what has to be beside it."""
+
+    def write(name, content=None):
+        for file, text in getattr(reader(name), "beside", {}).items():
+            trace(text, file)
+        return trace(reader(name).example if content is None else content)
+
+    return write
+
+
+def requests_of(path, name=""):
+    """All requests, with a rate for formats without arrival times."""
+    return list(Replay(path, format=name, rate=2).requests(0))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 class TestEveryReader:
-    def test_its_example_is_its_own(self, trace, name):
-        assert recognise(trace(reader(name).example)) == name
+    def test_its_example_is_its_own(self, example, name):
+        assert recognise(example(name)) == name
 
-    def test_arrivals_ordered_from_zero_and_lengths_positive(self, trace, name):
-        rows = list(read(trace(reader(name).example)))
+    def test_arrivals_ordered_from_zero_and_lengths_positive(self, example, name):
+        rows = list(read(example(name), arrivals=itertools.count(0.0)))
         assert len(rows) > 1 and rows[0].arrival == 0
         assert all(earlier.arrival <= later.arrival for earlier, later in pairwise(rows))
         assert all(row.prompt > 0 and row.output > 0 for row in rows)
 
-    def test_reading_twice_gives_the_same(self, trace, name):
-        replay = Replay(trace(reader(name).example))
-        assert list(replay.requests(0)) == list(replay.requests(0))
+    def test_reading_twice_gives_the_same(self, example, name):
+        path = example(name)
+        assert requests_of(path) == requests_of(path)
 
-    def test_a_cut_file_is_an_error_or_shorter_but_never_crashes(self, trace, name):
+    def test_a_cut_file_is_an_error_or_shorter_but_never_crashes(self, example, name):
         whole = reader(name).example
-        for end in range(1, len(whole)):
+        for end in range(1, len(whole), 1 + len(whole) // 50):
             try:
-                list(Replay(trace(whole[:end]), format=name).requests(0))
+                requests_of(example(name, whole[:end]), name)
             except Exception as error:
                 assert type(error).__name__ == "DataError", f"{whole[:end]!r} gave {error!r}"
+
+    @pytest.mark.parametrize("form", ["crlf", "mark", "blank lines", "no last line end", "gzip", "quoted fields"])
+    def test_the_same_trace_in_another_form_reads_the_same(self, example, name, form):
+        content = FORMS[form](reader(name).example.replace("\r", ""))
+        assert requests_of(example(name, content)) == requests_of(example(name))
+
+    @pytest.mark.parametrize("damage", ["cut gzip", "half a line", "zero byte", "not utf-8", "10 MB of one letter",
+                                        "10 MB of text", "a long list", "deep nesting", "another file"])
+    def test_a_damaged_file_is_an_error_with_its_place(self, example, name, damage):
+        path = example(name, DAMAGES[damage](reader(name).example.rstrip("\n").encode()))
+        with pytest.raises(DataError) as caught:
+            requests_of(path, name)
+        assert str(caught.value).startswith(str(path)) and len(str(caught.value)) < len(str(path)) + 800
+
+
+def quoted(text):
+    """Put every field of a CSV file into quotes."""
+    if text[0] in "[{":
+        return text
+    return "\n".join(",".join(f'"{field}"' for field in line.split(",")) for line in text.splitlines())
+
+
+FORMS = {
+    "crlf": lambda text: text.replace("\n", "\r\n"),
+    "mark": lambda text: "\ufeff" + text,
+    "blank lines": lambda text: "\n \n" + text.replace("\n", "\n\n"),
+    "no last line end": lambda text: text.rstrip(),
+    "gzip": lambda text: gzip.compress(text.encode(), mtime=0),
+    "quoted fields": quoted,
+}
+DAMAGES = {
+    "cut gzip": lambda text: gzip.compress(text, mtime=0)[:-12],
+    "half a line": lambda text: text[:text.rindex(b"\n") + (len(text) - text.rindex(b"\n")) // 2],
+    "zero byte": lambda text: text[:-9] + b"\0" + text[-9:],
+    "not utf-8": lambda text: text[:-9] + b"\xff" + text[-9:],
+    "10 MB of one letter": lambda text: text + b"\n" + b"x" * 10**7,
+    "10 MB of text": lambda text: text + b'\n{"timestamp": "' + b"x" * 10**7 + b'", "id": 1}',
+    "a long list": lambda text: text + b'\n{"timestamp": [' + b"1," * 10**5 + b'1], "id": 1}',
+    "deep nesting": lambda text: text + b'\n{"timestamp": ' + b"[" * 10**5 + b"]" * 10**5 + b"}",
+    "another file": lambda text: b"<html>\n<body>\n</body>\n</html>\n",
+}
 
 
 ROWS = some.lists(some.tuples(some.integers(0, 30), some.integers(0, 9), some.integers(0, 9)), min_size=1, max_size=40)
@@ -48,7 +109,8 @@ def test_every_row_is_accounted_for(tmp_path_factory, rows, sort, limit, start):
     path = tmp_path_factory.mktemp("law") / "trace.csv"
     path.write_text("arrival,prompt,output\n0,9,3\n" + "".join(f"{t},{p},{o}\n" for t, p, o in rows) + "40,9,3\n")
     ledger = Ledger()
-    requests = list(Replay(path, sort=sort, limit=limit, start=start, max_prompt=9, max_tokens=12).requests(0, ledger))
+    replay = Replay(path, empty="skip", sort=sort, limit=limit, start=start, max_prompt=9, max_tokens=12)
+    requests = list(replay.requests(0, ledger))
     assert [request.id for request in requests] == list(range(len(requests)))
     assert requests[0].arrival == 0
     assert all(earlier.arrival <= later.arrival for earlier, later in pairwise(requests))

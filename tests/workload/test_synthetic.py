@@ -124,7 +124,11 @@ class TestLengths:
 
     def test_trace_without_requests(self, trace):
         with pytest.raises(DataError, match="has no request with tokens"):
-            draws(FromTrace(trace("arrival,prompt,output\n0,10,0\n")))
+            draws(FromTrace(trace("arrival,prompt,output\n0,10,0\n"), empty="skip"))
+
+    def test_trace_with_columns_of_its_own(self, trace):
+        lengths = FromTrace(trace("in,out\n10,1\n20,2\n"), columns={"prompt": "in", "output": "out"})
+        assert list(draws(lengths))[:3] == [10, 20, 10]
 
 
 class TestPrefixes:

@@ -34,7 +34,7 @@ def test_synthetic_from_toml():
 
 def test_replay_from_toml(trace):
     path = trace("arrival,prompt,output\n0,5,1\n2,5,0\n")
-    workload = structure(Workload, tomllib.loads(f'[replay]\npath = "{path}"\nstart = "0 s"\n'))
+    workload = structure(Workload, tomllib.loads(f'[replay]\npath = "{path}"\nstart = "0 s"\nempty = "skip"\n'))
     ledger = Ledger()
     assert len(list(workload.requests(0, ledger))) == 1
     assert ledger.remarks() == ["rows without output tokens (failed requests), dropped: 1"]

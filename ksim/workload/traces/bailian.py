@@ -32,6 +32,9 @@ class Bailian:
         '"type": "text", "turn": 2, "hash_ids": [8, 10, 11]}\n'
     )
 
+    time_unit = "s"
+    empty = "error"
+
     def recognises(self, first: str) -> bool:
         row = first_object(first)
         return "chat_id" in row and "input_length" in row

@@ -25,6 +25,9 @@ class BurstGPT:
         "46,GPT-4,1000,200,1200,API log\n"
     )
 
+    time_unit = "s"
+    empty = "skip"
+
     def recognises(self, first: str) -> bool:
         return set(_COLUMNS) <= set(header(first))
 

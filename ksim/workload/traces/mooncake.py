@@ -33,9 +33,14 @@ class Mooncake:
         '{"session_id": "a", "delay": 500, "input_length": 1100, "output_length": 30, "hash_ids": [46, 49, 50]}\n'
     )
 
+    time_unit = "ms"
+    empty = "error"
+
     def recognises(self, first: str) -> bool:
         row = first_object(first)
-        return "chat_id" not in row and any(name in row for name in (*_INPUT, *_TEXT))
+        pieces = row.get("hash_ids")
+        of_another = "chat_id" in row or (isinstance(pieces, dict) and "sys_prompt" in pieces)
+        return not of_another and any(name in row for name in (*_INPUT, *_TEXT))
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS

@@ -1,19 +1,34 @@
-"""ksim's own CSV: arrival in seconds, prompt, output; priority, session, delay and tenant if wanted."""
+"""ksim's own CSV or JSON lines: arrival in seconds or as a date, prompt, output; --columns for other names."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import nan
+from typing import Any
 
-from ksim.workload.columns import columns, header
-from ksim.workload.fields import count, duration, integer, moment
+from attrs import field, frozen
+
+from ksim.workload.columns import FIELDS, header, known_fields, named_columns
+from ksim.workload.dates import Dates, is_date
+from ksim.workload.fields import chunk_names, count, duration, id_list, integer, label, moment
+from ksim.workload.jsonl import first_object, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
 
 __all__ = ["Plain"]
 
-_COLUMNS = ("arrival", "prompt", "output")
+_CHUNK_TOKENS = 16
+_NEEDED = ("arrival", "prompt", "output")
 
 
+@frozen
 class Plain:
-    """Reads rows of one `session` as its turns, each at least `delay` seconds after the end of the one before."""
+    """Reads rows of one `session` as its turns, each at least `delay` seconds after the end of the one before.
+
+    `columns` say which column or key is which field, where it is not called
+    after it.  Without an arrival, the trace has no arrival times.
+    """
+
+    columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
 
     example = (
         "arrival,prompt,output,priority,session,delay,tenant\n"
@@ -21,13 +36,48 @@ class Plain:
         "0.25,100,20,1,chat,,bob\n"
         "0.25,140,20,1,chat,3.5,bob\n"
     )
+    time_unit = "s"
+    empty = "error"
 
     def recognises(self, first: str) -> bool:
-        return set(_COLUMNS) <= set(header(first))
+        return set(_NEEDED) <= first_object(first).keys() | set(header(first))
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
-        for time, prompt, output, priority, session, delay, tenant in columns(
-                lines, _COLUMNS, ("priority", "session", "delay", "tenant")):
-            yield Row(moment(time, "arrival", lines), count(prompt, "prompt", lines), count(output, "output", lines),
-                      priority=integer(priority, "priority", lines), session=session,
-                      delay=duration(delay, "delay", lines), tenant=tenant)
+        size = chunk_tokens or _CHUNK_TOKENS
+        names = [self.columns.get(name, name) for name in FIELDS]
+        at, of_prompt, of_output, of_priority, of_session, of_delay, of_tenant, of_ids = names
+        values = self._values(lines, names)
+        first = next(values, None)
+        if first is None:
+            return
+        seconds = _times(first[0], lines)
+        for time, tokens, output, priority, session, delay, tenant, ids in chain((first,), values):
+            prompt = count(tokens, of_prompt, lines)
+            yield Row(seconds(time, at), prompt, count(output, of_output, lines),
+                      _chunks(ids, of_ids, prompt, size, lines) if ids else (), size,
+                      integer(priority, of_priority, lines) if priority else 0,
+                      session if session.__class__ is str else label(session, of_session, lines),
+                      duration(delay, of_delay, lines) if delay else 0.0,
+                      tenant if tenant.__class__ is str else label(tenant, of_tenant, lines))
+
+    def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The values of all fields, in their order, of CSV or of JSON lines."""
+        needed = [name for field, name in zip(FIELDS, names, strict=True)
+                  if field in self.columns or field in ("prompt", "output")]
+        read = named_members if lines.first().startswith("{") else named_columns
+        return read(lines, names, needed)
+
+
+def _times(first: Any, lines: Lines) -> Callable[[Any, str], float]:
+    """What turns an arrival into seconds: the first one tells whether they are numbers, dates, or none."""
+    if first == "":
+        return lambda value, name: nan if value == "" else moment("", name, lines)
+    if not is_date(first) or str(first).isdecimal():
+        return lambda value, name: moment(value, name, lines)
+    if lines.per_second:
+        raise lines.error("has dates, which have no unit of time; leave out time_unit (--time-unit)")
+    return Dates(lines).seconds
+
+
+def _chunks(ids: Any, name: str, prompt: int, size: int, lines: Lines) -> tuple[Hashable, ...]:
+    return chunk_names(id_list(ids, name, lines) if isinstance(ids, str) else ids, prompt, size, lines, loose=True)

@@ -6,7 +6,7 @@ https://github.com/microsoft/vidur and https://github.com/NetX-lab/Frontier
 from collections.abc import Hashable, Iterator
 
 from ksim.workload.columns import columns, header
-from ksim.workload.fields import chunk_names, count, integer, moment
+from ksim.workload.fields import chunk_names, count, id_list, integer, moment
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
 
@@ -30,6 +30,9 @@ class Vidur:
         "2.75,20,3,7,11|33\n"
     )
 
+    time_unit = "s"
+    empty = "error"
+
     def recognises(self, first: str) -> bool:
         return set(_COLUMNS) <= set(header(first))
 
@@ -51,5 +54,5 @@ def _refuse_additions(lines: Lines) -> None:
 
 def _blocks(text: str, prompt: int, size: int, lines: Lines) -> tuple[Hashable, ...]:
     """Parse ids such as ``11|22`` or ``[11, 22]``."""
-    ids = text.strip("[]").replace("|", ",").split(",") if text else []
-    return chunk_names([integer(name, "block_hash_ids", lines) for name in ids], prompt, size, lines)
+    ids = [integer(name, "block_hash_ids", lines) for name in id_list(text, "block_hash_ids", lines)]
+    return chunk_names(ids, prompt, size, lines)

@@ -1,0 +1,179 @@
+"""ServeGen's clients: rates by 10 minutes and lengths by 6 hours, from which requests are drawn at random.
+
+https://github.com/alibaba/ServeGen
+"""
+
+import ast
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from attrs import field, frozen
+from attrs.validators import ge
+from numpy.typing import NDArray
+
+from ksim.foundation.errors import DataError
+from ksim.foundation.rng import stream
+from ksim.workload.columns import header
+from ksim.workload.fields import moment, shown
+from ksim.workload.jsonl import documents
+from ksim.workload.lines import Lines
+from ksim.workload.row import Row
+
+__all__ = ["ServeGen"]
+
+#: Seconds of a rate.
+_WINDOW = 600.0
+_GAPS = ("Gamma", "Weibull")
+_PROMPT, _OUTPUT = ("input_tokens", "text_tokens"), ("output_tokens",)
+#: More requests than this in one window are a mistake.
+_MOST = 10**7
+
+
+@frozen
+class ServeGen:
+    """Draws what `chunk-i-trace.csv` and, beside it, `chunk-i-dataset.json` describe: one client of a pool.
+
+    A window of 600 s has rate x 600 requests.  The gaps between them are drawn
+    from the window's distribution and stretched to fill it.  Prompt and output
+    are drawn independently, from the lengths in force.  Images, audio and video
+    are left out.
+    """
+
+    seed: int = field(default=0, validator=ge(0))
+
+    example = "0,0.01,1.5,Gamma,0.5,200\n600,0,0,,0,0\n1200,0.005,1.2,Weibull,0.8,150\n"
+    beside: ClassVar[Mapping[str, str]] = {
+        "dataset.json": '{"0": {"input_tokens": "{20: 0.25, 300: 0.75}", "output_tokens": "{5: 1.0}"}, '
+        '"900": {"input_tokens": "{40: 1.0}", "output_tokens": "{1: 0.5, 9: 0.5}"}}'}
+    time_unit = "s"
+    empty = "skip"
+
+    @property
+    def remark(self) -> str:
+        return f"requests are drawn at random from ServeGen's rates and lengths, with seed {self.seed}"
+
+    def recognises(self, first: str) -> bool:
+        fields = header(first)
+        return len(fields) == 6 and fields[3] in ("", *_GAPS) and all(map(_is_number, (*fields[:3], *fields[4:])))
+
+    def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
+        lengths = _Lengths(_beside(lines.path))
+        rng = stream(self.seed, "workload.servegen")
+        before = -1.0
+        for line in lines:
+            window = _window(line, lines)
+            if window.start <= before:
+                raise lines.error(f"starts at {window.start:g} s, not after the window before it ({before:g} s)")
+            before = window.start
+            if window.requests:
+                yield from self._drawn(window, lengths, rng, lines)
+
+    def _drawn(self, window: "_Window", lengths: "_Lengths", rng: "np.random.Generator", lines: Lines) -> Iterator[Row]:
+        gaps = window.gaps(rng)
+        arrivals = (window.start + np.cumsum(gaps[:-1]) * (_WINDOW / gaps.sum())).tolist()
+        prompts, outputs = lengths.draw(window, rng, lines)
+        for arrival, prompt, output in zip(arrivals, prompts, outputs, strict=True):
+            yield Row(arrival, prompt, output)
+
+
+class _Window(NamedTuple):
+    start: float
+    requests: int
+    kind: str
+    shape: float
+    scale: float
+
+    def gaps(self, rng: "np.random.Generator") -> NDArray[np.float64]:
+        """One gap before each request, and one after the last."""
+        size = self.requests + 1
+        drawn = rng.gamma(self.shape, self.scale, size) if self.kind == "Gamma" else rng.weibull(self.shape, size)
+        return drawn if drawn.sum() > 0 else np.ones(size)
+
+
+def _window(line: str, lines: Lines) -> _Window:
+    fields = header(line)
+    if len(fields) != 6:
+        raise lines.error(f"has {len(fields)} fields; expected 6: start, rate, CV, distribution, shape, scale; is the "
+                          f"file cut short?")
+    start, rate, _, kind, shape, scale = fields
+    requests = moment(rate, "rate", lines) * (lines.per_second or 1) * _WINDOW
+    if requests > _MOST:
+        raise lines.error(f"rate is {shown(rate)}; expected at most {_MOST / _WINDOW:,.0f} requests/s")
+    window = _Window(moment(start, "start", lines), round(requests), kind, _positive(shape), _positive(scale))
+    if window.requests and (kind not in _GAPS or math.isnan(window.shape + window.scale)):
+        raise lines.error(f"has traffic, but its gaps are {shown(kind)} of shape {shown(shape)} and scale "
+                          f"{shown(scale)}; expected {' or '.join(_GAPS)} with both above 0")
+    return window
+
+
+class _Lengths:
+    """The distributions of lengths, by the start of the time in which they are in force."""
+
+    def __init__(self, path: Path):
+        self.lines = Lines(path)
+        tables = next(documents(self.lines), {})
+        try:
+            self.tables = sorted((float(start), table) for start, table in tables.items() if isinstance(table, Mapping))
+        except ValueError:
+            raise self.lines.error(f"has keys {shown(list(tables)[:3])}; expected the starts of windows, in seconds"
+                                   ) from None
+        self.starts = [start for start, _ in self.tables]
+
+    def draw(self, window: _Window, rng: "np.random.Generator", lines: Lines) -> tuple[list[int], list[int]]:
+        """Return prompt and output of each request of *window*; raise DataError where no lengths are in force."""
+        place = bisect_right(self.starts, window.start) - 1
+        table = self.tables[place][1] if place >= 0 else {}
+        drawn = []
+        for names in (_PROMPT, _OUTPUT):
+            text = next((table[name] for name in names if name in table), "{}")
+            values, shares = self._distribution(text, names[0])
+            if not len(values):
+                raise lines.error(f"has traffic at {window.start:g} s, but {self.lines.path.name} has no {names[0]} "
+                                  f"there")
+            drawn.append(rng.choice(values, window.requests, p=shares).tolist())
+        return drawn[0], drawn[1]
+
+    def _distribution(self, text: Any, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Parse a Python dict of tokens and probabilities, as ServeGen writes it."""
+        problem = f"{name} is {shown(text)}; expected a dict of whole tokens and probabilities, as a text"
+        try:
+            table = ast.literal_eval(text)
+            values = np.array([int(value) for value in table], dtype=np.int64)
+            shares = np.array([float(share) for share in table.values()])
+        except (ValueError, SyntaxError, TypeError, AttributeError, OverflowError, MemoryError, RecursionError):
+            raise self.lines.error(problem) from None
+        total = shares.sum() if len(shares) else 1.0
+        if not (0 < total < math.inf) or (shares < 0).any() or (values < 0).any() or (values > 10**9).any():
+            raise self.lines.error(problem)
+        return values, shares / total
+
+
+def _beside(path: Path) -> Path:
+    """The file of lengths that belongs to the file of rates at *path*."""
+    name = path.name.removesuffix(".gz").removesuffix(".csv")
+    if not name.endswith("trace"):
+        raise DataError(str(path), "is not called as ServeGen calls it; expected chunk-i-trace.csv, with "
+                                   "chunk-i-dataset.json beside it")
+    plain = path.with_name(f"{name.removesuffix('trace')}dataset.json")
+    packed = plain.with_name(f"{plain.name}.gz")
+    found = next((file for file in (plain, packed) if file.exists()), None)
+    if found is None:
+        raise DataError(str(path), f"has the rates of a client of ServeGen, but its lengths are not beside it: "
+                                   f"{plain.name} is missing")
+    return found
+
+
+def _positive(text: str) -> float:
+    number = float(text) if _is_number(text) else math.nan
+    return number if 0 < number < math.inf else math.nan
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
