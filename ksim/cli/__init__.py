@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `replay`, `explain`, `diff`, `pareto`, `step`, `roofline`, `validate` and more."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and more."""
 
 import os
 import sys
@@ -39,6 +39,7 @@ def _register() -> None:
         collectives,
         diff,
         explain,
+        init,
         pareto,
         roofline,
         run,
@@ -48,6 +49,7 @@ def _register() -> None:
         validate,
     )
 
+    app.command("init")(init.init)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)

@@ -47,22 +47,42 @@ class Scenario:
     """
 
     model: str
+    """Model by catalogue name, or the path of a Hugging Face config.json. Names: models."""
     workload: Workload
+    """What arrives: a `replay` or a `synthetic` workload, one of them."""
     engine: str = "vllm-0.33"
+    """Release whose scheduler and defaults are simulated. Names: engines."""
     gpu: str | None = None
+    """GPU, in its usual system. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
     system: str | None = None
+    """Server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example: "hgx-h200".
+    """
     nodes: int | None = field(default=None, validator=optional(gt(0)))
+    """Nodes of the system. Unit: nodes. Default: as many as the file of the system says. Example: 2."""
     serve: EngineSettings = EngineSettings()
+    """Engine settings, named like the flags of `vllm serve`."""
     router: Choice = Choice("round_robin")
+    """Which replica gets a request, where `data_parallel_size` is above 1. Names: cluster.routers."""
     oracle: Choice | None = None
+    """What prices a kernel. Default: measured where the GPU has a profile, else learned. Names: cost.oracles. Example:
+    "roofline"."""
     routing: Choice = Choice("uniform")
+    """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of their
+    shares. Example: {name = "zipf", exponent = 0.5}."""
     collectives: tuple[str, ...] = COLLECTIVES
+    """Algorithms that may carry out a collective; the fastest that can is taken. Names: cost.collectives."""
     host: str = "default"
+    """What CPUs add to each request and step. Names: hosts."""
     slo: Slo = Slo()
+    """Latency targets, for goodput."""
     power: PowerSettings = PowerSettings()
+    """Power cap, SM clock and governor."""
     energy: Footprint = Footprint()
+    """What the energy of a run emits and costs."""
     detail: str = field(default="step", validator=in_(("step", "kernel")))
+    """How finely to simulate: "step" as one event, or "kernel", every kernel of every rank."""
     seed: int = field(default=0, validator=ge(0))
+    """Seed of everything random. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
         if self.gpu is None and self.system is None:

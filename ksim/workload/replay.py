@@ -38,18 +38,31 @@ class Replay:
     """
 
     path: Path = field(converter=Path)
+    """Trace file, gzipped or not, relative to the scenario. Example: "trace.csv"."""
     format: str = ""
+    """Format of the trace; recognised from the file where empty. Names: workload.traces."""
     limit: int | None = field(default=None, validator=optional(gt(0)))
+    """Replay only the first requests, this many. Unit: requests. Default: all. Example: 100."""
     time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
+    """Multiply all times: above 1 stretches, below 1 compresses. Unit: ratio."""
     rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    """Scale times to this mean rate; replaces `time_scale`. Unit: requests/s. Default: as recorded. Example: 10.0."""
     start: float = field(default=0.0, converter=quantity, validator=ge(0))
+    """Begin of the window to replay, since the first request. Unit: s."""
     end: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """End of that window. Unit: s. Default: the end of the trace. Example: "10 s"."""
     spread: bool = False
+    """Spread requests of equal time stamps over a tick of the clock of the trace."""
     max_prompt: int | None = field(default=None, validator=optional(gt(0)))
+    """Longest prompt; see `overlong`. Unit: tokens. Default: no limit. Example: 8192."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
+    """Most tokens of a request, prompt and output; see `overlong`. Unit: tokens. Default: no limit. Example: 16384."""
     overlong: str = field(default="drop", validator=in_(("drop", "clip", "error")))
+    """What happens to longer requests."""
     chunk_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Tokens that a block id of the trace stands for. Unit: tokens. Default: set by the format. Example: 512."""
     sort: bool = False
+    """Read a trace that is out of order into memory and sort it."""
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.time_scale != 1:
