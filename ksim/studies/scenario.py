@@ -1,5 +1,6 @@
 """A scenario: everything that decides a run, as one TOML file says it."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,8 +97,15 @@ class Scenario:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
-        """Make a scenario of a table; relative paths in it are relative to *folder*."""
-        return structure(cls, _rooted(table, folder or Path()), where)
+        """Make a scenario of a table, such as ``{"model": "llama-3.1-8b", "gpu": "h200", "workload": {...}}``.
+
+        Relative paths in it are relative to *folder*, by default the current one.  Raises ConfigError that names
+        *where* and the key.
+        """
+        if not isinstance(table, Mapping):
+            raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
+                                     f" {table!r}; Scenario.read reads a file")
+        return structure(cls, _rooted(_native(table, where), folder or Path()), where)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
         """Return the scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
@@ -120,6 +128,22 @@ def setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def _native(value: Any, where: str) -> Any:
+    """*value* in the types of TOML, where it is of others that mean the same: NumPy's, tuples and paths.
+
+    Raises ConfigError for a key that is no text.
+    """
+    if isinstance(value, Mapping):
+        if strangers := [key for key in value if not isinstance(key, str)]:
+            raise ConfigError(where, f"keys are texts, not {strangers[0]!r}")
+        return {key: _native(inner, f"{where}: {key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_native(inner, where) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:
