@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench pages profiles accuracy energy clean
+.PHONY: run test lint bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
@@ -27,6 +27,10 @@ profiles: $(READY)
 # docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code.
 pages: $(READY)
 	$(BIN)/python -m benchmarks.reference
+
+# The notebooks' outputs.
+notebooks: $(READY)
+	$(BIN)/python -m benchmarks.notebooks
 
 # The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(READY)

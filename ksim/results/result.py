@@ -50,10 +50,10 @@ class Result:
     should hear of how the workload was read; *rates* say what energy emits and costs.
     """
 
-    log: Log
+    log: Log = field(repr=False)
     labels: Mapping[str, Label] = field(factory=dict)
     limits: Limits = field(factory=Limits)
-    scenario: str = ""
+    scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
     rates: Rates = Rates()
 
