@@ -7,7 +7,7 @@ import ast
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -89,9 +89,11 @@ def _type(kind: Any) -> str:
         return "distribution"
     if attrs.has(kind) and kind is not Choice:
         return "table"
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, list, Sequence):
         return f"array of {_type(get_args(kind)[0])}s"
-    return _TYPES.get(kind) or f"table of {_type(get_args(kind)[1])}s"
+    if get_origin(kind) in (dict, Mapping):
+        return f"table of {_type(get_args(kind)[1])}s"
+    return _TYPES.get(kind) or " or ".join(map(_type, get_args(kind))) or str(kind)
 
 
 def _default(key: Key) -> str:

@@ -56,7 +56,7 @@ class Key:
         """The value of a key that is left out; None where it is derived."""
         made: Any = self.field.default
         if hasattr(made, "factory"):  # what attrs' `factory=` leaves
-            return made.factory()
+            return None if made.takes_self else made.factory()
         return None if self.required else made
 
     @property
@@ -106,11 +106,14 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _simple(validator: Any) -> Iterator[Any]:
-    """The validators that one of attrs' `optional` and `and_` is made of; attrs has no public way to ask."""
-    inner = getattr(validator, "_validators", None) or [getattr(validator, "validator", None)]
-    for each in inner:
-        yield from () if each is None else _simple(each)
-    if validator is not None:
+    """The validators that attrs' `optional` and `and_` put together; attrs has no public way to ask."""
+    kind = type(validator).__name__
+    if kind == "_OptionalValidator":
+        yield from _simple(validator.validator)
+    elif kind == "_AndValidator":
+        for each in validator._validators:
+            yield from _simple(each)
+    elif validator is not None:
         yield validator
 
 
@@ -131,8 +134,11 @@ def _is_text(node: ast.stmt) -> bool:
 
 @cache
 def _classes(module: str) -> dict[str, list[ast.stmt]]:
-    """The bodies of a module's classes, by name."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    """The bodies of a module's classes, by name; none where ksim is installed without its source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:
+        return {}
     return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

@@ -3,9 +3,10 @@
 It accepts every scenario that ksim does, and some more: rules about several keys at once are ksim's alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import attrs
 
@@ -84,10 +85,18 @@ def _of_type(kind: Any, tables: dict[str, Schema]) -> Schema:
             tables[kind.__name__] = {}
             tables[kind.__name__] = _table(kind, tables)
         return {"$ref": f"#/definitions/{kind.__name__}"}
-    if get_origin(kind) is Literal:
-        return {"const": get_args(kind)[0]}
-    if get_origin(kind) is tuple:
-        return {"type": "array", "items": _of_type(get_args(kind)[0], tables)}
-    if kind in _SCALARS:
-        return {"type": _SCALARS[kind]}
-    return {"type": "object", "additionalProperties": _of_type(get_args(kind)[1], tables)}  # Mapping[str, ...]
+    return _of_parts(get_origin(kind), get_args(kind), tables) or (
+        {"type": _SCALARS[kind]} if kind in _SCALARS else {})  # what is not known may be anything
+
+
+def _of_parts(origin: Any, parts: tuple[Any, ...], tables: dict[str, Schema]) -> Schema:
+    """The schema of a type that is made of others; empty for any other type."""
+    if origin is Literal:
+        return {"const": parts[0]} if len(parts) == 1 else {"enum": list(parts)}
+    if origin in (tuple, list, Sequence):
+        return {"type": "array", "items": _of_type(parts[0], tables)}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": _of_type(parts[1], tables)}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_of_type(part, tables) for part in parts]}
+    return {}

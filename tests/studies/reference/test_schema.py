@@ -2,12 +2,15 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
+from typing import Any, Literal
 
+import attrs
 import pytest
 from jsonschema import Draft7Validator
 
 from benchmarks.reference import EXAMPLES, ROOT
-from ksim.studies.reference.schema import schema
+from ksim.studies.reference.schema import _table, schema
 
 SCHEMA = schema()
 #: A fragment in a page need not be a whole scenario.
@@ -62,3 +65,25 @@ def test_it_accepts(more):
 ])
 def test_it_marks(more, where):
     assert any(problem.startswith(f"{where}: ") for problem in problems({**SMALL, **more}))
+
+
+@attrs.frozen
+class Columns:
+    """Keys of types that scenarios might have one day."""
+
+    names: Mapping[str, str] = attrs.field(factory=dict)
+    either: int | str = 0
+    unit: Literal["s", "ms", "us"] = "s"
+    anything: Any = None
+    several: list[float] = attrs.field(factory=list)
+    not_this: str = attrs.field(default="a", validator=attrs.validators.not_(attrs.validators.in_(("b",))))
+    last: int = attrs.field(default=attrs.Factory(lambda self: self.either, takes_self=True))
+
+
+@pytest.mark.parametrize(("table", "valid"), [
+    ({"names": {"arrival": "ts"}, "either": "x", "unit": "us", "anything": [1], "several": [1, 2.5]}, True),
+    ({"not_this": "c", "last": 3}, True), ({"names": {"arrival": 1}}, False), ({"either": 1.5}, False),
+    ({"unit": "h"}, False), ({"several": "1"}, False),
+])
+def test_it_knows_the_types_that_keys_may_have(table, valid):
+    assert (problems(table, _table(Columns, {})) == []) == valid
