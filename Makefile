@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench profiles accuracy energy clean
+.PHONY: run test lint bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
@@ -23,6 +23,14 @@ bench: $(READY)
 # The profiles that ship, from the folders of public tables and of our own sweep; takes some minutes.
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
+
+# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code.
+pages: $(READY)
+	$(BIN)/python -m benchmarks.reference
+
+# The notebooks' outputs.
+notebooks: $(READY)
+	$(BIN)/python -m benchmarks.notebooks
 
 # The tables of whole runs in docs/accuracy.md, from a folder of recorded runs and the table of public ones.
 accuracy: $(READY)

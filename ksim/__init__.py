@@ -1,5 +1,21 @@
 """Simulate LLM inference serving, kernel by kernel.
 
+A run in Python:
+
+    from ksim import Scenario, simulate
+
+    scenario = Scenario.read("scenario.toml")            # or Scenario.of({...}); docs/scenario.md has every key
+    result = simulate(scenario.with_values({"serve.max_num_seqs": 64}))
+    print(result.report())                               # result.summary, .requests, .steps, .kernels, .save(folder)
+
+A layer of your own, priced kernel by kernel (docs/einsum.md):
+
+    from ksim import Layer, op
+
+    print(Layer([op("bsm,mF->bsF")], {"b": 8, "s": 1, "m": 4096, "F": 14336}).on("h200"))
+
+Every error that a user can cause is a KsimError.  `ksim --help` shows the command line.
+
 Data flows one way, and each package answers one question about it:
 
     specs       what is simulated?          workload    what arrives?
@@ -13,7 +29,22 @@ Data flows one way, and each package answers one question about it:
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checkers
+    from ksim.compute.notation.attention import attend
+    from ksim.compute.notation.communicate import communicate
+    from ksim.compute.notation.context import ring, ulysses
+    from ksim.compute.notation.pointwise import pointwise
+    from ksim.compute.notation.product import op
+    from ksim.foundation.errors import KsimError
+    from ksim.results.result import Result
+    from ksim.specs.power import PowerSettings
+    from ksim.studies.layer import Layer
+    from ksim.studies.scenario import Scenario
+    from ksim.studies.simulation import simulate
+
+__version__ = "0.1.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "communicate",
            "op", "pointwise", "ring", "simulate", "ulysses"]
@@ -55,17 +86,24 @@ FENCES: dict[str, set[str]] = {
     "rich": {"cli", "results"},
 }
 
-#: What layers are written in: docs/einsum.md.
-_NOTATION = {"op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
-             "pointwise": "ksim.compute.notation.pointwise", "communicate": "ksim.compute.notation.communicate",
-             "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context"}
+#: Where the public names are defined.
+_HOMES = {
+    "Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
+    "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
+    # What layers are written in: docs/einsum.md.
+    "Layer": "ksim.studies.layer", "op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
+    "pointwise": "ksim.compute.notation.pointwise", "communicate": "ksim.compute.notation.communicate",
+    "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context",
+}
+
+if not TYPE_CHECKING:  # a type checker that saw this would take any name for one of ours
+    def __getattr__(name: str) -> Any:
+        """Load the public names when they are asked for, so that ``import ksim`` stays cheap."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'ksim' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
 
 
-def __getattr__(name: str) -> Any:
-    """Load the public names when they are asked for, so that ``import ksim`` stays cheap."""
-    home = {"Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
-            "KsimError": "ksim.foundation.errors", "Layer": "ksim.studies.layer",
-            "PowerSettings": "ksim.specs.power", **_NOTATION}.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ksim' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "import_module"})

@@ -1,4 +1,4 @@
-"""The command line: `ksim run`, `replay`, `explain`, `diff`, `pareto`, `step`, `roofline`, `validate` and more."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and more."""
 
 import os
 import sys
@@ -40,6 +40,7 @@ def _register() -> None:
         diff,
         explain,
         gpu,
+        init,
         model,
         pareto,
         roofline,
@@ -50,6 +51,7 @@ def _register() -> None:
         validate,
     )
 
+    app.command("init")(init.init)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
-import attrs
 import typer
 
-from ksim.foundation.config import Choice
+from ksim.foundation.config import Choice, plain
+from ksim.foundation.keys import Key, keys
 from ksim.specs.deployment import EngineSettings
 
 #: Flags that say how a trace is read.
@@ -31,7 +31,7 @@ _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["-
 def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give *command* a flag for each engine setting; those set reach it as its last argument, `serve`."""
     own = inspect.signature(command)
-    flags = [_flag(field, get_type_hints(EngineSettings)[field.name]) for field in attrs.fields(EngineSettings)]
+    flags = [_flag(key) for key in keys(EngineSettings)]
 
     def wrapped(**values: Any) -> None:
         serve = {flag.name: values.pop(flag.name) for flag in flags}
@@ -76,14 +76,21 @@ def oracle_of(name: str | None) -> Any:
     return {"name": "measured", "path": name} if name and name.endswith(".npz") else name
 
 
-def _flag(field: "attrs.Attribute[Any]", hint: Any) -> inspect.Parameter:
+def _flag(key: Key) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means not given."""
-    kind = next((arg for arg in get_args(hint) if arg is not type(None)), hint)
-    kind = str if kind is Choice else list[str] if get_origin(kind) is tuple else kind
-    name = "--" + field.name.replace("_", "-")
-    names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(field.name, [])]
-    default = field.default.name if isinstance(field.default, Choice) else field.default
-    option = typer.Option(*names, help="derived as vLLM does" if default is None else f"default: {default}",
-                          show_default=False, rich_help_panel="As vllm serve")
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None,
+    kind = str if key.kind is Choice else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
+    name = "--" + key.name.replace("_", "-")
+    names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
+    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel="As vllm serve")
+    return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[kind | None, option])
+
+
+def _listed(kind: Any) -> Any:
+    return list[get_args(kind)[0]]  # type: ignore[misc]
+
+
+def _help(key: Key) -> str:
+    default = plain(key.default)
+    shown = str(default).lower() if isinstance(default, bool) else default
+    return key.described if default is None else f"{key.described} Default: {shown}."

@@ -38,5 +38,16 @@ class UnknownName(KsimError):
         return f"no {kind} named {name!r}{hint} ({kind}: {', '.join(known)})"
 
 
+class MissingExtra(KsimError):
+    """What is asked for needs a library that ksim alone does not install; `extra` of ksim's brings it."""
+
+    def __init__(self, extra: str, what: str):
+        super().__init__(extra, what)
+
+    def __str__(self) -> str:
+        extra, what = self.args
+        return f"{what} needs {extra}: pip install 'ksim[{extra}]'"
+
+
 class DoesNotFit(KsimError):
     """The weights, or one request's KV cache, exceed the memory there is."""

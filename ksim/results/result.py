@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from attrs import define, field
 
 from ksim.flow.log import Log
 from ksim.foundation import collector
+from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.results import arrow, run_directory
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
@@ -28,9 +30,12 @@ from ksim.results.tables import request_table, step_table
 from ksim.results.wording import WIDTH
 
 if TYPE_CHECKING:
+    import pandas
     from rich.console import Console, RenderableType
 
 Label = str | int | float | bool | None
+#: The tables of a run.
+TABLES = ("requests", "steps", "kernels", "attribution")
 
 
 @define(eq=False, slots=False)
@@ -45,10 +50,10 @@ class Result:
     should hear of how the workload was read; *rates* say what energy emits and costs.
     """
 
-    log: Log
+    log: Log = field(repr=False)
     labels: Mapping[str, Label] = field(factory=dict)
     limits: Limits = field(factory=Limits)
-    scenario: str = ""
+    scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
     rates: Rates = Rates()
 
@@ -102,6 +107,22 @@ class Result:
     def occurrences(self) -> Occurrences:
         """Which kernels ran how often."""
         return Occurrences.of(self.history.steps)
+
+    def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
+        """One of the tables (requests, steps, kernels, attribution) as a DataFrame; times in seconds.
+
+        Raises UnknownName for any other, and MissingExtra where pandas is not installed.
+        """
+        if table not in TABLES:
+            raise UnknownName("table", table, TABLES)
+        if find_spec("pandas") is None:
+            raise MissingExtra("pandas", "result.to_pandas()")
+        return getattr(self, table).to_pandas()
+
+    def _repr_html_(self) -> str:
+        from ksim.results.html import result_html  # notebooks alone ask for it
+
+        return result_html(self.summary, self.insights, self.labels)
 
     def __rich__(self) -> "RenderableType":
         from ksim.results.report import report  # rich is for runs that are looked at

@@ -1,5 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
+from typing import Any
+
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
 
@@ -114,71 +116,110 @@ CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PI
 
 #: No step has more tokens, so no CUDA graph can be of use that is larger.
 LARGEST_GRAPH = 2**20
+_GRAPH_SIZES: Any = deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))
 
 
 @frozen
 class EngineSettings:
-    """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
+    """The settings of one engine, with the names and defaults of ``vllm serve`` (0.33).
 
-    Each of `data_parallel_size` replicas is an engine of its own; those of a
-    mixture share its experts.  `unquantized` are the `PARTS` kept in BF16.
-    What is None
-    is derived as the engine's version derives it (studies/defaults.py), among
-    other things from how it is used: `usage_context` is its API server or its
-    offline class.  `num_gpu_blocks_override` replaces the KV cache's size that
-    follows from memory and weights.  `prefix_cache` says by whose rules prompts are shared,
-    and `eviction` what is lost first; by default that of the same program:
-    "vllm" or "lru".  `expert_parallel_size`, which vLLM lacks and TensorRT-LLM and SGLang have, is into how many groups
-    GPUs are divided that each hold whole experts, and slice these among them; by default all GPUs.
-    With `enable_eplb`, experts lie where their loads are even, `num_redundant_experts` of them (a key of vLLM's
-    `eplb_config`) in copies; else as `expert_placement_strategy` says.
-    With `fuse_allreduce_rms`, all-reduces of up to
-    `fi_allreduce_fusion_max_size_mb` MiB are FlashInfer's.  `enforce_eager` does without CUDA graphs and torch.compile.
-    `overlap_stages`, which vLLM lacks and Megatron-LM has, is into how many pieces a product is cut whose result is
-    all-reduced: each of them on `overlap_sms` SMs, while the others compute the next.
+    A setting that is None is derived as the simulated release derives it: studies/defaults.py.
     """
 
     tensor_parallel_size: int = field(default=1, validator=gt(0))
+    """GPUs that share every layer. Unit: GPUs. Source: vLLM."""
     pipeline_parallel_size: int = field(default=1, validator=gt(0))
+    """Pipeline stages that divide the layers. Unit: stages. Source: vLLM."""
     data_parallel_size: int = field(default=1, validator=gt(0))
+    """Replicas, each an engine of its own; those of a mixture of experts share its experts. Unit: replicas. Source:
+    vLLM."""
     scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
+    """Order of waiting requests, choice of a batch, and who is preempted. Names: scheduling.policies. Source: vLLM
+    (fcfs and priority)."""
     admission: Choice = field(factory=lambda: Choice("always"))
+    """Which waiting requests may start. Names: scheduling.admissions. Source: ksim."""
     max_num_batched_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Most tokens computed in a step. Unit: tokens. Default: set by release, `usage_context` and GPU memory;
+    `max_model_len` without chunked prefill. Source: vLLM."""
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
+    """Most sequences in a step. Unit: sequences. Default: set by release, `usage_context` and GPU memory. Source: vLLM.
+    """
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
+    """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
+    Source: vLLM."""
     gpu_memory_utilization: float = field(default=0.9, validator=(gt(0), le(1)))
+    """Share of GPU memory for weights, activations and KV cache. Unit: share. Source: vLLM."""
     num_gpu_blocks_override: int | None = field(default=None, validator=optional(gt(1)))
+    """KV cache blocks, whatever the memory. Unit: blocks. Default: what fits beside weights and activations. Source:
+    vLLM. Example: 20000."""
     block_size: int | None = field(default=None, validator=optional(gt(0)))
+    """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
     enable_prefix_caching: bool = True
+    """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
+    """Whose rules find and evict shared prefixes: the block hashes of vLLM or the radix tree of SGLang. Source: ksim.
+    """
     eviction: Choice | None = None
+    """Which unused cache entries go first. Default: that of `prefix_cache`: vllm or lru. Names: memory.evictions.
+    Source: ksim. Example: "lfu"."""
     enable_chunked_prefill: bool = True
+    """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
+    """Most prompt tokens of a request in a step; 0 sets no limit. Unit: tokens. Source: vLLM."""
     long_prefill_token_threshold_adaptive: bool = False
+    """Raise that threshold to a fair share of the token budget where that is more. Source: vLLM."""
     max_num_active_seqs: int | None = field(default=None, validator=optional(gt(0)))
+    """Most requests running at once. Unit: sequences. Default: `max_num_seqs`. Source: vLLM. Example: 64."""
     prefill_schedule_interval: int = field(default=1, validator=gt(0))
+    """Let prompts into every Nth step only, while others decode. Unit: steps. Source: vLLM."""
     scheduler_reserve_full_isl: bool | None = None
+    """Admit a request only if its whole prompt fits into the KV cache. Default: set by release. Source: vLLM."""
     watermark: float = field(default=0.0, validator=(ge(0), le(1)))
+    """Share of KV blocks to keep free when a request is admitted. Unit: share. Source: vLLM."""
     async_scheduling: bool = True
+    """Schedule a step while the one before it runs. Source: vLLM."""
     quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)))
+    """Format of weights and activations; "auto" takes that of config.json, "none" is BF16. Source: vLLM."""
     unquantized: tuple[str, ...] | None = field(default=None, validator=_of_parts)
+    """Parts of the model that stay in BF16, some of attention, mlp, shared_experts, experts. Default: as config.json
+    says, else usual for the format. Source: ksim. Example: ["attention"]."""
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
+    """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
+    """How the engine is used, which decides some defaults. Source: vLLM `UsageContext`."""
     enforce_eager: bool = False
+    """Run without CUDA graphs and torch.compile. Source: vLLM."""
     cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
-    cudagraph_capture_sizes: tuple[int, ...] | None = field(
-        default=None, validator=optional(deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))))
-    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(and_(gt(0), le(LARGEST_GRAPH))))
+    """Which steps run as CUDA graphs. Default: FULL_AND_PIECEWISE; NONE with `enforce_eager`. Source: vLLM
+    `compilation_config`."""
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(default=None, validator=optional(_GRAPH_SIZES))
+    """Batch sizes to capture CUDA graphs for. Unit: tokens. Default: 1, 2, 4, then every 8 up to 256 and every 16 up to
+    the largest. Source: vLLM `compilation_config`. Example: [1, 2, 4, 8, 16]."""
+    max_cudagraph_capture_size: int | None = field(default=None, validator=optional((gt(0), le(LARGEST_GRAPH))))
+    """Largest batch to capture a CUDA graph for. Unit: tokens. Default: twice `max_num_seqs`, at most 512. Source: vLLM
+    `compilation_config`. Example: 256."""
     enable_expert_parallel: bool = False
+    """Give each GPU whole experts instead of a slice of each. Source: vLLM."""
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
+    """Groups of GPUs that hold whole experts and slice them inside the group. Unit: groups. Default: one GPU a group.
+    Source: TensorRT-LLM and SGLang. Example: 4."""
     expert_placement_strategy: str = field(default="linear", validator=in_(("linear", "round_robin")))
+    """Which GPU holds which expert, without EPLB. Source: vLLM."""
     enable_eplb: bool = False
+    """Place experts so that their loads are even. Source: vLLM."""
     num_redundant_experts: int = field(default=0, validator=ge(0))
+    """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
+    """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
     fuse_allreduce_rms: bool = False
+    """Fuse small all-reduces with the norm that follows, by FlashInfer's kernels. Source: vLLM `pass_config`."""
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
+    """Largest all-reduce to fuse. Unit: MiB. Default: set by GPU architecture and `tensor_parallel_size`. Source: vLLM
+    `pass_config`. Example: 2.0."""
     overlap_stages: int = field(default=1, validator=gt(0))
+    """Pieces to cut a product into, each all-reduced while the next is computed. Unit: pieces. Source: Megatron-LM."""
     overlap_sms: int = field(default=0, validator=ge(0))
+    """SMs that carry out those all-reduces; the others compute. Unit: SMs. Source: Megatron-LM."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -239,5 +280,8 @@ class Slo:
     """Latency targets in seconds: to the first token, per token after it, and to the last; None asks nothing."""
 
     ttft: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""
     tpot: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Time per output token after the first, at most. Unit: s. Default: no target. Example: "15 ms"."""
     e2el: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Time from arrival to last token, at most. Unit: s. Default: no target. Example: "30 s"."""

@@ -32,13 +32,21 @@ class Footprint:
     """
 
     grid: str | None = None
+    """Electric grid, for its carbon intensity. Default: no carbon is counted. Names: grids. Example: "de"."""
     carbon_intensity: float | None = _stated()
+    """Carbon intensity, in place of a `grid`. Unit: gCO2e/kWh. Default: that of `grid`. Example: 350."""
     pue: float = field(default=1.0, converter=quantity, validator=ge(1))
+    """Power usage effectiveness: energy of the data centre over that of its machines. Unit: ratio."""
     host_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    """Power of a node beside its GPUs and their NICs. Unit: W."""
     nic_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    """Power of the NIC of a GPU. Unit: W."""
     price_per_kwh: float | None = _stated()
+    """Price of electricity. Unit: $/kWh. Default: not counted. Example: 0.12."""
     price_per_gpu_hour: float | None = _stated()
+    """Price of a GPU. Unit: $/h. Default: not counted. Example: 3.5."""
     sleep_after: float | None = _stated()
+    """Time without work after which a GPU sleeps. Unit: s. Default: GPUs stay awake. Example: "10 s"."""
 
     def __attrs_post_init__(self) -> None:
         if self.grid is not None and self.carbon_intensity is not None:

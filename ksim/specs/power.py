@@ -67,8 +67,12 @@ class PowerSettings:
     clocks and caps are chosen step by step, within that."""
 
     cap: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Most power that a GPU may draw. Unit: W. Default: the limit of the board. Example: "500 W"."""
     clock: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Highest SM clock. Unit: Hz. Default: the boost clock. Example: "1500 MHz"."""
     governor: Choice | None = None
+    """What chooses caps and clocks step by step, below `cap` and `clock`. Default: nothing does. Names:
+    runtime.governors. Example: {name = "slack", share = 0.05}."""
 
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.cap, self.clock, self.governor))

@@ -15,6 +15,7 @@ from ksim.cost.spans import Pricer
 from ksim.flow.timeline import Span
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
+from ksim.results import html
 from ksim.specs.power import PowerSettings
 from ksim.studies.lookup import gpu_of, network_of, oracle_choice, plugin, system_of
 from ksim.studies.priced import Priced, Row
@@ -82,6 +83,13 @@ class Layer:
         pricer = Pricer(gpu_of(found.gpu), chosen, network_of(found, map(Choice, COLLECTIVES)), _groups(of))
         priced = Priced(self.name, pricer.gpu, gpus, tuple(self._rows(pricer, of)))
         return priced if power is None else sustained(priced, power)
+
+    def _repr_html_(self) -> str:
+        sizes = ", ".join(f"{index} = {size:,}" for index, size in self.sizes.items())
+        rows = [(each.label, type(each).__name__, str(getattr(each, "equation", getattr(each, "tensor", ""))),
+                 ", ".join(f"{index}: {group}" for index, group in getattr(each, "parallel", ())))
+                for each in self.operations]
+        return html.block(self.name, sizes, html.table(("operation", "kind", "equation", "split"), rows))
 
     def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Task]]:
         """The tasks of each operation."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attrs import field, frozen
 
 from ksim.flow.timeline import Span
+from ksim.results import html
 from ksim.results.aligned import aligned
 from ksim.results.wording import measure, number, percent
 from ksim.specs.hardware import Gpu
@@ -121,11 +122,18 @@ class Priced:
     def compare(self, other: "Priced") -> "Comparison":
         return Comparison(self, other)
 
+    def _repr_html_(self) -> str:
+        rows = [*(row.cells for row in self.rows), self._totals]
+        return html.block(self.title, "figures of one GPU", html.table(_COLUMNS, rows), self._summary)
+
     def __str__(self) -> str:
-        totals = ("total", "", "", "", *_counts(self.flops, self.bytes, self.sent), number(1e6 * self.seconds),
-                  number(1e3 * self.joules), "", "")
-        table = aligned(_COLUMNS, [row.cells for row in self.rows], totals)
+        table = aligned(_COLUMNS, [row.cells for row in self.rows], self._totals)
         return f"{self.title}, figures of one GPU\n{table}\n\n{self._summary}"
+
+    @property
+    def _totals(self) -> tuple[str, ...]:
+        return ("total", "", "", "", *_counts(self.flops, self.bytes, self.sent), number(1e6 * self.seconds),
+                number(1e3 * self.joules), "", "")
 
     @property
     def _summary(self) -> str:

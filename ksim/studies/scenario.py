@@ -1,5 +1,6 @@
 """A scenario: everything that decides a run, as one TOML file says it."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,22 +48,42 @@ class Scenario:
     """
 
     model: str
+    """Model by catalogue name, or the path of a Hugging Face config.json. Names: models."""
     workload: Workload
+    """What arrives: a `replay` or a `synthetic` workload, one of them."""
     engine: str = "vllm-0.33"
+    """Release whose scheduler and defaults are simulated. Names: engines."""
     gpu: str | None = None
+    """GPU, in its usual system. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
     system: str | None = None
+    """Server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example: "hgx-h200".
+    """
     nodes: int | None = field(default=None, validator=optional(gt(0)))
+    """Nodes of the system. Unit: nodes. Default: as many as the file of the system says. Example: 2."""
     serve: EngineSettings = EngineSettings()
+    """Engine settings, named like the flags of `vllm serve`."""
     router: Choice = Choice("round_robin")
+    """Which replica gets a request, where `data_parallel_size` is above 1. Names: cluster.routers."""
     oracle: Choice | None = None
+    """What prices a kernel. Default: measured where the GPU has a profile, else learned. Names: cost.oracles. Example:
+    "roofline"."""
     routing: Choice = Choice("uniform")
+    """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of their
+    shares. Example: {name = "zipf", exponent = 0.5}."""
     collectives: tuple[str, ...] = COLLECTIVES
+    """Algorithms that may carry out a collective; the fastest that can is taken. Names: cost.collectives."""
     host: str = "default"
+    """What CPUs add to each request and step. Names: hosts."""
     slo: Slo = Slo()
+    """Latency targets, for goodput."""
     power: PowerSettings = PowerSettings()
+    """Power cap, SM clock and governor."""
     energy: Footprint = Footprint()
+    """What the energy of a run emits and costs."""
     detail: str = field(default="step", validator=in_(("step", "kernel")))
+    """How finely to simulate: "step" as one event, or "kernel", every kernel of every rank."""
     seed: int = field(default=0, validator=ge(0))
+    """Seed of everything random. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
         if self.gpu is None and self.system is None:
@@ -76,8 +97,15 @@ class Scenario:
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
-        """Make a scenario of a table; relative paths in it are relative to *folder*."""
-        return structure(cls, _rooted(table, folder or Path()), where)
+        """Make a scenario of a table, such as ``{"model": "llama-3.1-8b", "gpu": "h200", "workload": {...}}``.
+
+        Relative paths in it are relative to *folder*, by default the current one.  Raises ConfigError that names
+        *where* and the key.
+        """
+        if not isinstance(table, Mapping):
+            raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
+                                     f" {table!r}; Scenario.read reads a file")
+        return structure(cls, _rooted(_native(table, where), folder or Path()), where)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
         """Return the scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
@@ -100,6 +128,22 @@ def setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def _native(value: Any, where: str) -> Any:
+    """*value* in the types of TOML, where it is of others that mean the same: NumPy's, tuples and paths.
+
+    Raises ConfigError for a key that is no text.
+    """
+    if isinstance(value, Mapping):
+        if strangers := [key for key in value if not isinstance(key, str)]:
+            raise ConfigError(where, f"keys are texts, not {strangers[0]!r}")
+        return {key: _native(inner, f"{where}: {key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_native(inner, where) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 def _put(table: dict[str, Any], key: str, value: Any) -> None:

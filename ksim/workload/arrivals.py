@@ -25,9 +25,14 @@ class Arrivals:
     """
 
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
+    """Distribution of the gaps; burst sends all at once. Source: vllm bench serve."""
     rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    """Mean rate; burst has none. Unit: requests/s. Default: required except for burst. Example: 10.0."""
     burstiness: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    """Shape of gamma: 1 is Poisson, less is burstier. Unit: ratio. Default: required for gamma. Source: vllm bench
+    serve --burstiness. Example: 0.5."""
     exact: bool = False
+    """Stretch the times so that the last arrival fits the rate, as `vllm bench serve` does."""
 
     def __attrs_post_init__(self) -> None:
         if (self.rate is None) != (self.process == "burst"):

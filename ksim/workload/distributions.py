@@ -25,6 +25,7 @@ class Fixed:
     """Always `value`."""
 
     value: float = field(converter=quantity, validator=ge(0))
+    """The value. Unit: tokens, turns or s."""
     kind: Literal["fixed"] = "fixed"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
@@ -37,7 +38,9 @@ class Uniform:
     """Evenly between `low` and `high`."""
 
     low: float = field(converter=quantity, validator=ge(0))
+    """Lowest value. Unit: tokens, turns or s."""
     high: float = field(converter=quantity, validator=ge(0))
+    """Highest value. Unit: tokens, turns or s."""
     kind: Literal["uniform"] = "uniform"
 
     def __attrs_post_init__(self) -> None:
@@ -54,6 +57,7 @@ class Exponential:
     """Exponential with that `mean`."""
 
     mean: float = field(converter=quantity, validator=gt(0))
+    """Mean. Unit: tokens, turns or s."""
     kind: Literal["exponential"] = "exponential"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
@@ -66,8 +70,11 @@ class LogNormal:
     """Log-normal with that `mean` or `median`, and `sigma`, the standard deviation of the logarithm."""
 
     sigma: float = field(validator=ge(0))
+    """Standard deviation of the logarithm. Unit: none."""
     mean: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Mean; give it or `median`. Unit: tokens, turns or s. Default: from `median`. Example: 500."""
     median: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """Median; give it or `mean`. Unit: tokens, turns or s. Default: from `mean`. Example: 300."""
     kind: Literal["lognormal"] = "lognormal"
 
     def __attrs_post_init__(self) -> None:
@@ -85,6 +92,7 @@ class FromTable:
     """Lengths from a table of quantiles: `name` is one of ksim/data/lengths, or a .toml file like those."""
 
     name: str
+    """Table of quantiles, or the path of one in TOML. Names: lengths."""
     kind: Literal["table"] = "table"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
@@ -102,9 +110,13 @@ class FromTrace:
     """
 
     path: Path = field(converter=Path)
+    """Trace file, relative to the scenario."""
     format: str = ""
+    """Format of the trace; recognised from the file where empty. Names: workload.traces."""
     columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
+    """Which column of the file is which field; where its format is not known. Example: {prompt = "input"}."""
     empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
+    """What happens to rows without tokens. Default: set by the format. Example: "skip"."""
     kind: Literal["trace"] = "trace"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:

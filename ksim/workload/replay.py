@@ -34,42 +34,45 @@ def _choice(value: Any) -> Choice:
 
 @frozen
 class Replay:
-    """The requests of the trace at `path`, changed in this order by what is set.
+    """The requests of the trace at `path`, changed in this order by what is set: its window, lengths, number and times.
 
-    `format` is recognised from the file where empty.  `columns` say which
-    column of a CSV file, or key of JSON lines, is the arrival, prompt, output,
-    priority, session, delay, tenant or hash_ids of a request, in a file of no
-    known format.  `time_unit` and `chunk_tokens` replace the format's unit of
-    time and tokens to a block id; rows without tokens are left out where `empty`
-    is "skip", an error where it is "error", and by default what they are in the
-    format.  `sort` reads a trace into memory that is out of order.  `start` and
-    `end` cut out a window, in seconds since the first request.  A prompt above `max_prompt`, or with its output above
-    `max_tokens`, is dropped, clipped (its prompt, as Vidur does) or an error,
-    as `overlong` says.  `limit` keeps the first so many.  `spread` places
-    requests of equal time stamps at random inside the step of the trace's
-    clock.  `time_scale` multiplies all times; `rate`, in requests/s, does so to
-    make (arrivals - 1) / (last arrival - first) that rate, where turns that only
-    follow others of their session do not count.
-
-    `rate` and `spread` each read the file once more to know their factor.
+    A request that is too long is dropped, clipped (its prompt, as Vidur does) or an error, as `overlong` says.
+    `rate` makes (arrivals - 1) / (last arrival - first) that rate; turns that only follow others of their session do
+    not count.  `rate` and `spread` each read the file once more to know their factor.
     """
 
     path: Path = field(converter=Path)
+    """Trace file, gzipped or not, relative to the scenario. Example: "trace.csv"."""
     format: Choice = field(default=Choice(""), converter=_choice)
+    """Format of the trace; recognised from the file where empty. Names: workload.traces."""
     limit: int | None = field(default=None, validator=optional(gt(0)))
+    """Replay only the first requests, this many. Unit: requests. Default: all. Example: 100."""
     time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
+    """Multiply all times: above 1 stretches, below 1 compresses. Unit: ratio."""
     rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    """Scale times to this mean rate; replaces `time_scale`. Unit: requests/s. Default: as recorded. Example: 10.0."""
     start: float = field(default=0.0, converter=quantity, validator=ge(0))
+    """Begin of the window to replay, since the first request. Unit: s."""
     end: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    """End of that window. Unit: s. Default: the end of the trace. Example: "10 s"."""
     spread: bool = False
+    """Spread requests of equal time stamps over a tick of the clock of the trace."""
     max_prompt: int | None = field(default=None, validator=optional(gt(0)))
+    """Longest prompt; see `overlong`. Unit: tokens. Default: no limit. Example: 8192."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
+    """Most tokens of a request, prompt and output; see `overlong`. Unit: tokens. Default: no limit. Example: 16384."""
     overlong: str = field(default="drop", validator=in_(("drop", "clip", "error")))
+    """What happens to longer requests."""
     chunk_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Tokens that a block id of the trace stands for. Unit: tokens. Default: set by the format. Example: 512."""
     sort: bool = False
+    """Read a trace that is out of order into memory and sort it."""
     columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
+    """Which column of the file is which field; where its format is not known. Example: {arrival = "ts"}."""
     time_unit: str | None = field(default=None, validator=optional(in_(tuple(UNITS))))
+    """Unit of the times in the trace. Default: set by the format; s for columns of your own. Example: "ms"."""
     empty: str | None = field(default=None, validator=optional(in_(("skip", "error"))))
+    """What happens to rows without tokens. Default: set by the format. Example: "skip"."""
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.time_scale != 1:

@@ -25,7 +25,9 @@ class Prefixes:
     """System prompts: a conversation begins with the `tokens` tokens of one of `groups` groups, all as likely."""
 
     groups: int = field(validator=gt(0))
+    """System prompts, all as likely. Unit: groups."""
     tokens: int = field(validator=gt(0))
+    """Length of each. Unit: tokens."""
 
 
 @frozen
@@ -33,7 +35,9 @@ class Sessions:
     """Conversations of so many `turns`, each `think` seconds after the answer to the one before it."""
 
     turns: Formula
+    """Turns of a session. Unit: turns."""
     think: Formula = field(factory=lambda: Fixed(0))
+    """Time from an answer to the next turn. Unit: s."""
 
 
 class _Talk(NamedTuple):
@@ -71,15 +75,29 @@ class Synthetic:
     """
 
     arrivals: Arrivals
+    """When requests, or sessions, arrive."""
     prompt: Lengths
+    """Prompt tokens that each request adds. Unit: tokens."""
     output: Lengths
+    """Output tokens. Unit: tokens."""
     count: int = field(default=100, validator=gt(0))
+    """Requests in all. Unit: requests."""
     prefixes: Prefixes | None = None
+    """System prompts that requests share. Default: none. Example: {groups = 4, tokens = 512}."""
     sessions: Sessions | None = None
+    """Conversations, each turn with all before it as its prefix. Default: every request stands alone.
+    Example: {turns = {kind = "uniform", low = 2, high = 8}, think = {kind = "exponential", mean = "5 s"}}."""
     priorities: tuple[int, ...] = ()
+    """Priorities that a request or session may have, all as likely; the lowest goes first. Unit: none.
+    Example: [0, 1]."""
     tenants: Mapping[str, float] = field(factory=dict)
+    """Weight of each tenant, which is how likely it is to send a request. Unit: none.
+    Example: {free = 3.0, paid = 1.0}."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
+    """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
+    Default: no limit. Example: 8192."""
     chunk_tokens: int = field(default=16, validator=gt(0))
+    """Tokens of a chunk, the unit in which prefixes are shared. Unit: tokens."""
 
     def __attrs_post_init__(self) -> None:
         if self.sessions and self.arrivals.exact:

@@ -20,8 +20,12 @@ class Workload:
     """
 
     replay: Replay | None = None
+    """A recorded trace. Default: none."""
     synthetic: Synthetic | None = None
+    """Requests drawn at random. Default: none."""
     max_concurrency: int | None = field(default=None, validator=optional(gt(0)))
+    """Most requests in flight; the others wait at the client. Unit: requests. Default: no limit. Source: vllm bench
+    serve --max-concurrency. Example: 64."""
 
     def __attrs_post_init__(self) -> None:
         if (self.replay is None) == (self.synthetic is None):

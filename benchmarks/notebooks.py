@@ -1,0 +1,46 @@
+"""`python -m benchmarks.notebooks`: run the notebooks, and keep them with what their cells show.
+
+Figures are drawn small, and nothing is kept that differs from run to run, such as when a cell ran.
+"""
+
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+
+
+def main() -> None:
+    """Run all of them, each in a kernel of its own."""
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False,
+                       resources={"metadata": {"path": str(FOLDER)}}).execute()
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [_joined(outputs) for outputs in _runs(cell.outputs)]
+        notebook.metadata["language_info"] = {"name": "python"}
+        nbformat.write(notebook, path)
+        print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB")
+
+
+def _runs(outputs: list[nbformat.NotebookNode]) -> list[list[nbformat.NotebookNode]]:
+    """*outputs* with pieces of one stream, which come as the kernel flushes them, together."""
+    runs: list[list[nbformat.NotebookNode]] = []
+    for output in outputs:
+        if runs and output.output_type == "stream" == runs[-1][0].output_type and output.name == runs[-1][0].name:
+            runs[-1].append(output)
+        else:
+            runs.append([output])
+    return runs
+
+
+def _joined(run: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
+    if run[0].output_type == "stream":
+        run[0].text = "".join(output.text for output in run)
+    return run[0]
+
+
+if __name__ == "__main__":
+    main()

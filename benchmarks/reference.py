@@ -1,0 +1,154 @@
+"""`python -m benchmarks.reference`: write what follows from the keys' documentation (ksim/foundation/keys.py).
+
+That is the tables of docs/scenario.md and the JSON Schema in ksim/data.
+"""
+
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+
+from benchmarks.pages import put
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, kinds_of, plain
+from ksim.foundation.keys import Key, keys
+from ksim.specs.deployment import EngineSettings, Slo
+from ksim.specs.footprint import Footprint
+from ksim.specs.power import PowerSettings
+from ksim.studies.reference.schema import FILE, schema
+from ksim.studies.reference.template import toml
+from ksim.studies.scenario import Scenario
+from ksim.workload.arrivals import Arrivals
+from ksim.workload.distributions import Lengths
+from ksim.workload.replay import Replay
+from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
+from ksim.workload.workload import Workload
+
+ROOT = Path(__file__).parents[1]
+PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
+
+#: The tables of a scenario file, by title.
+SECTIONS: Mapping[str, type] = {
+    "Top level": Scenario, "[serve]": EngineSettings, "[slo]": Slo, "[power]": PowerSettings, "[energy]": Footprint,
+    "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
+    "prefixes": Prefixes, "sessions": Sessions,
+    **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
+}
+_TYPES: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "path",
+                             Choice: "plug-in"}
+#: Options of this size and more set no limit.
+_UNLIMITED = 2**40
+
+
+def main() -> None:
+    """Write the page and the schema."""
+    for name, lines in pages().items():
+        put(PAGE, name, lines)
+    FILE.write_text(schema_text(), encoding="utf-8")
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+def pages() -> dict[str, list[str]]:
+    """The lines between the marks of docs/scenario.md."""
+    return {"keys": [*_tables()], "examples": [*_examples()], "plug-ins": [*_plugins()]}
+
+
+def _tables() -> Iterator[str]:
+    for title, cls in SECTIONS.items():
+        shown = f"`{title}`" if title != "Top level" else title
+        yield from (f"### {shown}", "", "| Key | Type | Unit | Default | Meaning |", "|---|---|---|---|---|")
+        yield from (_row(key) for key in keys(cls) if key.name != "kind")
+        yield ""
+
+
+def _row(key: Key) -> str:
+    unit = key.labels.get("Unit", "none")
+    said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.choices)}."] if key.choices else []),
+            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else [])]
+    cells = (f"`{key.name}`", typed(key), "" if unit == "none" else unit, _default(key), " ".join(said))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def typed(key: Key) -> str:
+    """A key's type, and what its number may be."""
+    bounds = ", ".join(f"{sign} {bound:g}" for sign, bound in key.bounds if abs(bound) != float("inf"))
+    kind = "quantity" if key.quantity else _type(key.kind)
+    return f"{kind} {bounds}".strip()
+
+
+def _type(kind: Any) -> str:
+    if kinds_of(kind):
+        return "distribution"
+    if attrs.has(kind) and kind is not Choice:
+        return "table"
+    if get_origin(kind) in (tuple, list, Sequence):
+        return f"array of {_type(get_args(kind)[0])}s"
+    if get_origin(kind) in (dict, Mapping):
+        return f"table of {_type(get_args(kind)[1])}s"
+    return _TYPES.get(kind) or " or ".join(map(_type, get_args(kind))) or str(kind)
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    default = None if _type(key.kind) == "table" else plain(key.default)
+    if key.labels.get("Default") or default is None:
+        return key.labels.get("Default", "")
+    return f"`{toml(default)}`"
+
+
+def _names(key: Key) -> str:
+    folder = key.labels["Names"]
+    return f"[{folder}](#{folder.replace('.', '')})" if "." in folder else f"`ksim/data/{folder}`"
+
+
+def _source(key: Key) -> str:
+    said = key.labels.get("Source", "")
+    return f"`vllm serve --{key.name.replace('_', '-')}`" if said == "vLLM" else said
+
+
+def _examples() -> Iterator[str]:
+    for path in sorted(EXAMPLES.glob("*.toml")):
+        title, text = path.stem.replace("_", " ").capitalize(), path.read_text(encoding="utf-8")
+        yield from (f"### {title}", "", f"`ksim run scenarios/workloads/{path.name}`", "",
+                    "```toml", *text.splitlines(), "```", "")
+
+
+def _plugins() -> Iterator[str]:
+    folders = {key.labels["Names"]: None for cls in SECTIONS.values() for key in keys(cls)
+               if "." in key.labels.get("Names", "")}
+    for folder in folders:
+        yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
+        yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"
+                    for name in catalog.names(folder))
+        yield ""
+
+
+def _options(made: Any) -> str:
+    if not attrs.has(made):
+        return ""
+    options = [key for key in keys(made) if not key.name.startswith("_")]
+    return ", ".join(f"`{key.name} = {toml(plain(key.default))}`" if _plain(key.default) else f"`{key.name}`"
+                     for key in options)
+
+
+def _plain(default: Any) -> bool:
+    """Whether a default says something: an unlimited number does not."""
+    return isinstance(default, str) or (isinstance(default, int | float) and default < _UNLIMITED)
+
+
+def _summary(folder: str, name: str) -> str:
+    module = inspect.getsource(sys.modules[f"ksim.{folder}.{name}"])
+    return (ast.get_docstring(ast.parse(module)) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""`ksim init`: a scenario to start from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="scenario file to write")] = Path("scenario.toml"),
+    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")] = "llama-3.1-8b",
+    gpu: Annotated[str, typer.Option(help="GPU, in its usual system")] = "h200",
+    tp: Annotated[int | None, typer.Option("--tensor-parallel-size", "--tp", min=1, help="GPUs that share every layer;"
+                                           " by default the fewest on which the model fits")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace a file that exists")] = False,
+) -> None:
+    """Write a commented scenario that runs as it is: every key, what it means, and its default."""
+    from ksim.foundation.errors import ConfigError
+    from ksim.studies.reference.template import starter
+
+    if path.suffix != ".toml":
+        raise ConfigError(str(path), "is no .toml file; name one, such as scenario.toml")
+    if path.exists() and not force:
+        raise ConfigError(str(path), "exists; --force replaces it")
+    text = starter(model, gpu, tp, path.parent)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror}") from None
+    print(f"wrote {path}; now: ksim run {path}")

@@ -1,0 +1,135 @@
+"""A scenario to start from: every key with what it means, those that are not set as comments."""
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator, Mapping
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from ksim.foundation import catalog
+from ksim.foundation.config import kinds_of, plain
+from ksim.foundation.errors import DoesNotFit
+from ksim.foundation.keys import Key, keys
+from ksim.specs.deployment import EngineSettings, Slo
+from ksim.specs.footprint import Footprint
+from ksim.specs.power import PowerSettings
+from ksim.studies.assembly import Site
+from ksim.studies.defaults import Defaults, Derived
+from ksim.studies.reference.schema import FILE
+from ksim.studies.scenario import Scenario
+from ksim.studies.sizing import kv_blocks
+from ksim.workload.replay import Replay
+from ksim.workload.synthetic import Synthetic
+from ksim.workload.workload import Workload
+
+#: Two hundred requests of a chat service.
+LOAD: Mapping[str, Any] = {
+    "count": 200,
+    "arrivals": {"process": "poisson", "rate": 4.0},
+    "prompt": {"kind": "lognormal", "median": 600, "sigma": 0.9},
+    "output": {"kind": "lognormal", "median": 150, "sigma": 0.8},
+    "max_tokens": 8192,
+}
+_SECTIONS: Mapping[str, type] = {"serve": EngineSettings, "slo": Slo, "power": PowerSettings, "energy": Footprint,
+                                 "workload": Workload, "workload.synthetic": Synthetic}
+_WIDTH = 110
+
+
+def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folder: Path | None = None) -> str:
+    """A scenario file for *folder*, of *model* on *gpu*; on as few GPUs as the model fits on where no number is given.
+
+    Raises UnknownName for what the catalogue lacks, DoesNotFit for too few GPUs, ConfigError for what cannot be.
+    """
+    site = _fitting(model, gpu, tensor_parallel_size)
+    ranks = site.scenario.serve.tensor_parallel_size
+    named = {"model": _seen_from(folder, model), "gpu": _seen_from(folder, gpu)}
+    active: Mapping[str, Mapping[str, Any]] = {"": named, "serve": {"tensor_parallel_size": ranks},
+                                               "workload.synthetic": LOAD}
+    found = Defaults(EngineSettings(tensor_parallel_size=ranks), site.version, site.model, site.gpu).explain()
+    derived = {row.setting: row for row in found}
+    sections = [_Section("", Scenario, active[""], {}), *(
+        _Section(name, cls, active.get(name, {}), derived if name == "serve" else {})
+        for name, cls in _SECTIONS.items())]
+    lines = [_HEAD.format(schema=FILE.as_uri()), *(line for section in sections for line in section.lines()),
+             "", "# A recorded trace, in place of [workload.synthetic]:", "#[workload.replay]",
+             *_Section("workload.replay", Replay, {}, {}).keys()]
+    return "\n".join(lines) + "\n"
+
+
+def _seen_from(folder: Path | None, name: str) -> str:
+    """What a scenario in *folder* calls *name*, which may be a path from here."""
+    return os.path.relpath(name, folder) if folder and catalog.is_file(name) else name
+
+
+_HEAD = """\
+#:schema {schema}
+# A scenario: what is simulated, on what, under which load.  `ksim run` runs it as it is.
+# Keys that are commented out show their default, or an example where the default is another.
+"""
+
+
+def _fitting(model: str, gpu: str, ranks: int | None) -> Site:
+    """The site with so many *ranks*, or with the fewest on which the model fits."""
+    site = _site(model, gpu, ranks or 1)
+    most = site.system.gpus_per_node
+    for tried in [ranks] if ranks else [2**power for power in range(1 + int(log2(most)))]:
+        site = _site(model, gpu, tried)
+        try:
+            kv_blocks(site.model, site.shards, site.gpu, site.scenario.serve, site.system)
+        except DoesNotFit:
+            if tried in (ranks, most):
+                raise
+        else:
+            break
+    return site
+
+
+def _site(model: str, gpu: str, ranks: int) -> Site:
+    return Site.of(Scenario.of({"model": model, "gpu": gpu, "serve": {"tensor_parallel_size": ranks},
+                                "workload": {"synthetic": LOAD}}, "init"), cached=False)
+
+
+@frozen
+class _Section:
+    """A table of the file: the keys of *cls*, set where `active`, else in comments with what is `derived` for them."""
+
+    name: str
+    cls: type
+    active: Mapping[str, Any]
+    derived: Mapping[str, Derived]
+
+    def lines(self) -> Iterator[str]:
+        if self.name:
+            yield from ("", f"[{self.name}]")
+        yield from self.keys()
+
+    def keys(self) -> Iterator[str]:
+        for key in keys(self.cls):
+            if f"{self.name}.{key.name}".strip(".") not in (*_SECTIONS, "workload.replay"):
+                yield from textwrap.wrap(self._comment(key), _WIDTH, initial_indent="# ", subsequent_indent="# ")
+                yield self._line(key)
+
+    def _comment(self, key: Key) -> str:
+        row, kinds = self.derived.get(key.name), kinds_of(key.kind)
+        return " ".join([key.described, *([f"A table with a kind: {', '.join(kinds)}."] if kinds else []),
+                         *([f"Here: {row.source}."] if row and row.value is not None else [])])
+
+    def _line(self, key: Key) -> str:
+        if key.name in self.active:
+            return f"{key.name} = {toml(self.active[key.name])}"
+        row = self.derived.get(key.name)
+        value = row.value if row and "Example" not in key.labels else key.default
+        return f"#{key.name} = {key.labels.get('Example') or toml(plain(value))}"
+
+
+def toml(value: Any) -> str:
+    """*value* on one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {toml(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value)

@@ -1,0 +1,51 @@
+"""Every command's help says what each of its arguments and options is."""
+
+import re
+
+import pytest
+import typer
+
+from ksim.cli import app
+from ksim.foundation.keys import keys
+from ksim.specs.deployment import EngineSettings
+from tests.cli.command import ksim_here
+
+
+def commands(command, path=()):
+    """The commands under *command*, by the words that call them."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+each_command = pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("ksim", *path)))
+
+
+@each_command
+def test_help_is_for_people(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = ksim_here(*path, "--help", folder=tmp_path)
+    assert shown.status == 0
+    assert not re.search(r"Factory\(|<\w+ object|<function|<lambda>|\b0x[0-9a-f]+|NOTHING|None\b", shown.stdout)
+
+
+@each_command
+def test_everything_has_a_help_text(path):
+    assert COMMANDS[path].help
+    silent = [each.name for each in COMMANDS[path].params if not getattr(each, "help", "")]
+    assert silent == []
+
+
+def test_flags_of_the_engine_say_what_its_keys_are(tmp_path):
+    flags = {each.name: each.help for each in COMMANDS["replay",].params}
+    for key in keys(EngineSettings):
+        assert flags[key.name].startswith(key.text)
+    assert flags["scheduling_policy"].endswith("Default: fcfs.")
+    assert flags["enable_prefix_caching"].endswith("Default: true.")
+
+
+def test_a_flag_that_takes_numbers_takes_several(tmp_path):
+    priced = ksim_here("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "3x10", "--oracle", "roofline",
+                       "--cudagraph-capture-sizes", "1", "--cudagraph-capture-sizes", "4", folder=tmp_path)
+    assert priced.status == 0, priced.stderr

@@ -1,0 +1,79 @@
+"""What the README and the pages beside it show works."""
+
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+import ksim
+from ksim.cli import app
+from ksim.results.result import Result
+from tests.cli.command import ksim_here
+
+ROOT = Path(ksim.__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.partition("  #")[0].strip() for line in README.splitlines() if line.startswith("    ksim ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkout with a trace of few requests, so that runs are short."""
+    made = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "scenarios", made / "scenarios")
+    (made / "traces").mkdir()
+    lines = (ROOT / "traces" / "conversation.csv").read_text().splitlines(keepends=True)
+    (made / "traces" / "conversation.csv").write_text("".join(lines[:26]))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """No plots, and no processes of `ksim pareto`: they take longer than all else, and have tests of their own."""
+    monkeypatch.setattr(Result, "plots", lambda *_: [])
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+
+
+def test_it_answers_ten_questions():
+    section = README.partition("## Ten questions")[2].partition("\n## ")[0]
+    questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
+    assert len(questions) == 10
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_run(command, folder):
+    """In their order: some need what others wrote."""
+    done = ksim_here(*shlex.split(command)[1:], folder=folder)
+    assert done.status == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_its_python_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(code.replace('"count": 200', '"count": 10'), {})
+    assert len(re.findall(r"^(?:16|64) \d+\.\d+ \d+\.\d+$", capsys.readouterr().out, re.MULTILINE)) == 2
+    assert (folder / "runs" / "mine" / "summary.json").exists()
+
+
+def test_the_commands_it_mentions_exist():
+    known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
+    mentioned = {*re.findall(r"`ksim ([a-z][\w-]*)", README), *(command.split()[1] for command in COMMANDS)}
+    assert mentioned <= known
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {*re.findall(r"`make\s([a-z]+)`", README)} <= {*targets}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: str(
+    page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert "://" in link or (page.parent / link).exists(), f"{link} is not there"
+
+
+def test_the_index_lists_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)} == {
+        path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
