@@ -2,11 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +11,7 @@ from ksim.foundation.errors import KsimError
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 
-from .test_cli import ROOT, SCENARIO, _heed_interrupts, ksim
+from .command import SCENARIO, ksim
 
 #: One of these points cannot be built, another cannot take the longest requests.
 OVER = ("--over", "serve.max_num_seqs=1,2,16", "--over", "serve.max_num_batched_tokens=8192,8", "--over",
@@ -122,25 +117,4 @@ def test_objectives_may_be_any_and_many_and_points_a_sample(scenario):
 def test_bad_input_is_an_error_and_leaves_nothing_behind(words, message, scenario):
     with pytest.raises(KsimError, match=message):
         run(*words)
-    assert [path.name for path in scenario.iterdir()] == ["s.toml"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals a process group, which Windows has not")
-def test_an_interrupt_ends_all_processes_and_leaves_nothing_behind(scenario):
-    """Ctrl-C, which all processes of a terminal get, in the midst of two long runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ksim", "pareto", "s.toml", "--over", "seed=1,2", "--jobs", "2", "-o", "out", "--set",
-         "workload.synthetic.count=1000000"], cwd=scenario, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=_heed_interrupts)  # noqa: PLW1509 - pytest has no threads that could be in its way
-    for _ in range(20):  # a busy machine may still be importing, where Python can lose the first of them
-        time.sleep(1.0)
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, signal.SIGINT)
-    try:
-        _, error = process.communicate(timeout=30)  # waits for all of them, as each holds the pipe
-    finally:
-        process.kill()
-    assert process.returncode == 130 and error == "ksim: interrupted; nothing was written\n"
     assert [path.name for path in scenario.iterdir()] == ["s.toml"]

@@ -112,7 +112,7 @@ class Book:
     def _damaged(self, error: Exception) -> bool:
         """Whether *error* comes from bytes that are not what SQLite wrote."""
         if not isinstance(error, sqlite3.Error):
-            return isinstance(error, UnicodeDecodeError)  # SQLite quotes a damaged name, which is no text, in its message
+            return isinstance(error, UnicodeDecodeError)  # a message of SQLite's that quotes a damaged name
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_INTERNAL) & 0xFF
         # A damaged header says that the file is read-only, even where the file system lets us write it.
         return code in _BROKEN or (code == sqlite3.SQLITE_READONLY
