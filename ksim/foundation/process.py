@@ -16,6 +16,8 @@ class Ended(SystemExit):
     Its arguments make it again, as SimPy does with what is raised inside a process.
     """
 
+    code: int
+
     def __init__(self, code: int, message: str):
         super().__init__(code, message)
         self.code, self.message = code, message
