@@ -43,9 +43,7 @@ def pareto(
     settings: Settings = None, seed: Seed = None,
 ) -> None:
     """Run a scenario with every combination of some settings, and name those that nothing beats."""
-    from ksim.cli.pareto_files import check, content, save
-    from ksim.cli.pareto_table import show
-    from ksim.cli.phase_tables import write_json
+    from ksim.cli.pareto_files import check
     from ksim.studies.grid import Axis, combinations
     from ksim.studies.pareto import TOLERATED, judge, objectives, refusal
     from ksim.studies.requirement import Requirement
@@ -58,16 +56,26 @@ def pareto(
     check(output, json_file)
     found, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
     points = judge(found, wanted, required, TOLERATED if max_rejected is None else max_rejected)
-    show(points, wanted)
-    if output is not None:
-        save(output, f"Pareto front of {scenario.stem}", points, wanted, required)
-        print(f"written to {output}")
-    write_json(json_file, content(str(scenario), points, wanted, required))
+    _tell(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
         _stop(stopped, f"{_ran(found)} of {len(found)} points were run"
                        f"{'; they are written' if output or json_file else ''}")
     if problem := refusal(points):
         raise KsimError(problem)
+
+
+def _tell(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any], output: Path | None,
+          json_file: Path | None) -> None:
+    """Print and write all *points*."""
+    from ksim.cli.pareto_files import content, save
+    from ksim.cli.pareto_table import show
+    from ksim.cli.phase_tables import write_json
+
+    show(points, wanted)
+    if output is not None:
+        save(output, f"Pareto front of {scenario.stem}", points, wanted, required)
+        print(f"written to {output}")
+    write_json(json_file, content(str(scenario), points, wanted, required))
 
 
 def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tuple[list[Outcome], BaseException | None]":
