@@ -84,7 +84,7 @@ def _draw(path: Path, title: str, points: Sequence[Point], wanted: Sequence[Obje
     settings = points[0].outcome.settings
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
              for point in points if not point.problem]
-    left = f"; {len(points) - len(marks)} do not count" if len(marks) < len(points) else ""
+    left = f"; without {len(points) - len(marks)} that cannot count" if len(marks) < len(points) else ""
     note = f"{len(points)} points, those of the front by their {', '.join(short_names(list(settings)).values())}{left}"
     scales = [Scale(objective.key, objective.maximise) for objective in wanted]
     with looks():

@@ -39,8 +39,12 @@ def _row(point: Point, best: Sequence[float]) -> Iterator[str]:
     yield from map(value_text, point.outcome.settings.values())
     for at, value in enumerate(point.values):
         yield f"{number(value)}{'' if point.problem else over(value, best[at]):>10}"
-    yield (point.problem.partition(": ")[0] if point.problem else "on the front" if point.on_front
-           else f"beaten by {point.beaten_by}")
+    yield _short(point) or ("on the front" if point.on_front else f"beaten by {point.beaten_by}")
+
+
+def _short(point: Point) -> str:
+    """Why a point does not count, without what explains it."""
+    return point.problem.partition(": ")[0]
 
 
 def over(value: float, best: float) -> str:
@@ -55,7 +59,7 @@ def over(value: float, best: float) -> str:
 
 def _remarks(points: Sequence[Point]) -> Iterator[str]:
     yield f"{sum(point.on_front for point in points)} of {len(points)} points are on the front"
-    shown = [point for point in points if point.problem and point.values]
+    shown = [point for point in points if point.values and _short(point) != point.problem]
     for problem in dict.fromkeys(point.problem for point in shown):
         numbers = ", ".join(str(point.number) for point in shown if point.problem == problem)
         yield f"! {numbers}: {problem}"
