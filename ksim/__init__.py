@@ -66,7 +66,7 @@ LAYERS: dict[str, set[str]] = {
     "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
                 "cluster", "results", "calibration"},
     "testing": {"foundation", "specs", "flow", "memory", "scheduling", "studies"},
-    "cli": {"foundation", "specs", "flow", "workload", "results", "studies", "calibration"},
+    "cli": {"foundation", "specs", "flow", "workload", "results", "studies", "calibration", "testing"},
 }
 
 #: The only packages that may import each third-party library.

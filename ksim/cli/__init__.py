@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 app = typer.Typer(
@@ -15,13 +16,20 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; errors that a user can mend are one line and exit code 1."""
+    """Run the command line.
+
+    Errors that a user can mend are one line and exit status 1; Ctrl-C ends with 130, SIGTERM with 143.
+    """
     sys.path.insert(0, str(Path.cwd()))  # where a user's own plug-ins are, named package.module:Class
     try:
-        app()
+        with process.terminable():
+            app()
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         sys.exit(1)
+    except process.Ended as stop:
+        print(f"ksim: {stop.message}", file=sys.stderr)
+        raise
     except SystemExit as stop:
         if stop.code == 130:  # Ctrl-C, on which the command line's library ends in silence
             print("ksim: interrupted; nothing was written", file=sys.stderr)

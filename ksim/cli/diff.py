@@ -1,11 +1,13 @@
-"""`ksim diff`: which phases make one run's latencies another run's."""
+"""`ksim diff`: what changed from one run to another, and which phases explain how latencies differ."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from attrs import frozen
 
 from ksim.cli.explain import Figures, Json
+from ksim.foundation.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from ksim.results.arrays import Floats
@@ -21,23 +23,56 @@ def diff(
                                                 " completed in both")] = None,
     json_file: Json = None, output: Figures = None,
 ) -> None:
-    """Say which phases explain how latencies differ between two runs of the same requests."""
+    """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
+    from ksim.cli.diff_table import content, shown
     from ksim.cli.phase_tables import write_json
+    from ksim.cli.screen import console
+    from ksim.results.comparison import Whole
+
+    runs = Whole.read(run_a), Whole.read(run_b)
+    found, problem = _phases(run_a, run_b, request)
+    if request is None:
+        for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *shown(*runs)):
+            console().print(part)
+    written = {"runs": [str(run_a), str(run_b)], "request": request, **content(*runs)}
+    if found is None:
+        console().print(f"! where requests' time went is not compared: {problem}", markup=False)
+    else:
+        pairs, names = found.pairs, found.pair[0].names
+        _show(found.pair, found.whole, request, pairs)
+        written |= {"completed": [len(run.ids) for run in found.whole], "in_both": len(found.pair[0].ids),
+                    "times": {key: _content(names, *pair) for key, pair in pairs.items()}}
+        _draw(output, f"From {run_a.name} to {run_b.name}", _heading(found.pair[0], request), pairs, names)
+    write_json(json_file, written)
+
+
+@frozen(eq=False)
+class _Phases:
+    """The phases of two `whole` runs, those of requests that completed in both as a `pair`, and what is compared."""
+
+    whole: "tuple[Breakdown, Breakdown]"
+    pair: "tuple[Breakdown, Breakdown]"
+    pairs: Pairs
+
+
+def _phases(run_a: Path, run_b: Path, request: int | None) -> tuple[_Phases | None, str]:
+    """The phases of both runs, or why they cannot be compared; for one *request* that is an error."""
     from ksim.results.attribution.breakdown import Breakdown, paired
 
-    whole = Breakdown.read(run_a), Breakdown.read(run_b)
-    if request is not None:
-        for run in whole:
-            run.place(request)
-    runs = paired(*whole)
-    one, other = (run.statistics() if request is None else run.of(request) for run in runs)
-    pairs = {key: (one[key], other[key]) for key in one if key in other}
-    names = runs[0].names
-    _show(runs, whole, request, pairs)
-    write_json(json_file, {"runs": [str(run_a), str(run_b)], "request": request,
-                           "completed": [len(run.ids) for run in whole], "in_both": len(runs[0].ids),
-                           "times": {key: _content(names, *pair) for key, pair in pairs.items()}})
-    _draw(output, f"From {run_a.name} to {run_b.name}", _heading(runs[0], request), pairs, names)
+    try:
+        whole = Breakdown.read(run_a), Breakdown.read(run_b)
+        if request is not None:
+            for run in whole:
+                run.place(request)
+        pair = paired(*whole)
+    except DataError:
+        raise
+    except ConfigError as error:
+        if request is not None:
+            raise
+        return None, str(error)
+    one, other = (run.statistics() if request is None else run.of(request) for run in pair)
+    return _Phases(whole, pair, {key: (one[key], other[key]) for key in one if key in other}), ""
 
 
 def _content(names: list[str], first: "Floats", second: "Floats") -> dict[str, Any]:
@@ -58,7 +93,8 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
     from ksim.cli.screen import console, table
 
     screen, names = console(), runs[0].names
-    screen.print(f"\n[bold]{runs[0].directory}[/] to [bold]{runs[1].directory}[/]: {_heading(runs[0], request)}")
+    screen.print(f"Where the time went, [bold]{runs[0].directory}[/] to [bold]{runs[1].directory}[/]:"
+                 f" {_heading(runs[0], request)}")
     titles = {key: PARTS.get(key) or title_of(key) for key in pairs}
     totals = table("ms", *(f">{title}" for title in titles.values()))
     for place, run in enumerate(runs):

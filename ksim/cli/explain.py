@@ -14,7 +14,8 @@ Figures = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER"
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="directory that `ksim run -o` has written")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="directory that `ksim run -o` has written, or a"
+                                        " counter-example that `check_policy` has")],
     request: Annotated[int | None, typer.Option(metavar="ID", help="one request; by default what is behind the mean,"
                                                 " the median and the p99 of all")] = None,
     json_file: Json = None, output: Figures = None,
@@ -25,6 +26,9 @@ def explain(
     from ksim.foundation.errors import ConfigError
     from ksim.results.attribution.breakdown import Breakdown
 
+    if run.is_file():
+        _fault(run, request, json_file, output)
+        return
     found = Breakdown.read(run)
     if request is None and not len(found.ids):
         raise ConfigError(str(run), "no request of the run completed, so there is nothing to explain")
@@ -42,6 +46,17 @@ def explain(
                            "times": {key: by_phase(names, column) for key, column in columns.items()}})
     if drawn := _draw(output, f"Where the time went: {run.name}", heading, columns, names):
         screen.print(drawn, markup=False)
+
+
+def _fault(file: Path, request: int | None, json_file: Path | None, output: Path | None) -> None:
+    from ksim.cli.explain_fault import explain_fault
+    from ksim.cli.phase_tables import write_json
+    from ksim.foundation.errors import ConfigError
+
+    if request is not None or output is not None:
+        raise ConfigError("--request" if request is not None else "-o", f"is for the directory of a run, and {file} is"
+                                                                        " a file")
+    write_json(json_file, explain_fault(file))
 
 
 def _heading(found: "Breakdown", request: int | None) -> str:

@@ -2,14 +2,16 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from ksim.cli.run import Seed, Settings, changed
+from ksim.foundation import process
+from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
     from ksim.studies.grid import Outcome
@@ -22,9 +24,15 @@ def pareto(
                                             " to try for it, such as serve.tensor_parallel_size=1,2,4; may be repeated,"
                                             " for every combination")],
     objective: Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json to"
-                                                        " have little of, or with max: before it much; two or more, by"
+                                                        " have little of, or with max: before it much; one or more, by"
                                                         " default joules_per_output_token and median_e2el_ms")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="try only so many of the combinations, drawn by the"
+    require: Annotated[list[str] | None, typer.Option("--require", metavar="KEY<NUMBER", help="a bound (<, <=, > or"
+                                                      " >=) on a number of summary.json, such as 'p99_ttft_ms<1000';"
+                                                      " points that miss it do not count; may be repeated")] = None,
+    max_rejected: Annotated[float | None, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of"
+                                                       " the requests that a point may reject and still count; by"
+                                                       " default 0.01")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="try only this many of the combinations, drawn by the"
                                                " seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
@@ -35,32 +43,91 @@ def pareto(
     settings: Settings = None, seed: Seed = None,
 ) -> None:
     """Run a scenario with every combination of some settings, and name those that nothing beats."""
-    from ksim.cli.pareto_files import check, content, save
-    from ksim.cli.pareto_table import show
-    from ksim.cli.phase_tables import write_json
+    from ksim.cli.pareto_files import check
     from ksim.studies.grid import Axis, combinations
-    from ksim.studies.pareto import judge, objectives
+    from ksim.studies.pareto import TOLERATED, judge, objectives, refusal
+    from ksim.studies.requirement import Requirement
     from ksim.studies.scenario import Scenario
 
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
+    required = [Requirement.parse(text) for text in require or []]
     chosen = changed(Scenario.read(scenario), settings, seed)
     combined = combinations(axes, sample, chosen.seed)
     check(output, json_file)
-    points = judge(_outcomes(chosen, combined, jobs), wanted)
+    found, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
+    points = judge(found, wanted, required, TOLERATED if max_rejected is None else max_rejected)
+    _tell(scenario, points, wanted, required, output, json_file)
+    if stopped is not None:
+        _stop(stopped, f"{_ran(found)} of {len(found)} points were run"
+                       f"{'; they are written' if output or json_file else ''}")
+    if problem := refusal(points):
+        raise KsimError(problem)
+
+
+def _tell(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any], output: Path | None,
+          json_file: Path | None) -> None:
+    """Print and write all *points*."""
+    from ksim.cli.pareto_files import content, save
+    from ksim.cli.pareto_table import show
+    from ksim.cli.phase_tables import write_json
+
     show(points, wanted)
     if output is not None:
-        save(output, f"Pareto front of {scenario.stem}", points, wanted)
+        save(output, f"Pareto front of {scenario.stem}", points, wanted, required)
         print(f"written to {output}")
-    write_json(json_file, content(str(scenario), points, wanted))
+    write_json(json_file, content(str(scenario), points, wanted, required))
 
 
-def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int | None) -> "list[Outcome]":
-    """Run them, counting on the terminal those that are done."""
+def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tuple[list[Outcome], BaseException | None]":
+    """Run what can be run, and what stopped that early, if anything did: points after it have this as their problem.
+
+    Raises KsimError where nothing can be run, and what stopped it where nothing had been run by then.
+    """
+    from ksim.studies.grid import Outcome, outcomes, unbuildable
+
+    found = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
+    _announce([each.problem for each in found if each is not None], len(found))
+    todo = [place for place, each in enumerate(found) if each is None]
+    stopped: BaseException | None = None
+    try:
+        with closing(outcomes(scenario, [combined[place] for place in todo], jobs)) as running:
+            for place, each in zip(todo, _counted(running, "points", len(todo)), strict=True):
+                found[place] = each
+    except (KeyboardInterrupt, process.Ended, KsimError) as error:
+        if found[todo[0]] is None:
+            raise
+        stopped = error
+    return [Outcome(settings, problem="not run") if each is None else each
+            for settings, each in zip(combined, found, strict=True)], stopped
+
+
+def _announce(problems: Sequence[str], points: int) -> None:
+    """Say which points cannot be run before the others are; raises KsimError where none can."""
+    from ksim.studies.pareto import first_of
+
+    if len(problems) == points:
+        raise KsimError(f"none of {points} points can be run: {first_of(problems)}")
+    for reason in dict.fromkeys(problems):
+        print(f"ksim: {problems.count(reason)} of {points} points cannot be run: {reason}", file=sys.stderr)
+
+
+def _counted(items: "Iterable[Outcome | None]", what: str, total: int) -> "Iterator[Any]":
+    """Count *items* on the terminal, with the time left."""
     from rich.console import Console
     from rich.progress import track
 
-    from ksim.studies.grid import outcomes
+    return iter(track(items, what, total, console=Console(stderr=True), transient=True,
+                      disable=not sys.stderr.isatty()))
 
-    with closing(outcomes(scenario, combined, jobs or os.cpu_count() or 1)) as found:
-        return list(track(found, "points", len(combined), console=Console(stderr=True), transient=True,
-                          disable=not sys.stderr.isatty()))
+
+def _ran(found: "Sequence[Outcome]") -> int:
+    return sum(each.summary is not None for each in found)
+
+
+def _stop(reason: BaseException, kept: str) -> NoReturn:
+    """End as *reason* asks for, and say what was *kept*."""
+    if isinstance(reason, KsimError):
+        raise KsimError(f"{reason}; {kept}") from reason
+    if isinstance(reason, process.Ended):
+        raise process.Ended(reason.code, f"terminated; {kept}") from reason
+    raise process.Ended(130, f"interrupted; {kept}") from reason

@@ -12,6 +12,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.results import run_directory
 from ksim.studies.grid import short_names, value_text
 from ksim.studies.pareto import Objective, Point
+from ksim.studies.requirement import Requirement
 
 #: What tells the folder of an earlier front from others.
 MARKS = ("points.csv", "pareto.png")
@@ -27,19 +28,23 @@ def check(folder: Path | None, json_file: Path | None) -> None:
         raise ConfigError(str(json_file), "cannot be written: name a file in a directory that may be written to")
 
 
-def content(scenario: str, points: Sequence[Point], wanted: Sequence[Objective]) -> dict[str, Any]:
+def content(scenario: str, points: Sequence[Point], wanted: Sequence[Objective],
+            required: Sequence[Requirement] = ()) -> dict[str, Any]:
     """All of *points*, as JSON has it."""
     return {"scenario": scenario, "objectives": [str(objective) for objective in wanted],
+            "requirements": [str(requirement) for requirement in required],
             "points": [{"point": point.number, "on_front": point.on_front, "beaten_by": point.beaten_by,
                         "settings": {key: _plain(value) for key, value in point.outcome.settings.items()},
                         "problem": point.problem, "summary": point.outcome.summary} for point in points]}
 
 
-def save(folder: Path, title: str, points: Sequence[Point], wanted: Sequence[Objective]) -> None:
+def save(folder: Path, title: str, points: Sequence[Point], wanted: Sequence[Objective],
+         required: Sequence[Requirement] = ()) -> None:
     """Write *folder* in the place of an earlier one, whole or not at all; raises ConfigError."""
+    columns = list(dict.fromkeys([*(each.key for each in wanted), *(each.key for each in required)]))
     with run_directory.replacing(folder.resolve(), MARKS) as new:
         with (new / "points.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(_table(points, wanted))
+            csv.writer(file, lineterminator="\n").writerows(_table(points, columns))
         (new / "front").mkdir()
         leading = [point for point in points if point.on_front]
         for point in leading:
@@ -53,14 +58,14 @@ def _plain(value: Any) -> Any:
     return value if known else value_text(value)
 
 
-def _table(points: Sequence[Point], wanted: Sequence[Objective]) -> Iterator[list[Any]]:
+def _table(points: Sequence[Point], columns: Sequence[str]) -> Iterator[list[Any]]:
+    """A row for each point, with these numbers of its summary as *columns*."""
     keys = list(points[0].outcome.settings)
-    yield ["point", *keys, *(objective.key for objective in wanted), "on_front", "beaten_by", "problem"]
+    yield ["point", *keys, *columns, "on_front", "beaten_by", "problem"]
     for point in points:
         summary: Mapping[str, Any] = point.outcome.summary or {}
         yield [point.number, *map(value_text, point.outcome.settings.values()),
-               *(summary.get(objective.key) for objective in wanted), str(point.on_front).lower(), point.beaten_by,
-               point.problem]
+               *map(summary.get, columns), str(point.on_front).lower(), point.beaten_by, point.problem]
 
 
 def _file_name(point: Point, count: int) -> str:
@@ -78,8 +83,8 @@ def _draw(path: Path, title: str, points: Sequence[Point], wanted: Sequence[Obje
 
     settings = points[0].outcome.settings
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
-             for point in points if point.values]
-    left = f"; {len(points) - len(marks)} could not be judged" if len(marks) < len(points) else ""
+             for point in points if not point.problem]
+    left = f"; without {len(points) - len(marks)} that cannot count" if len(marks) < len(points) else ""
     note = f"{len(points)} points, those of the front by their {', '.join(short_names(list(settings)).values())}{left}"
     scales = [Scale(objective.key, objective.maximise) for objective in wanted]
     with looks():

@@ -1,4 +1,4 @@
-"""The points of `ksim pareto` on the screen: the front, what it beats, and what could not be judged."""
+"""The points of `ksim pareto` on the screen: the front, what it beats, and what does not count."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,52 +7,68 @@ from ksim.results.wording import number
 from ksim.studies.grid import short_names, value_text
 from ksim.studies.pareto import Objective, Point
 
-#: What marks latencies that depend on how long the run was, as in a run's report.
-_GROWING = " !"
+#: From this multiple of the best on, a value is shown as a multiple and not as a percentage above it.
+_MULTIPLE = 2.0
 
 
 def show(points: Sequence[Point], wanted: Sequence[Objective]) -> None:
-    """Print a row for each point that has been judged, and a line for each that has not."""
+    """Print a row for each point that has numbers, the reasons of those that do not count, and a line for each that
+    has no numbers."""
     screen, keys = console(), list(points[0].outcome.settings)
-    best = [min((point.values[at] for point in points if point.on_front), key=objective.cost)
-            for at, objective in enumerate(wanted)]
+    leading = [point.values for point in points if point.on_front]
+    best = [min(column, key=objective.cost) for objective, column in zip(wanted, zip(*leading, strict=True),
+                                                                        strict=False)]
     rows = table(">#", *short_names(keys).values(), *(f">{objective}" for objective in wanted), "")
-    for point in points:
+    for point, following in zip(points, [*points[1:], None], strict=True):
         if point.values:
-            rows.add_row(*_row(point, best), style="bold" if point.on_front else None, end_section=_last(point, points))
-    screen.print(rows)
+            rows.add_row(*_row(point, best), style="bold" if point.on_front else None,
+                         end_section=following is not None and _section(point) != _section(following))
+    if rows.row_count:
+        screen.print(rows)
     for line in _remarks(points):
         screen.print(line, markup=False)
+
+
+def _section(point: Point) -> tuple[bool, bool]:
+    """Points of the front come first, those that do not count last."""
+    return point.on_front, bool(point.problem)
 
 
 def _row(point: Point, best: Sequence[float]) -> Iterator[str]:
     yield str(point.number)
     yield from map(value_text, point.outcome.settings.values())
-    for value, least in zip(point.values, best, strict=True):
-        yield f"{number(value)}{_over(value, least):>10}"
-    growing = _GROWING if point.outcome.summary and point.outcome.summary["saturated"] else ""
-    yield ("on the front" if point.on_front else f"beaten by {point.beaten_by}") + growing
+    for at, value in enumerate(point.values):
+        yield f"{number(value)}{'' if point.problem else over(value, best[at]):>10}"
+    yield _short(point) or ("on the front" if point.on_front else f"beaten by {point.beaten_by}")
 
 
-def _over(value: float, best: float) -> str:
-    """How much more or less than the best it is."""
+def _short(point: Point) -> str:
+    """Why a point does not count, without what explains it."""
+    return point.problem.partition(": ")[0]
+
+
+def over(value: float, best: float) -> str:
+    """How much more or less than the best it is: a percentage, or a multiple where that is large."""
     if value == best:
         return "best"
-    return f"{value / best - 1:+.1%}" if best else ""
-
-
-def _last(point: Point, points: Sequence[Point]) -> bool:
-    """Whether it is the last of the front."""
-    return point.number == sum(other.on_front for other in points)
+    if not best:
+        return ""
+    ratio = value / best
+    return f"{number(ratio)}x" if ratio >= _MULTIPLE else f"{ratio - 1:+.1%}"
 
 
 def _remarks(points: Sequence[Point]) -> Iterator[str]:
-    judged = [point for point in points if point.values]
-    yield f"{sum(point.on_front for point in judged)} of {len(points)} points are on the front"
-    if any(point.outcome.summary and point.outcome.summary["saturated"] for point in judged):
-        yield f"{_GROWING.strip()} the queue kept growing: TTFT and E2EL there depend on how long the run was"
-    for point in points[len(judged):]:
-        yield f"- {settings_text(point)}: {point.problem}"
+    yield f"{sum(point.on_front for point in points)} of {len(points)} points are on the front"
+    shown = [point for point in points if point.values and _short(point) != point.problem]
+    for problem in dict.fromkeys(point.problem for point in shown):
+        numbers = ", ".join(str(point.number) for point in shown if point.problem == problem)
+        yield f"! {numbers}: {problem}"
+    if few := [f"{point.number} ({point.outcome.unserved_share:.2%})" for point in points
+               if point.outcome.unserved and not point.problem]:
+        yield f"* rejected few enough requests to count: {', '.join(few)}; --max-rejected 0 tolerates none"
+    for point in points:
+        if point.problem and not point.values:
+            yield f"- {settings_text(point)}: {point.problem}"
 
 
 def settings_text(point: Point) -> str:

@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ksim.cli.roofline_report import Report, family_row, kernel_row
+from ksim.foundation.aside import beside
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.studies.portability import LARGE, WIDE, ZONES, Point
@@ -60,8 +60,8 @@ def _aside(folder: Path) -> Iterator[Path]:
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".roofline.", dir=folder) as aside:
-            yield Path(aside)
+        with beside(folder / "roofline") as aside:
+            yield aside
     except OSError as error:
         raise ConfigError(str(folder), f"cannot be written: {error.strerror or error}") from error
     finally:

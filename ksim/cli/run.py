@@ -1,6 +1,7 @@
 """`ksim run` and `ksim replay`: simulate, report, and keep the run."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from ksim.cli.flags import (
     oracle_of,
     with_serve_flags,
 )
+from ksim.cli.progress import Progress
 from ksim.foundation import process
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
@@ -27,9 +29,10 @@ Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.pn
 Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
 Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
                                      " trace.json.gz shows; by default its first, up to 200,000 slices")]
-Stream = Annotated[bool, typer.Option("--stream", help="write rows while the run goes on, and keep only what is in"
-                                      " flight, for millions of requests (with -o): no plots, trace, kernels or"
-                                      " attribution")]
+Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="write rows while the run goes on, and keep"
+                                             " only what is in flight, for millions of requests (with -o): no plots,"
+                                             " trace, kernels or attribution; by default above 50,000 requests or"
+                                             " 10,000,000 output tokens", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
 Cached = Annotated[bool, typer.Option("--price-cache/--no-price-cache", help="share prices of kernels with other runs"
@@ -42,7 +45,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything ran
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
     price_cache: Cached = True,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
@@ -82,7 +85,7 @@ def replay(
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = False,
+    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
     price_cache: Cached = True, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
@@ -148,7 +151,7 @@ class Kept:
     plots: bool
     trace: bool
     window: tuple[float, float] | None
-    stream: bool = False
+    stream: bool | None = None
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
@@ -164,61 +167,49 @@ class Kept:
 
 
 def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
-    from ksim.studies.simulation import simulate
+    from ksim.cli.long_runs import streams, warnings
+    from ksim.studies.extent import extent
 
     kept.check()
-    if kept.stream:
-        _stream(scenario, kept, quiet, cached)
-        return
-    with _Progress(quiet) as progress:
-        result = simulate(scenario, progress.advance, jobs, cached)
-    for remark in result.remarks:
-        print(f"ksim: {remark}", file=sys.stderr)
+    found = extent(scenario)
+    streamed = streams(found, kept.output, kept.stream, whole=kept.window is not None or jobs > 1)
+    _remark(warnings(found, streamed, kept.stream))
+    if streamed and jobs > 1:
+        _remark([f"runs in one process, not in {jobs}: --stream writes the rows of all replicas in turn"])
+    with Progress(found.requests, quiet) as progress:
+        if streamed:
+            _stream(scenario, kept, quiet, cached, progress)
+        else:
+            _keep(scenario, kept, quiet, jobs, cached, progress)
+
+
+def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progress: Progress) -> None:
+    from ksim.studies.simulation import simulate
+
+    result = simulate(scenario, progress.advance, jobs, cached)
     if kept.output is not None:
+        progress.writing()
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
+    progress.stop()
+    _remark(result.remarks)
     if not quiet:
         result.print()
         if kept.output is not None:
             print(f"written to {kept.output}")
 
 
-def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool) -> None:
+def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Progress) -> None:
     from ksim.studies.streaming import stream
 
     assert kept.output is not None, "checked before"
-    with _Progress(quiet) as progress:
-        result = stream(scenario, kept.output, progress.advance, cached)
-    for remark in result.remarks:
-        print(f"ksim: {remark}", file=sys.stderr)
+    result = stream(scenario, kept.output, progress.advance, cached)
+    progress.stop()
+    _remark(result.remarks)
     if not quiet:
         print(result.vllm_block())
         print(f"written to {kept.output}")
 
 
-class _Progress:
-    """Counts requests that have ended, on the terminal, once a run takes longer than a moment."""
-
-    def __init__(self, quiet: bool):
-        self.quiet = quiet or not sys.stderr.isatty()
-        self.bar: Any = None
-        self.ended = 0
-
-    def __enter__(self) -> "_Progress":
-        if not self.quiet:
-            from rich.console import Console
-            from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            self.bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(),
-                                TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-            self.task = self.bar.add_task("requests ended", total=None)
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def advance(self) -> None:
-        self.ended += 1
-        if self.bar is not None and self.ended % 100 == 0:
-            self.bar.update(self.task, completed=self.ended)
+def _remark(remarks: Iterable[str]) -> None:
+    for remark in remarks:
+        print(f"ksim: {remark}", file=sys.stderr)

@@ -1,11 +1,11 @@
 """A directory of results on disk, a run's or of many: there in full, or not at all."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ksim.foundation import aside
 from ksim.foundation.errors import ConfigError
 
 #: What tells the directory of an earlier run from one that is not ours to replace.
@@ -37,12 +37,11 @@ def replacing(target: Path, marks: Sequence[str] = MARKS) -> Iterator[Path]:
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Only inside its own parent is a rename sure to be one step.
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as aside:
-            new = Path(aside) / "new"
+        with aside.beside(target) as hidden:
+            new = hidden / "new"
             new.mkdir()
             yield new
-            _swap(new, target, Path(aside) / "old")
+            _swap(new, target, hidden / aside.OLD)
     except OSError as error:
         _remove_empty(made)
         raise ConfigError(str(target), f"cannot be written: {error.strerror or error}") from error

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.foundation.errors import ConfigError, KsimError
+from ksim.flow.log import Log
+from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.results.result import Result
+from ksim.runtime.horizon import Horizon
+from ksim.studies.assembly import Site, build
 from ksim.studies.processes import spread
 from ksim.studies.scenario import Scenario, setting
 from ksim.studies.simulation import simulate
@@ -45,13 +48,21 @@ class Axis:
 class Outcome:
     """How the scenario with these settings went: its numbers, and itself with nothing left open.
 
-    `problem` says why it has none, or why they do not count: it was not built, or did not serve all requests.
+    `problem` says why it has none; `unserved` which requests it did not serve, and why.
     """
 
     settings: Settings
     summary: Mapping[str, Any] | None = None
     scenario: str = ""
     problem: str = ""
+    unserved: str = ""
+
+    @property
+    def unserved_share(self) -> float:
+        """The share of its requests that were rejected, or had not ended when the run did."""
+        if not self.unserved or self.summary is None:
+            return 0.0
+        return float(self.summary["failed"] + self.summary["unfinished"]) / _requests(self.summary)
 
 
 def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0) -> list[Settings]:
@@ -76,12 +87,35 @@ def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> G
 
 
 def outcome(scenario: Scenario, settings: Settings) -> Outcome:
-    """Run *scenario* with *settings*; what a user can have caused is a problem, and no error."""
+    """Run *scenario* with *settings*; whatever goes wrong is a problem of this point, and no error."""
     try:
         result = simulate(scenario.with_values(settings))
+        return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
     except KsimError as error:
         return Outcome(settings, problem=str(error))
-    return Outcome(settings, result.summary, result.scenario, _unserved(result))
+    except Exception as error:  # a plug-in's, or a bug: the other points need not suffer from it
+        return Outcome(settings, problem=f"{type(error).__name__}: {error}; `ksim run` with these settings shows where")
+
+
+def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
+    """What cannot be run with each of the *chosen* settings, found without a run: a problem, or None.
+
+    Raises UnknownName for a name that nothing has, which is a slip in any grid, unlike a model that does not fit.
+    """
+    read: list[tuple[Any, int]] = []
+    for settings in chosen:
+        try:
+            changed = scenario.with_values(settings)
+            build(Site.of(changed, cached=False), Horizon(), Log(), lambda: None)
+            if (source := (changed.workload, changed.seed)) not in read:
+                next(iter(changed.workload.requests(changed.seed)), None)
+                read.append(source)
+        except UnknownName:
+            raise
+        except KsimError as error:
+            yield Outcome(settings, problem=str(error))
+        else:
+            yield None
 
 
 def value_text(value: Any) -> str:
@@ -121,6 +155,9 @@ def _unserved(result: Result) -> str:
             if summary[status]]
     if not left:
         return ""
-    everything = sum(summary[status] for status in ("completed", "failed", "unfinished"))
     why = f": {next(iter(reasons.values()))}" if reasons else ""
-    return f"{' and '.join(left)} of {everything:,} requests{why}"
+    return f"{' and '.join(left)} of {_requests(summary):,} requests{why}"
+
+
+def _requests(summary: Mapping[str, Any]) -> int:
+    return sum(summary[status] for status in ("completed", "failed", "unfinished"))

@@ -1,24 +1,24 @@
 """The Pareto front: the outcomes that no other beats in one objective without losing in another."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from math import ceil
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.log import Log
-from ksim.foundation.errors import ConfigError, KsimError, UnknownName
-from ksim.results.history import History
-from ksim.results.metrics import summarise
+from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.studies.grid import Outcome
+from ksim.studies.requirement import Requirement, measures
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 #: What a user waits for, queue and all, and what it costs: TTFT or TPOT alone can be had at the other's expense.
 DEFAULT = ("joules_per_output_token", "median_e2el_ms")
+#: The share of requests that a point may reject by default.  So few change no objective by much; more would look cheap.
+TOLERATED = 0.01
 
 
 @frozen
@@ -46,10 +46,11 @@ class Objective:
 
 @frozen
 class Point:
-    """An outcome among others: `values` are its objectives, none where it cannot be judged for its `problem`.
+    """An outcome among others: `values` are its objectives, none where it has not all of them.
 
-    Points are numbered from 1, those on the front first; `beaten_by` is the first of these that is better, and None for
-    a point of the front.
+    `problem` says why the point does not count; it may have values still.  Points are numbered from 1, those on the
+    front first; `beaten_by` is the first of these that is better, and None for a point of the front and for one that
+    does not count.
     """
 
     number: int
@@ -60,21 +61,17 @@ class Point:
 
     @property
     def on_front(self) -> bool:
-        """Whether it has been judged and nothing beats it."""
-        return bool(self.values) and self.beaten_by is None
-
-
-def measures() -> list[str]:
-    """The keys of summary.json that are numbers and say how a run went."""
-    return [key for key, value in summarise(History(Log())).items() if not isinstance(value, bool)]
+        """Whether it counts and nothing beats it."""
+        return not self.problem and self.beaten_by is None
 
 
 def objectives(texts: Sequence[str]) -> list[Objective]:
-    """The objectives that *texts* name, or the default ones; raises UnknownName, and ConfigError for fewer than two."""
+    """The objectives that *texts* name, or the default ones; raises UnknownName, and ConfigError where one comes twice.
+    """
     named = [Objective.parse(text) for text in texts or DEFAULT]
-    if len({objective.key for objective in named}) < max(2, len(named)):
-        raise ConfigError("--objective", f"a front is between two objectives or more, each named once, not"
-                                         f" {', '.join(map(str, named))}")
+    keys = [objective.key for objective in named]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError("--objective", f"{twice[0]} comes twice; name each objective once")
     return named
 
 
@@ -86,25 +83,45 @@ def front(costs: Floats) -> Bools:
     return ~np.array([_dominates(costs, row).any() for row in costs], dtype=bool)
 
 
-def judge(found: Sequence[Outcome], wanted: Sequence[Objective]) -> list[Point]:
-    """The points in order: the front by the first objective, then those it beats, then those that cannot be judged.
+def judge(found: Sequence[Outcome], wanted: Sequence[Objective], required: Sequence[Requirement] = (),
+          tolerated: float = TOLERATED) -> list[Point]:
+    """The points in order: the front by the first objective, then those it beats, then those that do not count.
 
-    Raises KsimError where none can be.
+    A point counts that has all objectives, keeps to what is *required*, kept up with its load, and rejected no more
+    than the *tolerated* share of its requests.
     """
-    problems = [each.problem or _unknown(each, wanted) for each in found]
+    problems = [_problem(each, wanted, required, tolerated) for each in found]
     judged = [each for each, problem in zip(found, problems, strict=True) if not problem]
-    if not judged:
-        others = len(set(problems)) - 1
-        more = f" (and {others} other {'reason' if others == 1 else 'reasons'})" if others else ""
-        raise KsimError(f"none of {len(found)} points can be judged: {problems[0]}{more}")
-    rest = [Point(0, each, problem=problem) for each, problem in zip(found, problems, strict=True) if problem]
-    return [evolve(point, number=number) for number, point in enumerate([*_ranked(judged, wanted), *rest], 1)]
+    left = [Point(0, each, _values(each, wanted), problem=problem)
+            for each, problem in zip(found, problems, strict=True) if problem]
+    left.sort(key=lambda point: not point.values)
+    return [evolve(point, number=number) for number, point in enumerate([*_ranked(judged, wanted), *left], 1)]
+
+
+def refusal(points: Sequence[Point]) -> str:
+    """Why no point is on the front; "" where one is."""
+    if any(point.on_front for point in points):
+        return ""
+    return f"none of {len(points)} points counts: {first_of([point.problem for point in points])}{_advice(points)}"
+
+
+def first_of(reasons: Sequence[str]) -> str:
+    """The first of *reasons*, and how many others there are."""
+    others = len(set(reasons)) - 1
+    return reasons[0] + (f" (and {others} other {'reason' if others == 1 else 'reasons'})" if others else "")
+
+
+def _advice(points: Sequence[Point]) -> str:
+    """What would let points count that reject too many requests."""
+    shares = [point.outcome.unserved_share for point in points if point.problem == point.outcome.unserved]
+    return f"; --max-rejected {ceil(1000 * min(shares)) / 1000:g} would let the best of them count" if shares else ""
 
 
 def _ranked(judged: Sequence[Outcome], wanted: Sequence[Objective]) -> list[Point]:
     """Points of the front, which are to have the numbers from 1, and then all others."""
-    values = [tuple(float(_summary(each)[objective.key]) for objective in wanted) for each in judged]
+    values = [_values(each, wanted) for each in judged]
     costs = np.array([[objective.cost(value) for objective, value in zip(wanted, row, strict=True)] for row in values])
+    costs = costs.reshape(len(values), len(wanted))  # also where there are none
     best = front(costs)
     order = sorted(range(len(judged)), key=lambda row: (not best[row], *costs[row]))
     leading = costs[[row for row in order if best[row]]]
@@ -117,12 +134,21 @@ def _dominates(costs: Floats, row: Floats) -> Bools:
     return np.asarray((costs <= row).all(axis=1) & (costs < row).any(axis=1))
 
 
-def _unknown(each: Outcome, wanted: Sequence[Objective]) -> str:
-    """Which objective the run has no number for; "" where it has all."""
-    missing = [objective.key for objective in wanted if _summary(each)[objective.key] is None]
-    return f"nothing in the run tells {missing[0]}" if missing else ""
+def _problem(each: Outcome, wanted: Sequence[Objective], required: Sequence[Requirement], tolerated: float) -> str:
+    """Why a point does not count; "" where it does."""
+    if each.problem or each.summary is None:
+        return each.problem
+    if each.unserved_share > tolerated:
+        return each.unserved
+    if each.summary.get("saturated"):
+        return "saturated: its queue kept growing, so its latencies depend on how long the run was"
+    missing = [f"nothing in the run tells {objective.key}" for objective in wanted
+               if each.summary[objective.key] is None]
+    missed = [reason for requirement in required if (reason := requirement.missed(each.summary))]
+    return "; ".join(missing[:1] or missed)
 
 
-def _summary(each: Outcome) -> Mapping[str, Any]:
-    assert each.summary is not None, "an outcome without a problem has its numbers"
-    return each.summary
+def _values(each: Outcome, wanted: Sequence[Objective]) -> tuple[float, ...]:
+    """The objectives of a point, or nothing where one is unknown."""
+    values = [(each.summary or {}).get(objective.key) for objective in wanted]
+    return () if None in values else tuple(float(value) for value in values if value is not None)

@@ -1,6 +1,8 @@
-"""Independent pieces of work in several processes, which end when the work is interrupted."""
+"""Independent pieces of work in several processes, which end when the work is interrupted or its owner is killed."""
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -26,7 +28,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R
     from concurrent.futures.process import BrokenProcessPool
 
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"), _take_interrupts)
+    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"), _begin)
     try:
         with _interrupts_held():
             futures = [pool.submit(work, item) for item in items]
@@ -56,8 +58,19 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _take_interrupts() -> None:
-    """Let Ctrl-C end this process at once and in silence."""
+def _begin() -> None:
+    """Let Ctrl-C end this process at once and in silence, and let it end with the process that started it."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that started this one, which SIGKILL gives no time to say so."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -115,7 +115,7 @@ def examine(subject: Subject, case: Case) -> tuple[str, int, str] | None:
             return name, *found
     if history.error is not None:
         return _raised(history) if subject.wants(NO_ERROR) else None
-    for name, compare in _COMPARISONS.items():
+    for name, compare in COMPARED.items():
         if subject.wants(name) and (found := compare(subject, case, history)):
             return name, *found
     return None
@@ -140,7 +140,7 @@ def _plain(subject: Subject, case: Case, history: History) -> tuple[int, str] | 
     return _difference(history, plain.play(case), "on ksim's own scheduler and cache")
 
 
-_COMPARISONS: dict[str, Callable[[Subject, Case, History], tuple[int, str] | None]] = {
+COMPARED: dict[str, Callable[[Subject, Case, History], tuple[int, str] | None]] = {
     NAMES_DO_NOT_MATTER: _other_names, SAME_AS_PLAIN: _plain}
 
 

@@ -3,10 +3,6 @@
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from pyarrow import parquet
@@ -151,31 +147,6 @@ def test_a_trace_out_of_order_is_an_error_until_it_may_be_sorted(tmp_path):
     words = ("replay", "t.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "--max-model-len", 4096)
     assert "set sort = true" in ksim(*words, folder=tmp_path, code=1)
     assert "1,500 requests completed" in ksim(*words, "--sort", folder=tmp_path)
-
-
-def _heed_interrupts():
-    """Shells have what they run in the background ignore them, and so would all that it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals a process group, which Windows has not")
-def test_an_interrupted_run_leaves_nothing_behind(scenario):
-    """Ctrl-C in the midst of a long run."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ksim", "run", "s.toml", "-o", "out", "--set", "workload.synthetic.count=1000000"],
-        cwd=scenario, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
-        preexec_fn=_heed_interrupts)  # noqa: PLW1509 - pytest has no threads that could be in its way
-    for _ in range(10):  # a busy machine may still be importing, where Python can lose the first of them
-        time.sleep(2.0)
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGINT)
-    try:
-        _, error = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and "interrupted; nothing was written" in error and "Traceback" not in error
-    assert sorted(p.name for p in scenario.iterdir()) == ["s.toml"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")

@@ -1,10 +1,21 @@
 """`ksim explain` and `ksim diff`, as a user meets them."""
 
 import json
+import shutil
 
 import pytest
 
-from .test_cli import SCENARIO, ksim
+from ksim.cli.diff_table import change
+from ksim.results.comparison import changed
+
+from .command import SCENARIO, ksim_here
+
+
+def ksim(*words, folder, status=0):
+    """What the command prints, or its error where *status* is not 0."""
+    outcome = ksim_here(*words, folder=folder)
+    assert outcome.status == status, outcome.stderr
+    return outcome.stderr if status else outcome.stdout
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +65,67 @@ def test_diff_of_one_request_and_of_a_run_with_itself(runs):
     assert "* mean TTFT: no change\n" in ksim("diff", "a", "a", folder=runs)
 
 
+def line_of(out, word):
+    return next(line.split() for line in out.splitlines() if line.split()[:1] == [word])
+
+
+def test_diff_compares_settings_and_numbers_of_whole_runs(runs):
+    out = ksim("diff", "a", "b", "--json", "d.json", folder=runs)
+    assert line_of(out, "serve.max_num_seqs") == ["serve.max_num_seqs", "64", "1"]
+    found = json.loads((runs / "d.json").read_text())
+    summaries = [json.loads((runs / name / "summary.json").read_text()) for name in ("a", "b")]
+    assert found["settings"]["serve.max_num_seqs"] == [64, 1]
+    assert all(key.startswith("serve.") for key in found["settings"])
+    assert found["summary"] == {key: [summary[key] for summary in summaries] for key in summaries[0]}
+    before, after = found["summary"]["output_throughput"]
+    assert before > after and line_of(out, "output_throughput")[3].startswith(("-", "0."))
+    for key in ("prefix_cache_hit_rate", "energy_joules", "joules_per_output_token", "gpu_busy_share"):
+        assert line_of(out, key)
+    assert "energy_dollars" not in out  # no price is stated
+
+
+def test_diff_of_runs_without_phases_or_common_requests_compares_the_rest(runs):
+    ksim_here("run", "s.toml", "-o", "streamed", "--stream", "--quiet", folder=runs)
+    outcome = ksim_here("diff", "a", "streamed", "--json", "d.json", folder=runs)
+    assert outcome.status == 0 and "! where requests' time went is not compared: streamed: " in outcome.stdout
+    assert line_of(outcome.stdout, "energy_joules")
+    assert "times" not in json.loads((runs / "d.json").read_text())
+    assert ksim_here("diff", "a", "streamed", "--request", 3, folder=runs).status == 1
+
+
+def test_diff_of_a_run_with_itself_finds_no_change(runs):
+    out = ksim_here("diff", "a", "a", "--json", "same.json", folder=runs).stdout
+    assert "the same settings in both" in out and len(line_of(out, "energy_joules")) == 3
+    assert json.loads((runs / "same.json").read_text())["settings"] == {}
+
+
+@pytest.mark.parametrize(("key", "first", "second", "text"), [
+    ("mfu", 0.25, 0.5, "+25.0 pp"), ("duration", 2.0, 3.0, "+50.0%"), ("duration", 1.0, 68.0, "68.0x"),
+    ("duration", 4.0, 1.0, "0.25x"), ("preemptions", 0, 12, "+12"), ("duration", None, 1.0, ""),
+    ("duration", 1.0, 1.0, ""),
+])
+def test_changes_are_points_percentages_or_multiples(key, first, second, text):
+    assert change(key, first, second) == text
+
+
+def test_settings_differ_by_value_and_a_plug_in_by_its_name():
+    one = {"gpu": "h200", "oracle": "measured", "seed": 1}
+    other = {"gpu": "h200", "oracle.name": "roofline", "oracle.compute": 0.5, "seed": 1, "nodes": 2}
+    assert changed(one, other) == {"oracle.name": ("measured", "roofline"), "oracle.compute": (None, 0.5),
+                                   "nodes": (None, 2)}
+    assert changed(other, one)["oracle.name"] == ("roofline", "measured")
+
+
+@pytest.mark.parametrize(("name", "text"), [("summary.json", "{"), ("summary.json", "[]"), ("summary.json", "\x00"),
+                                            ("scenario.toml", "x = ")])
+def test_a_damaged_run_is_named(name, text, runs, tmp_path):
+    shutil.copytree(runs / "a", tmp_path / "damaged")
+    (tmp_path / "damaged" / name).write_text(text)
+    outcome = ksim_here("diff", runs / "a", "damaged", folder=tmp_path)
+    assert outcome.status == 1 and outcome.stderr.startswith(f"ksim: damaged/{name}: ")
+    assert outcome.stderr.count("\n") == 1
+
+
 def test_a_run_whose_trace_and_scenario_are_gone_is_explained_too(runs, tmp_path):
     for name in ("summary.json", "requests.parquet", "attribution.parquet"):
         (tmp_path / name).write_bytes((runs / "a" / name).read_bytes())
@@ -69,5 +141,5 @@ def test_a_run_whose_trace_and_scenario_are_gone_is_explained_too(runs, tmp_path
     (("explain", "a", "-o", "s.toml"), "s.toml: cannot be written"),
 ])
 def test_bad_input_is_one_clear_line(words, message, runs):
-    error = ksim(*words, folder=runs, code=1)
+    error = ksim(*words, folder=runs, status=1)
     assert message in error and error.startswith("ksim: ") and error.count("\n") == 1

@@ -2,21 +2,17 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
 
 from ksim.cli import app
+from ksim.cli.pareto_table import over
 from ksim.foundation.errors import KsimError
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 
-from .test_cli import ROOT, SCENARIO, _heed_interrupts, ksim
+from .command import SCENARIO, ksim, ksim_here
 
 #: One of these points cannot be built, another cannot take the longest requests.
 OVER = ("--over", "serve.max_num_seqs=1,2,16", "--over", "serve.max_num_batched_tokens=8192,8", "--over",
@@ -48,6 +44,7 @@ def test_every_point_is_listed_the_front_first(found):
     assert energy == sorted(energy)
     for point in points[len(leading):]:
         assert bool(point["beaten_by"]) is not bool(point["problem"])
+        assert bool(point["median_e2el_ms"]) is ("max_num_batched_tokens" not in point["problem"])
     problems = [point["problem"] for point in points]
     assert sum("rejected of 12 requests: " in problem for problem in problems) == 5 and \
         sum("max_num_batched_tokens" in problem for problem in problems) == 2
@@ -83,7 +80,7 @@ def run(*words):
     if isinstance(result.exception, KsimError):
         raise result.exception
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.fixture
@@ -110,37 +107,53 @@ def test_objectives_may_be_any_and_many_and_points_a_sample(scenario):
     assert len(rows(scenario)) == 1
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (("--over", "serve.max_num_seq=1,2"), r"none of 2 points can be judged: .*did you mean 'max_num_seqs'"),
-    (("--over", "serve.max_num_seqs"), "--over: expected key=value,value"),
-    (("--over", "seed=1,2", "--objective", "median_topt_ms"), "did you mean 'median_tpot_ms'"),
-    (("--over", "seed=1,2", "--objective", "duration"), "two objectives or more"),
-    (("--over", "seed=1,2", "-o", "s.toml"), "exists and is not the directory of an earlier"),
-    (("--over", "seed=1,2", "--json", "none/p.json"), "p.json: cannot be written"),
-    (("--over", "serve.tensor_parallel_size=5,7", "-o", "out"), "5 does not divide 32 attention heads"),
+def test_where_no_point_counts_all_of_them_are_kept_and_the_way_out_is_told(scenario):
+    outcome = ksim_here("pareto", "s.toml", "--over", "serve.max_num_seqs=2,4", "--set", "serve.max_model_len=300",
+                        "--set", "oracle=roofline", "--jobs", 1, "-o", "out", "--json", "p.json", folder=scenario)
+    assert outcome.status == 1 and "0 of 2 points are on the front" in outcome.stdout
+    assert "none of 2 points counts: 4 rejected of 12 requests: " in outcome.stderr
+    assert "--max-rejected 0.334 would let" in outcome.stderr
+    assert [point["on_front"] for point in rows(scenario)] == ["false"] * 2
+    assert all(float(point["median_e2el_ms"]) > 0 for point in rows(scenario))
+    assert all(point["summary"]["failed"] == 4 for point in json.loads((scenario / "p.json").read_text())["points"])
+    assert "on the front" in run("--over", "serve.max_num_seqs=2,4", "--set", "serve.max_model_len=300",
+                                 "--set", "oracle=roofline", "--max-rejected", 0.42)
+
+
+STOPS = """
+from attrs import frozen
+@frozen
+class Stops:
+    when: str = ""
+    def seconds(self, kernel, gpu):
+        if self.when == "interrupt":
+            raise KeyboardInterrupt
+        return 1e-5
+"""
+
+
+def test_what_was_run_before_an_interrupt_is_kept(scenario):
+    (scenario / "mine.py").write_text(STOPS, encoding="utf-8")
+    values = ",".join(f"{{name='mine:Stops', when='{when}'}}" for when in ("never", "interrupt", "later"))
+    outcome = ksim_here("pareto", "s.toml", "--over", f"oracle={values}", "--jobs", 1, "-o", "out", folder=scenario)
+    assert (outcome.status, outcome.stderr) == (130, "ksim: interrupted; 1 of 3 points were run; they are written\n")
+    assert "1 of 3 points are on the front" in outcome.stdout
+    assert [point["problem"] for point in rows(scenario)] == ["", "not run", "not run"]
+
+
+def test_one_objective_and_requirements(scenario):
+    out = run("--over", "serve.max_num_seqs=1,16", "--objective", "gpu_busy_share", "--require", "p99_ttft_ms<1e6",
+              "--require", "median_ttft_ms<=100", "--set", "oracle=roofline", "-o", "out")
+    assert "1 of 2 points are on the front" in out
+    assert [*rows(scenario)[0]][2:5] == ["gpu_busy_share", "p99_ttft_ms", "median_ttft_ms"]
+    missed = [point for point in rows(scenario) if point["problem"]]
+    assert all("median_ttft_ms is " in point["problem"] for point in missed)
+    assert (scenario / "out" / "pareto.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("value", "best", "text"), [
+    (2.0, 2.0, "best"), (2.0, 1.0, "2.00x"), (1431.461, 1.0, "1,431x"), (1.5, 1.0, "+50.0%"), (0.5, 1.0, "-50.0%"),
+    (1.0, 0.0, ""),
 ])
-def test_bad_input_is_an_error_and_leaves_nothing_behind(words, message, scenario):
-    with pytest.raises(KsimError, match=message):
-        run(*words)
-    assert [path.name for path in scenario.iterdir()] == ["s.toml"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals a process group, which Windows has not")
-def test_an_interrupt_ends_all_processes_and_leaves_nothing_behind(scenario):
-    """Ctrl-C, which all processes of a terminal get, in the midst of two long runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ksim", "pareto", "s.toml", "--over", "seed=1,2", "--jobs", "2", "-o", "out", "--set",
-         "workload.synthetic.count=1000000"], cwd=scenario, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=_heed_interrupts)  # noqa: PLW1509 - pytest has no threads that could be in its way
-    for _ in range(20):  # a busy machine may still be importing, where Python can lose the first of them
-        time.sleep(1.0)
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, signal.SIGINT)
-    try:
-        _, error = process.communicate(timeout=30)  # waits for all of them, as each holds the pipe
-    finally:
-        process.kill()
-    assert process.returncode == 130 and error == "ksim: interrupted; nothing was written\n"
-    assert [path.name for path in scenario.iterdir()] == ["s.toml"]
+def test_large_differences_are_multiples(value, best, text):
+    assert over(value, best) == text

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 
@@ -22,3 +23,31 @@ def test_the_environment_may_ask_for_more_threads(monkeypatch, threads):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", threads)
     with process.alone():
         assert os.environ["OPENBLAS_NUM_THREADS"] == threads
+
+
+@pytest.fixture
+def default_sigterm():
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_unwinds_the_stack_and_a_second_one_does_not_disturb_that(default_sigterm):
+    cleaned = []
+    with pytest.raises(process.Ended) as ended, process.terminable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned.append(True)
+    assert cleaned and ended.value.code == 143 and ended.value.message == "terminated; nothing was written"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    again = type(ended.value)(*ended.value.args)
+    assert (again.code, again.message) == (143, ended.value.message)
+
+
+def test_who_handles_sigterm_already_goes_on_doing_so(default_sigterm):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with process.terminable():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN

@@ -57,3 +57,14 @@ def test_values_far_apart_are_shown_on_a_logarithmic_scale():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
     assert {text.get_text() for text in axes.get_xticklabels()} >= {"1", "10", "1,000"}
     assert np.isfinite(axes.get_xlim()).all()
+
+
+def test_a_single_objective_is_drawn_over_the_number_of_the_point():
+    (axes,) = drawn([ENERGY], [ParetoMark((1.0,), True, "64"), ParetoMark((2.0,), False), ParetoMark((3.0,), False)])
+    assert places(axes) == ([2, 1], []) and texts(axes) == {"64"}
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("point", "joules (less is better)")
+
+
+@pytest.mark.parametrize("scales", [[ENERGY], [ENERGY, LATENCY], [ENERGY, LATENCY, RATE]])
+def test_where_no_point_counts_there_are_only_axes(scales):
+    assert all(places(axes) == ([], []) for axes in drawn(scales, []))

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from ksim.foundation.errors import ConfigError
-from ksim.studies.grid import Axis, combinations, outcome, outcomes, short_names, value_text
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.studies import grid
+from ksim.studies.grid import Axis, combinations, outcome, outcomes, short_names, unbuildable, value_text
 from ksim.studies.scenario import Scenario
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
@@ -79,9 +80,42 @@ def test_what_cannot_be_built_has_a_problem_and_no_numbers(settings, problem):
     assert problem in found.problem and found.summary is None
 
 
-def test_requests_that_were_turned_away_are_a_problem():
+def test_requests_that_were_rejected_are_told():
     found = outcome(SCENARIO, {"workload.synthetic.prompt": {"kind": "fixed", "value": 2000}})
-    assert found.problem.startswith("3 rejected of 3 requests: ") and found.summary["completed"] == 0
+    assert found.unserved.startswith("3 rejected of 3 requests: ") and found.summary["completed"] == 0
+    assert found.unserved_share == 1.0 and not found.problem
+    assert outcome(SCENARIO, {}).unserved_share == 0.0
+
+
+class Breaks:
+    """An oracle with a bug."""
+
+    def seconds(self, kernel, gpu):
+        return 1 / 0
+
+
+def test_a_bug_of_a_plug_in_is_one_points_problem():
+    chosen = [{"oracle": f"{__name__}:Breaks"}, {"oracle": "roofline"}]
+    found = list(outcomes(SCENARIO, chosen))
+    assert found[0].problem.startswith("ZeroDivisionError: division by zero; `ksim run`") and found[1].summary
+
+
+def test_what_cannot_run_is_known_before_anything_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(grid, "simulate", None)
+    (tmp_path / "t.csv").write_text("arrival,prompt\n0,x\n")
+    chosen = [{}, {"serve.tensor_parallel_size": 5}, {"serve.max_num_seqs": 0}, {"model": "llama-3.1-70b"},
+              {"workload": {"replay": {"path": str(tmp_path / "t.csv")}}},
+              {"workload": {"replay": {"path": str(tmp_path / "none.csv")}}}]
+    found = list(unbuildable(SCENARIO, chosen))
+    assert found[0] is None and [each.settings for each in found[1:]] == chosen[1:]
+    for each, words in zip(found[1:], ("does not divide", "must be > 0", "does not fit", "t.csv:1", "none.csv"),
+                           strict=True):
+        assert words in each.problem
+
+
+def test_a_name_that_nothing_has_is_a_slip_in_any_grid():
+    with pytest.raises(UnknownName, match="did you mean 'h200'"):
+        list(unbuildable(SCENARIO, [{"gpu": "h200"}, {"gpu": "h20"}]))
 
 
 def test_settings_are_named_and_written_in_short():

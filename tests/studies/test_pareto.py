@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ksim.foundation.errors import ConfigError, KsimError, UnknownName
+from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.studies.grid import Outcome
-from ksim.studies.pareto import Objective, front, judge, objectives
+from ksim.studies.pareto import Objective, front, judge, objectives, refusal
+from ksim.studies.requirement import Requirement
 
 #: Few different values, so that ties are common.
 COSTS = arrays.arrays(float, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))
@@ -65,14 +66,59 @@ def test_the_front_comes_first_and_what_cannot_be_judged_last():
     assert [point.on_front for point in points] == [True, True, False, False, False]
 
 
-def test_a_point_that_did_not_serve_all_requests_is_not_on_the_front_however_good():
-    left = Outcome({"seed": 9}, {"energy_joules": 0.1, "output_throughput": 99.0}, problem="1 rejected of 2 requests")
-    assert [point.on_front for point in judge([left, *outcomes((3.0, 9.0))], BOTH)] == [True, False]
+def excellent(**more):
+    """Better than all others, but for something."""
+    return {"energy_joules": 0.1, "output_throughput": 99.0, "completed": 98, "failed": 2, "unfinished": 0, **more}
 
 
-def test_where_nothing_can_be_judged_the_first_reason_is_told():
-    with pytest.raises(KsimError, match=r"none of 3 points can be judged: too large \(and 1 other reason\)"):
-        judge([Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")], BOTH)
+@pytest.mark.parametrize(("tolerated", "counts"), [(0.0, False), (0.01, False), (0.02, True), (1.0, True)])
+def test_a_point_that_rejects_more_requests_than_tolerated_does_not_count_however_good(tolerated, counts):
+    left = Outcome({"seed": 9}, excellent(), unserved="2 rejected of 100 requests: too long")
+    points = judge([left, *outcomes((3.0, 9.0))], BOTH, tolerated=tolerated)
+    rejecting = next(point for point in points if point.outcome is left)
+    assert rejecting.on_front is counts and rejecting.values == (0.1, 99.0)
+    assert (rejecting.problem == "") is counts
+    assert ("--max-rejected 0.02 would" in refusal(judge([left], BOTH, tolerated=tolerated))) is not counts
+    assert sum(point.on_front for point in points) == 1
+
+
+def test_a_saturated_point_is_on_no_front_and_beats_nothing():
+    saturated = Outcome({"seed": 9}, excellent(saturated=True))
+    points = judge([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))], BOTH)
+    assert [(point.on_front, point.beaten_by) for point in points] == [(True, None), (False, 1), (False, None)]
+    assert points[2].problem.startswith("saturated") and points[2].values == (0.1, 99.0)
+    assert "saturated" in refusal(judge([saturated], BOTH))
+
+
+def test_what_misses_a_requirement_does_not_count():
+    found = outcomes((3.0, 9.0), (2.0, 7.0), (1.0, 5.0))
+    points = judge(found, BOTH, [Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3")])
+    assert [(point.values, point.problem) for point in points] == [
+        ((2.0, 7.0), ""), ((3.0, 9.0), "energy_joules is 3.00, not < 3"),
+        ((1.0, 5.0), "output_throughput is 5.00, not >= 7")]
+
+
+@pytest.mark.parametrize(("text", "value", "holds"), [
+    ("p99_ttft_ms<1000", 999.0, True), ("p99_ttft_ms < 1000", 1000.0, False), ("p99_ttft_ms<=1e3", 1000.0, True),
+    ("p99_ttft_ms>1000", 1000.0, False), ("p99_ttft_ms>=1000", 1000.0, True), ("p99_ttft_ms<1000", None, False),
+    ("dollars_per_million_output_tokens<0.5", 0.4, True), ("slo_attainment>=0.99", 0.98, False),
+])
+def test_a_requirement_holds_of_a_number(text, value, holds):
+    requirement = Requirement.parse(text)
+    assert (requirement.missed({requirement.key: value}) == "") is holds
+
+
+@pytest.mark.parametrize("text", ["p99_ttft_ms", "p99_ttft_ms=10", "p99_ttft_ms<", "<10", "p99_ttft_ms<fast",
+                                  "p99_ttft_ms<nan", "p99_ttft_ms<inf", "p99_ttft_ms<<5", "p99_ttft_ms==5", ""])
+def test_what_is_no_requirement_is_refused(text):
+    with pytest.raises(ConfigError, match="--require: expected KEY<NUMBER"):
+        Requirement.parse(text)
+
+
+def test_where_nothing_counts_the_first_reason_is_told():
+    found = [Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")]
+    assert refusal(judge(found, BOTH)) == "none of 3 points counts: too large (and 1 other reason)"
+    assert refusal(judge(outcomes((3.0, 9.0)), BOTH)) == ""
 
 
 @pytest.mark.parametrize(("text", "maximise"), [
@@ -94,11 +140,15 @@ def test_a_misspelt_objective_meets_its_neighbour():
         Objective.parse("median_topt_ms")
 
 
-@pytest.mark.parametrize("texts", [["duration"], ["duration", "max:duration"],
-                                   ["duration", "completed", "duration"]])
-def test_a_front_is_between_objectives(texts):
-    with pytest.raises(ConfigError, match="two objectives or more, each named once"):
+@pytest.mark.parametrize("texts", [["duration", "max:duration"], ["duration", "completed", "duration"]])
+def test_an_objective_is_named_once(texts):
+    with pytest.raises(ConfigError, match="duration comes twice"):
         objectives(texts)
+
+
+def test_the_front_of_one_objective_is_its_best():
+    points = judge(outcomes((3.0, 9.0), (2.0, 7.0), (2.0, 1.0)), objectives(["energy_joules"]))
+    assert [(point.values, point.beaten_by) for point in points] == [((2.0,), None), ((2.0,), None), ((3.0,), 1)]
 
 
 def test_energy_and_the_whole_latency_are_looked_at_by_default():

@@ -81,7 +81,7 @@ class Book:
                 break
             try:
                 return work(self._opened())
-            except (sqlite3.Error, OSError, OverflowError) as error:
+            except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:
                 self.close()
                 self._mend(error)
         return None
@@ -104,11 +104,19 @@ class Book:
 
     def _mend(self, error: Exception) -> None:
         """Throw a broken file away; give up for any other *error*."""
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_INTERNAL if isinstance(error, sqlite3.Error) else 0)
-        if code & 0xFF in _BROKEN:
+        if self._damaged(error):
             self._discard()
         else:
             self.problem = f"prices are not kept in {self.path}: {error}"
+
+    def _damaged(self, error: Exception) -> bool:
+        """Whether *error* comes from bytes that are not what SQLite wrote."""
+        if not isinstance(error, sqlite3.Error):
+            return isinstance(error, UnicodeDecodeError)  # a message of SQLite's that quotes a damaged name
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_INTERNAL) & 0xFF
+        # A damaged header says that the file is read-only, even where the file system lets us write it.
+        return code in _BROKEN or (code == sqlite3.SQLITE_READONLY
+                                   and os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
 
     def _discard(self) -> None:
         self.close()
@@ -132,7 +140,7 @@ def rows_of(path: Path) -> int | None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", PATIENCE, uri=True)) as connection:
             (count,) = connection.execute("SELECT count(*) FROM prices").fetchone()
             return int(count)
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return None
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from ksim.results.plots.labels import Named, name_marks
 from ksim.results.plots.style import BLUE, GREY, canvas, grid_of
@@ -38,10 +38,12 @@ class ParetoMark:
 
 
 def pareto_figure(title: str, note: str, scales: Sequence[Scale], marks: Sequence[ParetoMark]) -> Figure:
-    """The first objective over each other one, a panel for each.
+    """The first objective over each other one, a panel for each; a single one over the number of the point.
 
     Between two objectives the front is the edge of a shaded area, in which everything is beaten.
     """
+    if len(scales) == 1:
+        return _single(title, note, scales[0], marks)
     figure = canvas(1.2 + 6.8 * (len(scales) - 1), 5.6, title, note)
     grid = grid_of(figure, 1, len(scales) - 1)
     for place, axes in enumerate(grid, 1):
@@ -50,18 +52,35 @@ def pareto_figure(title: str, note: str, scales: Sequence[Scale], marks: Sequenc
         _scale(axes, "x", [mark.values[place] for mark in marks])
         _scale(axes, "y", [mark.values[0] for mark in marks])
         _draw(axes, marks, place)
-        if len(scales) == 2:
+        if len(scales) == 2 and marks:
             _line(axes, scales, marks)
-    grid[0].legend(loc="best")
+    if marks:
+        grid[0].legend(loc="best")
     for place, axes in enumerate(grid, 1):
         name_marks(axes, _names(marks, place))
+    return figure
+
+
+def _single(title: str, note: str, scale: Scale, marks: Sequence[ParetoMark]) -> Figure:
+    """One objective, the best point first."""
+    figure = canvas(8.0, 5.6, title, note)
+    axes = grid_of(figure, 1, 1)[0]
+    numbered = [evolve(mark, values=(mark.values[0], float(place))) for place, mark in enumerate(marks, 1)]
+    axes.set_xlabel("point")
+    axes.set_ylabel(scale.label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _scale(axes, "y", [mark.values[0] for mark in marks])
+    _draw(axes, numbered, 1)
+    if marks:
+        axes.legend(loc="best")
+    name_marks(axes, _names(numbered, 1))
     return figure
 
 
 def _scale(axes: Axes, which: str, values: Sequence[float]) -> None:
     """Logarithmic where values differ much, else as matplotlib would; plain numbers in either."""
     axis = getattr(axes, f"{which}axis")
-    if min(values) > 0 and max(values) > _WIDE * min(values):
+    if values and min(values) > 0 and max(values) > _WIDE * min(values):
         axes.set(**{f"{which}scale": "log"})
         axis.set_major_locator(LogLocator(subs=_TICKS, numticks=99))
         axis.set_minor_locator(NullLocator())

@@ -74,6 +74,29 @@ def test_a_file_that_is_none_is_begun_anew(tmp_path, content):
     assert made(path).rows([*ROWS]) == ROWS
 
 
+def _spoiled(name: bytes, place: int = 0, new: bytes = b"\xe1\xe1\xe1"):
+    """Replace the bytes that begin *place* after the first *name* in a file."""
+    def spoil(content: bytearray) -> None:
+        at = content.index(name) + place
+        content[at:at + len(new)] = new
+    return spoil
+
+
+@pytest.mark.parametrize("spoil", [
+    _spoiled(b"CREATE TABLE", 2), _spoiled(b"(key BLOB", 1), _spoiled(b"tableprices", 5), _spoiled(b"tableprices", 0),
+    _spoiled(b"WITHOUT ROWID", 3), _spoiled(b"SQLite format 3\0", 18, b"\x09"),  # the version that may write it
+], ids=["statement", "column", "name", "kind", "option", "writable"])
+def test_damage_to_the_schema_or_the_header_begins_the_file_anew(tmp_path, spoil):
+    path = tmp_path / f"a{ENDING}"
+    made(path)
+    content = bytearray(path.read_bytes())
+    spoil(content)
+    path.write_bytes(content)
+    rows_of(path)
+    again = made(path)
+    assert again.rows([*ROWS]) == ROWS and not again.problem
+
+
 @pytest.mark.parametrize("layout", ["prices (key BLOB PRIMARY KEY)", "prices (key TEXT, row TEXT, more TEXT)",
                                     "prices (a, b)", "others (key, row)"])
 def test_a_file_of_another_layout_is_begun_anew(tmp_path, layout):

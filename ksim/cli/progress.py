@@ -1,0 +1,83 @@
+"""How far a run is: a bar on a terminal, a line now and then elsewhere."""
+
+import sys
+import time
+from typing import Any
+
+#: Requests between two looks at the clock, and seconds between two lines where there is no terminal.
+_EVERY, _PAUSE = 100, 30.0
+
+
+class Progress:
+    """Counts the requests of a run that have ended, of about *total*, on standard error.
+
+    On a terminal a bar shows what the run is doing, how much is done, and the time left.  Elsewhere a run says so in a
+    line every half minute.  Where it is *quiet*, nothing is shown.
+    """
+
+    def __init__(self, total: int | None, quiet: bool):
+        self._total, self._ended = total, 0
+        self._bar: Any = None
+        self._begin = self._said = time.monotonic()
+        self._quiet, self._terminal = quiet, sys.stderr.isatty()
+
+    def __enter__(self) -> "Progress":
+        if self._terminal and not self._quiet:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+                            console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Clear the bar, so that something else can be printed."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self) -> None:
+        """Count a request that has ended."""
+        self._ended += 1
+        if self._ended == 1 or self._ended % _EVERY == 0:
+            self._show()
+
+    def writing(self) -> None:
+        """All requests have ended, and what is left is to write the run."""
+        if self._bar is not None:
+            self._bar.update(self._task, description="writing", completed=self._ended, total=self._ended)
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            total = self._total and max(self._total, self._ended)
+            self._bar.update(self._task, description="requests ended", completed=self._ended, total=total)
+        elif not self._quiet and not self._terminal and time.monotonic() > self._said + _PAUSE:
+            self._said = time.monotonic()
+            print(f"ksim: {self._line(self._said - self._begin)}", file=sys.stderr)
+
+    def _line(self, seconds: float) -> str:
+        done = f"{self._ended:,} requests ended after {seconds:,.0f} s"
+        if not self._total or self._ended >= self._total:
+            return done
+        left = seconds * (self._total - self._ended) / self._ended
+        return f"{done}, {self._ended / self._total:.0%} of about {self._total:,}; about {duration(left)} left"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
