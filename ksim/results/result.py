@@ -24,7 +24,7 @@ from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import Limits, Summary, summarise
 from ksim.results.occurrences import Occurrences
-from ksim.results.subject import subject
+from ksim.results.subject import model_name, subject
 from ksim.results.tables import request_table, step_table
 from ksim.results.wording import WIDTH
 
@@ -134,7 +134,7 @@ class Result:
         """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
         from ksim.results.perfetto import write_trace  # loads what only files need, as `_write` does
 
-        write_trace(self.history, Path(path), window)
+        write_trace(self.history, Path(path), window, model_name(self.labels), self.subject)
 
     def plots(self, directory: Path | str) -> list[Path]:
         """Draw all figures into *directory*; return the files."""
