@@ -10,7 +10,6 @@ import numpy as np
 
 from ksim.flow.events import Admitted
 from ksim.results.arrays import Ints
-from ksim.results.history import History
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.slices import REQUESTS_PROCESS, engine_process, name_of
 from ksim.results.perfetto.text import lines, picked, thousandths, whole
@@ -21,7 +20,7 @@ _BLOCK = 1 << 12
 
 
 def flows(lanes: Lanes, stride: int) -> Iterator[bytes | memoryview]:
-    """Every *stride*-th request's slice of arrival, and its arrows; of the steps too, only every *stride*-th is there."""
+    """Every *stride*-th request's slice of arrival, and its arrows to those of every *stride*-th step."""
     requests = lanes.history.requests
     rows = np.flatnonzero(np.arange(len(requests)) % stride == 0)
     yield (",\n" + name_of("thread", REQUESTS_PROCESS, ARRIVALS, "arrivals")).encode()

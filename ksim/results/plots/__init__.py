@@ -34,7 +34,8 @@ def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, di
     files = []
     with looks():
         if history.requests.completed.any():
-            files.append(write(latency_figure(history, limits, summary, f"Latency: {subject}"), directory / "latency.png"))
+            figure = latency_figure(history, limits, summary, f"Latency: {subject}")
+            files.append(write(figure, directory / "latency.png"))
         if len(history.steps):
             files.append(write(timeline_figure(history, f"Over time: {subject}"), directory / "timeline.png"))
         if history.busy_gpu_seconds > 0:

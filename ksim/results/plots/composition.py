@@ -4,7 +4,7 @@ import numpy as np
 from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.history import History
@@ -17,6 +17,7 @@ from ksim.results.plots.style import (
     PALETTE,
     PLAIN,
     Margins,
+    boxes,
     canvas,
     decades,
     grid_of,
@@ -66,8 +67,10 @@ def composition_figure(history: History, occurrences: Occurrences, title: str = 
     below.xaxis.set_label_coords(0.5, -0.16)
     _durations(above, 1e3 * data.seconds.sum(axis=1))
     _stacks(below, data)
-    below.set_xticks(np.arange(len(data.bins)), [_label(n, c) for n, c in zip(data.bins, data.steps, strict=True)],
-                     fontsize=8)
+    below.tick_params(axis="x", labelsize=8)
+    below.xaxis.set_major_locator(FixedLocator(range(len(data.bins))))
+    below.xaxis.set_major_formatter(FixedFormatter(
+        [_label(n, c) for n, c in zip(data.bins, data.steps, strict=True)]))
     below.set_xlabel("tokens in the batch, from this number up to twice it (and how many steps had them)")
     for axes in (above, below):
         axes.grid(visible=False, axis="x")
@@ -95,7 +98,8 @@ def _stacks(axes: Axes, data: Composition) -> None:
     places, shares = np.arange(len(data.bins)), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
-        axes.bar(places, share, width=0.74, bottom=bottom, color=colour, label=part, edgecolor="white", linewidth=0.6)
+        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part)
+    axes.set_xlim(-0.6, len(places) - 0.4)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 

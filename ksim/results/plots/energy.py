@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
@@ -17,6 +17,7 @@ from ksim.results.plots.style import (
     RED,
     Margins,
     beside,
+    boxes,
     canvas,
     grid_of,
     linear_ticks,
@@ -92,9 +93,13 @@ def _families(axes: Axes, bars: list[FamilyShare]) -> None:
     axes.set_title("Joules by kernel family")
     places = np.arange(len(bars))
     static, dynamic = (np.array([getattr(row, name) for row in bars]) for name in ("static", "joules"))
-    axes.barh(places, static, height=0.68, color=GREY)
-    axes.barh(places, dynamic, left=static, height=0.68, color=ORANGE, alpha=0.9)
-    axes.set_yticks(places, [_WAITING.get(row.family, row.family) for row in bars], color=INK)
+    nothing = np.zeros(len(bars))
+    boxes(axes, nothing, static, places - 0.34, places + 0.34, GREY)
+    boxes(axes, static, static + dynamic, places - 0.34, places + 0.34, ORANGE)
+    axes.set_ylim(-0.6, len(bars) - 0.4)
+    axes.yaxis.set_major_locator(FixedLocator(places.tolist()))
+    axes.yaxis.set_major_formatter(FixedFormatter([_WAITING.get(row.family, row.family) for row in bars]))
+    axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(6))

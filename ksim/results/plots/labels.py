@@ -93,8 +93,7 @@ class _Label:
                 break
             whole = costs[few] + self._crossings(few, names, lines, marks)
             for cost, place in zip(whole.tolist(), few.tolist(), strict=True):
-                if (cost, place) < (best, chosen):
-                    best, chosen = cost, place
+                best, chosen = min((best, chosen), (cost, place))
         self.chosen = chosen
 
     def _costs(self, names: Floats, lines: Floats, solid: Floats, inside: Floats) -> Floats:
