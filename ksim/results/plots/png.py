@@ -25,6 +25,7 @@ def write_png(figure: Figure, path: Path, dpi: int) -> None:
     canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
     canvas.draw()
     path.write_bytes(encoded(np.asarray(canvas.buffer_rgba())[..., :3], dpi))
+    FigureCanvasAgg(figure)  # gives up the drawn one: figures are cycles, which nobody collects while a run is saved
 
 
 def encoded(pixels: npt.NDArray[np.uint8], dpi: int) -> bytes:
