@@ -21,6 +21,20 @@ def measured(module: str, *arguments: str) -> Figures:
     return figures
 
 
+def spent(*arguments: str) -> Figures:
+    """CPU seconds, user and system, that a Python with *arguments* takes, and the most MB that it holds."""
+    command = [sys.executable, *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=as_installed())
+    assert child.stderr is not None, "it is a pipe"
+    errors = child.stderr.read()
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {errors.decode()}")
+    scale = 1 if sys.platform == "darwin" else 1024
+    return {"seconds": used.ru_utime + used.ru_stime, "megabytes": used.ru_maxrss * scale / 1e6}
+
+
 def as_installed() -> dict[str, str]:
     """An environment in which modules are compiled once, as where they are installed, and not by every process."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -34,7 +34,7 @@ def findings() -> Findings:
                                        for name, make in CACHES.items()})
     rows = [(name, *(f"{figures[load]:.1f}" for load in LOADS)) for name, figures in found.items()]
     title = (f"The KV cache alone, us of CPU for a request's whole way, {BLOCKS} blocks: best of 3;"
-             f" yardstick {yardstick / 1e6:.2f} M/s")
+             f" {yardstick:.2f} us for an event of SimPy")
     ours = found[next(iter(CACHES))]
     return Findings([Sheet(title, ("cache", *LOADS), rows)],
                     [goal.judged(ours[load], yardstick) for load, goal in GOALS.items()])

@@ -22,7 +22,7 @@ def findings() -> Findings:
     found, yardstick = beside(lambda: {width: (_best(width, "kernel"), _best(width, "step")) for width in WIDTHS})
     rows = [(f"TP{width}", f"{fine:.3f}", f"{whole:.3f}") for width, (fine, whole) in found.items()]
     title = (f"CPU time of a step of {MODEL} on {GPU}s, {REQUESTS} requests, ms: best of 3;"
-             f" yardstick {yardstick / 1e6:.2f} M/s")
+             f" {yardstick:.2f} us for an event of SimPy")
     return Findings([Sheet(title, ("ranks", "kernel by kernel", "whole steps"), rows)],
                     [goal.judged(found[width][0], yardstick) for width, goal in GOALS.items()])
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from attrs import field, frozen
 from rich.table import Table
 
-from benchmarks.yardstick import STANDARD
+from benchmarks.yardstick import STANDARD, scaled
 
 #: The columns of a table of goals.
-GOALS = ("goal", "limit", "here", "yardstick, M/s", "scaled", "met")
+GOALS = ("goal", "limit", "here", "SimPy us/event", "scaled", "met")
 
 
 @frozen
@@ -22,12 +22,12 @@ class Goal:
     timed: bool = True
 
     def judged(self, found: float, yardstick: float) -> tuple[str, ...]:
-        """A row under `GOALS`: what was *found* here, and what that is where the yardstick makes `STANDARD`."""
-        factor = yardstick / STANDARD if self.timed else 1.0
-        scaled = found / factor if self.least else found * factor
+        """A row under `GOALS`: what was *found* here, and what that is where the yardstick takes `STANDARD`."""
+        pace = yardstick if self.timed else STANDARD
+        there = found * pace / STANDARD if self.least else scaled(found, pace)
         limit = f"{'>=' if self.least else '<='} {self.limit:g} {self.unit}"
-        pace = f"{yardstick / 1e6:.2f}" if self.timed else ""
-        return self.what, limit, f"{found:.4g}", pace, f"{scaled:.4g}", self._met(found, scaled)
+        said = f"{yardstick:.2f}" if self.timed else ""
+        return self.what, limit, f"{found:.4g}", said, f"{there:.4g}", self._met(found, there)
 
     def _met(self, found: float, scaled: float) -> str:
         here, there = (value >= self.limit if self.least else value <= self.limit for value in (found, scaled))

@@ -1,18 +1,16 @@
-"""Run one workload in a process of its own and print what it took, as one line of JSON."""
+"""Simulate one workload in a process of its own and print what it took, as one line of JSON."""
 
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from benchmarks.apart import Figures, peak_megabytes
+from benchmarks.apart import Figures
 from ksim.foundation import process
 
 
 @process.alone()
 def measure(name: str) -> Figures:
-    """Simulate and write workload *name*, as `ksim run` does; seconds are CPU time of this process."""
+    """Simulate workload *name*; seconds are CPU time of this process, without what it loads before."""
     from benchmarks.workloads import scenarios
     from ksim.studies.scenario import Scenario
     from ksim.studies.simulation import simulate
@@ -21,12 +19,10 @@ def measure(name: str) -> Figures:
     begin = time.process_time()
     result = simulate(scenario)
     simulated = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        result.save(Path(folder) / "run", plots=False)
     summary = result.summary
     return {
         "requests": summary["completed"], "steps": summary["steps"], "tokens": summary["total_output_tokens"],
-        "simulation": simulated - begin, "program": time.process_time(), "megabytes": peak_megabytes(),
+        "simulation": simulated - begin,
     }
 
 

@@ -40,7 +40,7 @@ def findings() -> Findings:
     rows = [(oracle, *(f"{row[column]:.3g}" if column in row else "" for column in columns))
             for oracle, row in found.items()]
     title = (f"CPU time of the oracles, on a step of {MODEL}, one rank of eight {GPU}s;"
-             f" yardstick {yardstick / 1e6:.2f} M/s")
+             f" {yardstick:.2f} us for an event of SimPy")
     judged = [_goal(oracle, column).judged(found[oracle][column], yardstick)
               for oracle in ("learned", "measured") for column in LIMITS]
     return Findings([Sheet(title, ("oracle", *columns), rows)], judged)

@@ -27,14 +27,14 @@ def findings() -> Findings:
     for name in WORKLOADS:
         figures, yardstick = beside(partial(_runs, name))
         rows.append((name, *(f"{figures[kind]:.2f}" for kind in ("without", "first", "later")),
-                     f"{yardstick / 1e6:.2f}"))
+                     f"{yardstick:.2f}"))
         judged += [Goal(f"{name}: {kind} run", limit, "x without", timed=False).judged(
             figures[kind] / figures["without"], yardstick) for kind, limit in RATIOS.items()]
     kernels, yardstick = beside(partial(best, kernel, "known"))
     judged.append(KNOWN.judged(kernels["known"], yardstick))
     runs = Sheet("CPU seconds of simulation without shared prices, as the first run of all, and as a later one",
-                 ("workload", "without", "first", "later", "yardstick, M/s"), rows)
-    single = Sheet(f"CPU time of a kernel's price, nine or so in a question; yardstick {yardstick / 1e6:.2f} M/s",
+                 ("workload", "without", "first", "later", "SimPy us/event"), rows)
+    single = Sheet(f"CPU time of a kernel's price, nine or so in a question; {yardstick:.2f} us for an event of SimPy",
                    ("price", "us"), [(what, f"{us:.1f}") for what, us in kernels.items()])
     return Findings([runs, single], judged)
 

@@ -15,7 +15,7 @@ from itertools import islice
 from benchmarks.apart import Figures, best, measured, peak_megabytes
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.workloads import conversations
-from benchmarks.yardstick import STANDARD, beside
+from benchmarks.yardstick import STANDARD, beside, scaled
 from ksim.flow.request import Request
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
@@ -26,7 +26,7 @@ SIZES = (5_000, 50_000, 200_000, 1_000_000)
 USUAL, PATIENCE = 200_000, 60.0
 #: Requests for which memory is foretold.
 FAR = 10_000_000
-COLUMNS = ("requests", "output tokens", "CPU s", "us/output token", "scaled", "peak MB", "yardstick, M/s")
+COLUMNS = ("requests", "output tokens", "CPU s", "us/output token", "scaled", "peak MB", "SimPy us/event")
 SMALLEST, LARGEST, FLAT, MEMORY = (
     Goal("5,000 requests, streamed", 0.35, "us/output token"), Goal("most requests, streamed", 0.35, "us/output token"),
     Goal("most requests over 5,000: us/output token", 1.1, "times", timed=False),
@@ -40,7 +40,7 @@ def findings(most: int | None = None) -> Findings:
         if size <= (most or USUAL) and (most or _foreseen(found, size) < PATIENCE):
             found.append(beside(partial(best, partial(measured, "benchmarks.scaling", str(size)), "seconds",
                                         3 if size == SIZES[0] else 1)))
-    title = f"The workload w5000 over and over, streamed; scaled to a yardstick of {STANDARD / 1e6:g} M/s"
+    title = f"The workload w5000 over and over, streamed; scaled to {STANDARD} us for an event of SimPy"
     return Findings([Sheet(title, COLUMNS, [_row(*each) for each in found])], _judged(found))
 
 
@@ -52,12 +52,12 @@ def _foreseen(found: Sequence[tuple[Figures, float]], size: int) -> float:
 def _row(figures: Figures, yardstick: float) -> tuple[str, ...]:
     token = _per_token(figures)
     return (f"{figures['requests']:,.0f}", f"{figures['tokens']:,.0f}", f"{figures['seconds']:.1f}", f"{token:.2f}",
-            f"{token * yardstick / STANDARD:.2f}", f"{figures['megabytes']:.0f}", f"{yardstick / 1e6:.2f}")
+            f"{scaled(token, yardstick):.2f}", f"{figures['megabytes']:.0f}", f"{yardstick:.2f}")
 
 
 def _judged(found: Sequence[tuple[Figures, float]]) -> list[tuple[str, ...]]:
     (small, slow), (large, fast) = found[0], found[-1]
-    paced = _per_token(large) * fast / (_per_token(small) * slow)
+    paced = scaled(_per_token(large), fast) / scaled(_per_token(small), slow)
     rows = [SMALLEST.judged(_per_token(small), slow), LARGEST.judged(_per_token(large), fast), FLAT.judged(paced, fast)]
     if len(found) > 1:
         rows.append(MEMORY.judged(_foretold(found[-2][0], large), fast))

@@ -16,8 +16,8 @@ from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
 
-#: Microseconds a step of vLLM 0.33.0's scheduler (schedule and update, no model) on a 2-core machine of the kind that
-#: the yardstick's 5.0 to 5.8 million events were measured on: load, running requests, synchronous.
+#: Microseconds a step of vLLM 0.33.0's scheduler (schedule and update, no model) on the machine of the yardstick's
+#: standard: load, running requests, synchronous.
 VLLM = {("decode", 64): 522.0, ("decode", 256): 1993.0, ("mixed", 64): 585.0, ("mixed", 256): 2239.0}
 #: Loads with others behind those that run, or another number of blocks: waiting requests and blocks.
 OTHERS = ((10, 32768), (10_000, 32768), (1_000_000, 32768), (0, 8192), (0, 1 << 20))
@@ -27,7 +27,7 @@ BLOCK = 16
 def findings() -> Findings:
     """The scheduler alone, beside vLLM's own."""
     rows, yardstick = beside(lambda: [*_beside_vllm(), *_others()])
-    title = f"The scheduler alone, us of CPU a step: best of 3; yardstick {yardstick / 1e6:.2f} M/s"
+    title = f"The scheduler alone, us of CPU a step: best of 3; {yardstick:.2f} us for an event of SimPy"
     return Findings([Sheet(title, ("load", "running", "waiting", "KV blocks", "ksim", "vLLM 0.33", "ratio"), rows)])
 
 

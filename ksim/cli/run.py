@@ -28,7 +28,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
 Plots = Annotated[bool, typer.Option("--plots/--no-plots", help="draw plots/*.png (with -o)")]
 Timeline = Annotated[bool, typer.Option("--trace/--no-trace", help="write trace.json.gz for Perfetto (with -o)")]
 Window = Annotated[str, typer.Option("--trace-window", metavar="FROM:TO", help="seconds of the run whose kernels"
-                                     " trace.json.gz shows; by default its first, up to 200,000 slices")]
+                                     " trace.json.gz shows; by default its first, up to 50,000 slices")]
 Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="write rows while the run goes on, and keep"
                                              " only what is in flight, for millions of requests (with -o): no plots,"
                                              " trace, kernels or attribution; by default above 50,000 requests or"

@@ -54,10 +54,12 @@ class FamilyShare:
 
 def families(kernels: pa.Table) -> list[FamilyShare]:
     """The rows of `kernel_table` by family, most time first: dynamic and static joules add up to the run's energy."""
-    found = kernels.group_by("family").aggregate([(name, "sum") for name in ("run_share", "joules", "static_joules")])
-    found = found.sort_by([("run_share_sum", "descending"), ("family", "ascending")])
-    rows = [(row["family"], row["run_share_sum"] or 0.0, row["joules_sum"] or 0.0, row["static_joules_sum"] or 0.0)
-            for row in found.to_pylist()]
+    columns = [kernels[name].to_pylist() for name in ("family", "run_share", "joules", "static_joules")]
+    found: dict[str, list[float]] = {}
+    for family, *amounts in zip(*columns, strict=True):  # pyarrow's own group_by would load pandas
+        known = found.setdefault(family, [0.0, 0.0, 0.0])
+        found[family] = [one + (other or 0.0) for one, other in zip(known, amounts, strict=True)]
+    rows = sorted(((family, *amounts) for family, amounts in found.items()), key=lambda row: (-row[1], row[0]))
     total = sum(joules + static for *_, joules, static in rows)
     return [FamilyShare(*row, ratio(row[2] + row[3], total)) for row in rows]
 
@@ -76,6 +78,13 @@ def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> 
         **tally.heaviest(),
         "source": tally.sources(),
     }
+
+
+def work_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
+    """Those of `kernel_columns` that say what each kernel does, how long, and what limits it."""
+    groups, keys = occurrences.groups(lambda kind: (kind.label, kind.family))
+    tally = _Tally(occurrences, history.steps, groups, len(keys), which)
+    return {"label": [label for label, _ in keys], **tally.time(), **tally.work()}
 
 
 @define(eq=False, slots=False)

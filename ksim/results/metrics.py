@@ -106,6 +106,7 @@ def throughput(served: Served, duration: float, limits: Limits) -> Summary:
     """Requests and tokens per second."""
     ended = served.completed + served.failed
     return {
+        "offered_request_rate": served.offered,
         "request_throughput": ratio(served.completed, duration),
         "request_goodput": ratio(served.met, duration) if limits else None,
         "slo_attainment": ratio(served.met, ended) if limits else None,

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -136,14 +135,14 @@ def _time_table(kernels: pa.Table) -> Table:
     table.add_column("energy", justify="right", no_wrap=True)
     table.add_column("bound by", no_wrap=True)
     table.add_column("mostly")
-    rows = families(kernels)
+    rows, every = families(kernels), kernels.to_pylist()
     small = [row for row in rows if row.time < _SMALL and row.family not in _WAITING]
     for row in rows:
         if row.family in _WAITING:
             table.add_row(Text(_WAITING[row.family], style="dim"), percent(row.time), bar(row.time, "grey37"),
                           percent(row.energy))
         elif row.time >= _SMALL or len(small) == 1:
-            members = kernels.filter(pc.equal(kernels["family"], row.family)).to_pylist()
+            members = [member for member in every if member["family"] == row.family]
             drawn, *limits = _limits(row.time, members)
             table.add_row(row.family, percent(row.time), drawn, percent(row.energy), *limits)
     if len(small) > 1:

@@ -26,6 +26,7 @@ from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import Limits, Summary, summarise
 from ksim.results.occurrences import Occurrences
+from ksim.results.subject import model_name, subject
 from ksim.results.tables import request_table, step_table
 from ksim.results.wording import WIDTH
 
@@ -99,6 +100,11 @@ class Result:
         return insights(self.history, self.occurrences, self.summary)
 
     @cached_property
+    def subject(self) -> str:
+        """Model, GPUs, parallelism and offered rate, in one line."""
+        return subject(self.labels, self.history.engines, self.summary["offered_request_rate"])
+
+    @cached_property
     def history(self) -> History:
         """The log as arrays."""
         return History(self.log)
@@ -149,13 +155,14 @@ class Result:
         """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
         from ksim.results.perfetto import write_trace  # loads what only files need, as `_write` does
 
-        write_trace(self.history, Path(path), window)
+        write_trace(self.history, Path(path), window, model_name(self.labels), self.subject)
 
     def plots(self, directory: Path | str) -> list[Path]:
         """Draw all figures into *directory*; return the files."""
         from ksim.results.plots import save_plots  # matplotlib takes longer to load than most runs to judge
 
-        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits)
+        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits,
+                          self.summary, self.subject)
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,
              window: tuple[float, float] | None = None) -> Path:

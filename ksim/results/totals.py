@@ -1,6 +1,7 @@
 """What steps and requests add up to: sums that may be taken of parts of a run, and added."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,8 @@ def _of_lanes(history: History, which: Bools) -> tuple[float, float, float, floa
 @define(eq=False)
 class Served(Added):
     """What requests add up to: how many had which end and how many tokens; those of `met` targets, of `met_asked` that
-    had an end; tokens `found` in the cache of those `looked_up`, preemptions, and tokens computed again."""
+    had an end; tokens `found` in the cache of those `looked_up`, preemptions, and tokens computed again; how many
+    `arrived`, and from when to when."""
 
     completed: int = 0
     failed: int = 0
@@ -107,6 +109,15 @@ class Served(Added):
     looked_up: float = 0.0
     preemptions: int = 0
     recomputed: int = 0
+    arrived: int = 0
+    first_arrival: float = field(default=inf, metadata={"joined": min})
+    last_arrival: float = field(default=-inf, metadata={"joined": max})
+
+    @property
+    def offered(self) -> float | None:
+        """Arrivals per second from the first to the last; None where all come at once."""
+        span = self.last_arrival - self.first_arrival
+        return (self.arrived - 1) / span if span > 0 else None
 
     @classmethod
     def of(cls, history: History, which: Bools, good: Bools) -> "Served":
@@ -120,4 +131,5 @@ class Served(Added):
             int(requests.prompt[done].sum()), int(requests.output[done].sum()), int(requests.output[which].sum()),
             int((good & which).sum()), float(np.nansum(requests.cached[which])),
             float(np.nansum(requests.known[which])), int(requests.preemptions[which].sum()),
-            int((again["known"] - again["cached"])[of].sum()))
+            int((again["known"] - again["cached"])[of].sum()), int(which.sum()),
+            float(requests.arrival[which].min(initial=inf)), float(requests.arrival[which].max(initial=-inf)))

@@ -10,6 +10,7 @@ from ksim.flow.log import Log
 from ksim.results import perfetto
 from ksim.results.history import History
 from ksim.results.perfetto import trace, write_trace
+from ksim.results.perfetto.flows import _arrivals
 from ksim.results.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, phases
 
 from . import by_hand, fabricate
@@ -106,6 +107,81 @@ def test_steps_carry_their_batch():
                             "running": 2, "kv_blocks": 3}
 
 
+def track_names(events: list[dict]) -> dict[tuple[int, int], str]:
+    return {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_every_track_with_slices_has_a_name(log):
+    events = load(log)["traceEvents"]
+    named = {e["pid"] for e in events if e["name"] == "process_name"}
+    assert slices(events).keys() <= track_names(events).keys()
+    assert {e["pid"] for e in events} <= named
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_arrows_of_a_request_begin_at_its_arrival_and_bind_to_steps(log):
+    """Perfetto binds an arrow to the slice around its time on its thread, and joins those of one name, category and
+    id."""
+    events = load(log)["traceEvents"]
+    tracks, arrows = slices(events), defaultdict(list)
+    for event in events:
+        if event["ph"] in ("s", "t", "f"):
+            assert (event["name"], event["cat"]) == ("request", "request")
+            arrows[event["id"]].append(event)
+    completed = {event["id"] for event in events if event["name"] == "request" and event["ph"] == "b"
+                 and event["args"]["status"] == "completed"}
+    assert completed <= arrows.keys()
+    for request, chain in arrows.items():
+        assert [event["ph"] for event in chain] == ["s", *["t"] * (len(chain) - 2), "f"]
+        assert chain[-1]["bp"] == "e" and sorted(event["ts"] for event in chain) == [event["ts"] for event in chain]
+        bound = [next(s for s in tracks[event["pid"], event["tid"]] if s["ts"] <= event["ts"] <= s["ts"] + s["dur"])
+                 for event in chain]
+        assert bound[0]["name"] == f"request {request}"
+        assert all(s["name"] in ("decode", "mixed", "prefill") for s in bound[1:])
+
+
+def test_arrows_go_to_the_steps_of_a_requests_first_and_last_token():
+    events = load(by_hand.small())["traceEvents"]
+    steps = {event["ts"] + event["dur"] / 2: event["args"]["step"] for event in events
+             if event["ph"] == "X" and event["name"] in ("decode", "mixed", "prefill")}
+    targets = {request: [steps[event["ts"]] for event in events if event["ph"] in ("t", "f")
+                         and event["id"] == request] for request in (7, 8, 9)}
+    assert targets == {7: [0, 2], 8: [1], 9: []}
+
+
+def test_requests_that_arrive_at_once_have_arrivals_side_by_side():
+    begin, lasts = _arrivals(np.array([0, 0, 0, 50, 5_000_000]))
+    assert begin.tolist() == [0, 100, 200, 300, 5_000_000] and lasts.tolist() == [100, 100, 100, 1_000_000, 1_000_000]
+
+
+def test_the_host_schedules_before_the_gpus_work_and_takes_in_after():
+    events = load(by_hand.small())["traceEvents"]
+    tracks, names = slices(events), track_names(events)
+    host = {names[track].removeprefix("host: "): [(e["name"], e["ts"] / 1e6, e["dur"] / 1e6, e["args"]["step"])
+                                                  for e in tracks[track]]
+            for track in tracks if names[track].startswith("host")}
+    assert host == {
+        "schedule and prepare": [("schedule", 1.0, 0.5, 0), ("schedule", 2.25, 0.25, 1), ("schedule", 3.25, 0.25, 2)],
+        "take in tokens": [("take in", 2.0, 0.25, 0), ("take in", 3.0, 0.25, 1), ("take in", 4.0, 0.5, 2)]}
+
+
+def test_model_and_gpu_are_in_the_names_of_processes():
+    document = json.loads(b"".join(trace(History(by_hand.small()), None, "tiny-lm", "tiny-lm on 2 x toy, TP 2")))
+    names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"]
+    assert names == ["requests: tiny-lm on 2 x toy, TP 2", "engine 4: tiny-lm on 2 x toy"]
+
+
+@pytest.mark.parametrize(("window", "marked"), [(None, []), ((2.6, 2.7), [("begin", 2.5), ("end", 3.0)]),
+                                                ((0.0, 2.1), [("end", 2.0)])])
+def test_marks_say_where_kernels_begin_and_end(window, marked):
+    events = load(by_hand.small(), window)["traceEvents"]
+    names = track_names(events)
+    for rank in ("rank 0", "rank 1"):
+        assert [(event["name"].split()[1], event["ts"] / 1e6) for event in events
+                if event["ph"] == "i" and names[event["pid"], event["tid"]] == rank] == marked
+
+
 def test_stages_of_a_pipeline_work_side_by_side():
     log = fabricate.pipelined()
     tracks = slices(load(log)["traceEvents"])
@@ -143,7 +219,8 @@ def test_what_exceeds_the_budgets_is_left_out_and_said(monkeypatch):
     document = load(by_hand.small())
     assert document["otherData"]["kernel_slices"] == 16
     assert "one in 3" in document["otherData"]["note"]
-    assert len([event for event in document["traceEvents"] if event.get("tid") == 1 and event["ph"] == "X"]) == 1
+    assert len([event for event in document["traceEvents"] if event["ph"] == "X" and event.get("tid") == 1
+                and event["pid"] > 1]) == 1
 
 
 def test_the_file_is_the_same_each_time(tmp_path):

@@ -14,45 +14,53 @@ import numpy as np
 
 from ksim.results.history import History
 from ksim.results.perfetto.counters import counters
-from ksim.results.perfetto.kernels import kernel_slices
+from ksim.results.perfetto.flows import flows
+from ksim.results.perfetto.host import host_slices
+from ksim.results.perfetto.kernels import cut_marks, kernel_slices
 from ksim.results.perfetto.lanes import Lanes
 from ksim.results.perfetto.requests import REQUEST_EVENTS, request_spans
 from ksim.results.perfetto.slices import process_names, step_slices
 
 #: Kernel slices beyond this are left out unless a window asks for them.
-KERNEL_BUDGET = 200_000
+KERNEL_BUDGET = 50_000
 #: Steps, counters and requests beyond this many events are thinned out.
 EVENT_BUDGET = 1_000_000
-_STEP_EVENTS = 6
+_STEP_EVENTS = 8
 
 # Higher levels take several times as long for a tenth of the size.
 _LEVEL = 3
 
 
-def write_trace(history: History, path: Path, window: tuple[float, float] | None = None) -> None:
+def write_trace(history: History, path: Path, window: tuple[float, float] | None = None, model: str = "",
+                subject: str = "") -> None:
     """Write a gzipped trace to *path*; the same run gives the same bytes.
 
     Kernels are shown for the steps that touch *window*, (from, to) in seconds, or
-    else for the first steps up to about `KERNEL_BUDGET` slices.
+    else for the first steps up to about `KERNEL_BUDGET` slices.  The *model* names the engines, the *subject* of the
+    run its requests.
     """
     with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as packed:
-        for piece in trace(history, window):
+        for piece in trace(history, window, model, subject):
             packed.write(piece)
 
 
-def trace(history: History, window: tuple[float, float] | None = None) -> Iterator[bytes | memoryview]:
-    """The text of the trace, in pieces."""
+def trace(history: History, window: tuple[float, float] | None = None, model: str = "",
+          subject: str = "") -> Iterator[bytes | memoryview]:
+    """The text of the trace, in pieces, as `write_trace` writes it."""
     lanes = Lanes.of(history)
     kernels = lanes.within(window) if window else lanes.first(KERNEL_BUDGET)
     events = _STEP_EVENTS * len(history.steps) + REQUEST_EVENTS * len(history.requests)
     stride = -(-events // EVENT_BUDGET) or 1
     notes = json.dumps(_notes(lanes, kernels, stride))
     yield f'{{"displayTimeUnit":"ms","otherData":{notes},"traceEvents":[\n'.encode()
-    yield ",\n".join(process_names(history)).encode()
+    yield ",\n".join(process_names(history, model, subject)).encode()
     yield from request_spans(history, stride)
     yield from step_slices(lanes, stride)
+    yield from host_slices(history, stride)
+    yield from flows(lanes, stride)
     yield from counters(history, stride)
     yield from kernel_slices(lanes, kernels)
+    yield from cut_marks(lanes, kernels)
     yield b"\n]}\n"
 
 

@@ -15,6 +15,8 @@ from ksim.results.perfetto.text import Column, lines, picked, thousandths
 _FIRST_LINK = 10_100
 #: Lanes whose kernels are written at once.
 _BLOCK = 8
+_BEGIN = "kernels begin here: others with --trace-window FROM:TO"
+_END = "kernels end here: others with --trace-window FROM:TO"
 
 
 def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:
@@ -32,6 +34,21 @@ def kernel_slices(lanes: Lanes, rows: Ints) -> Iterator[bytes | memoryview]:
                 yield (",\n" + name_of("thread", engine_process(place), _FIRST_LINK + rank,
                                        f"rank {rank}, communication", FIRST_RANK + rank)).encode()
             yield link
+
+
+def cut_marks(lanes: Lanes, rows: Ints) -> Iterator[bytes]:
+    """On every rank, marks where the kernels of the lanes at *rows* begin and end, if there are others before or
+    after."""
+    stages = np.stack([lanes.history.steps.engine[lanes.history.steps.lane_step], lanes.stage], axis=1)
+    for place, stage in np.unique(stages, axis=0).tolist():
+        mine = (stages == (place, stage)).all(axis=1)
+        shown = rows[mine[rows]]
+        begin, end = ((int(lanes.begin[shown].min()), int(lanes.end[shown].max())) if len(shown) else (0, 0))
+        for there, time, text in ((lanes.begin[mine] < begin, begin, _BEGIN), (lanes.end[mine] > end, end, _END)):
+            ranks = lanes.history.engines[place].ranks
+            for rank in range(stage * ranks, (stage + 1) * ranks) if there.any() else ():
+                yield (f',\n{{"name":"{text}","ph":"i","s":"t","pid":{engine_process(place)},"tid":{FIRST_RANK + rank}'
+                       f',"ts":{time // 1000}.{time % 1000:03}}}').encode()
 
 
 def _blocks(lanes: Lanes, rows: Ints) -> Iterator[tuple[int, int, Ints]]:

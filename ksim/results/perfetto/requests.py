@@ -15,7 +15,7 @@ from ksim.results.perfetto.text import joined, lines, microseconds, picked, take
 from ksim.results.requests import Requests
 
 #: About how many events one request takes.
-REQUEST_EVENTS = 8
+REQUEST_EVENTS = 12
 #: Edges of spans that are written at once.
 _BLOCK = 1 << 12
 

@@ -22,13 +22,13 @@ def engine_process(place: int) -> int:
     return _FIRST_ENGINE + place
 
 
-def process_names(history: History) -> Iterator[str]:
+def process_names(history: History, model: str = "", subject: str = "") -> Iterator[str]:
     """Name the processes and threads, and put them in order."""
-    yield name_of("process", REQUESTS_PROCESS, 0, "requests")
+    yield name_of("process", REQUESTS_PROCESS, 0, f"requests: {subject}" if subject else "requests")
     for place, built in enumerate(history.engines):
         process = engine_process(place)
         gpus = f"{built.ranks * built.stages} x {built.gpu}"
-        yield name_of("process", process, 0, f"engine {built.engine}: {built.name} on {gpus}")
+        yield name_of("process", process, 0, f"engine {built.engine}: {model or built.name} on {gpus}")
         for stage in range(built.stages):
             suffix = f", stage {stage}" if built.stages > 1 else ""
             yield name_of("thread", process, 1 + stage, f"steps{suffix}")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ksim.results.history import History
 from ksim.results.kernels import families
-from ksim.results.metrics import Limits
+from ksim.results.metrics import Limits, Summary
 from ksim.results.occurrences import Occurrences
 from ksim.results.plots.attribution import plot_breakdown, plot_changes
 from ksim.results.plots.composition import composition_figure
@@ -24,18 +24,25 @@ __all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakd
            "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
 
 
-def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, directory: Path,
-               limits: Limits) -> list[Path]:
-    """Write every figure that the run has data for into *directory*; return the files.  *kernels* is its table."""
+def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, directory: Path, limits: Limits,
+               summary: Summary, subject: str) -> list[Path]:
+    """Write every figure that the run has data for into *directory*; return the files.
+
+    *kernels* is its table, *summary* its numbers; *subject* says in each headline what ran.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     files = []
     with looks():
         if history.requests.completed.any():
-            files.append(write(latency_figure(history, limits), directory / "latency.png"))
+            figure = latency_figure(history, limits, summary, f"Latency: {subject}")
+            files.append(write(figure, directory / "latency.png"))
         if len(history.steps):
-            files.append(write(timeline_figure(history), directory / "timeline.png"))
+            files.append(write(timeline_figure(history, f"Over time: {subject}"), directory / "timeline.png"))
         if history.busy_gpu_seconds > 0:
-            files.append(write(composition_figure(history, occurrences), directory / "composition.png"))
-            files.append(write(roofline_figure(history, occurrences), directory / "roofline.png"))
-            files.append(write(energy_figure(history, families(kernels)), directory / "energy.png"))
+            figure = composition_figure(history, occurrences, f"Steps: {subject}")
+            files.append(write(figure, directory / "composition.png"))
+            files.append(write(roofline_figure(history, occurrences, f"Roofline: {subject}"),
+                               directory / "roofline.png"))
+            figure = energy_figure(history, families(kernels), f"Energy: {subject}")
+            files.append(write(figure, directory / "energy.png"))
     return files

@@ -4,12 +4,25 @@ import numpy as np
 from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.history import History
 from ksim.results.kernels import seconds_by
 from ksim.results.occurrences import Occurrences
-from ksim.results.plots.style import FAINT, GREY, INK, PALETTE, PLAIN, canvas, grid_of, percent_axis
+from ksim.results.plots.style import (
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    PLAIN,
+    Margins,
+    boxes,
+    canvas,
+    decades,
+    grid_of,
+    percent_axis,
+)
 from ksim.results.wording import number
 
 _HOST = "waiting for the CPU"
@@ -44,14 +57,20 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
     return Composition(present, counts, parts, grouped / counts[:, None])
 
 
-def composition_figure(history: History, occurrences: Occurrences) -> Figure:
+def composition_figure(history: History, occurrences: Occurrences, title: str = "Steps") -> Figure:
     """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
     data = composition(history, occurrences)
-    figure = canvas(10, 6.2, "What a step is made of", "means over the steps with about as many tokens in their batch")
-    above, below = grid_of(figure, 2, 1, heights=(1, 2.2), share_x=True)
+    figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch")
+    legend = 0.75 + 0.085 * max(map(len, data.parts))
+    above, below = grid_of(figure, 2, 1, heights=(1, 2.2), share_x=True,
+                           margins=Margins(right=legend, rows=0.45, bottom=0.75))
+    below.xaxis.set_label_coords(0.5, -0.16)
     _durations(above, 1e3 * data.seconds.sum(axis=1))
     _stacks(below, data)
-    below.set_xticks(np.arange(len(data.bins)), [_label(n, c) for n, c in zip(data.bins, data.steps, strict=True)])
+    below.tick_params(axis="x", labelsize=8)
+    below.xaxis.set_major_locator(FixedLocator(range(len(data.bins))))
+    below.xaxis.set_major_formatter(FixedFormatter(
+        [_label(n, c) for n, c in zip(data.bins, data.steps, strict=True)]))
     below.set_xlabel("tokens in the batch, from this number up to twice it (and how many steps had them)")
     for axes in (above, below):
         axes.grid(visible=False, axis="x")
@@ -61,9 +80,12 @@ def composition_figure(history: History, occurrences: Occurrences) -> Figure:
 def _durations(axes: Axes, milliseconds: Floats) -> None:
     axes.set_title("Milliseconds per step")
     axes.set_yscale("log")
+    low, high = 0.5 * float(milliseconds.min()), 4 * float(milliseconds.max())
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(decades(low, high, room=4))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(PLAIN)
     axes.plot(milliseconds, "o-", color=INK, markersize=5)
-    axes.set_ylim(0.5 * milliseconds.min(), 4 * milliseconds.max())
     for place, value in enumerate(milliseconds.tolist()):
         axes.annotate(number(value), (place, value), xytext=(0, 6), textcoords="offset points", ha="center",
                       fontsize=8.5)
@@ -76,7 +98,8 @@ def _stacks(axes: Axes, data: Composition) -> None:
     places, shares = np.arange(len(data.bins)), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
-        axes.bar(places, share, width=0.74, bottom=bottom, color=colour, label=part, edgecolor="white", linewidth=0.6)
+        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part)
+    axes.set_xlim(-0.6, len(places) - 0.4)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -3,10 +3,26 @@
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
-from ksim.results.plots.style import DASHES, FAINT, GREY, INK, ORANGE, PLAIN, RED, beside, canvas, grid_of
+from ksim.results.plots.style import (
+    DASHES,
+    FAINT,
+    GREY,
+    INK,
+    ORANGE,
+    PLAIN,
+    RED,
+    Margins,
+    beside,
+    boxes,
+    canvas,
+    grid_of,
+    linear_ticks,
+)
+from ksim.results.plots.timeline import shown_span
 from ksim.results.series import all_static_power, power
 from ksim.results.wording import number, percent
 
@@ -16,14 +32,16 @@ MOST = 9
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 
 
-def energy_figure(history: History, found: list[FamilyShare]) -> Figure:
+def energy_figure(history: History, found: list[FamilyShare], title: str = "Energy") -> Figure:
     """Above, static and dynamic watts per GPU over the run, under the limit; below, the joules of kernel families."""
     bars = largest(found)
     total = sum(row.joules + row.static for row in found)
-    figure = canvas(10, 5.2 + 0.28 * len(bars), "What the energy goes into",
+    figure = canvas(10, 5.6 + 0.28 * len(bars), title,
                     f"{number(total / 1e3)} kJ of {history.gpus} GPU{'s' if history.gpus > 1 else ''}, static power"
-                    " split over kernels by their time")
-    above, below = grid_of(figure, 2, 1, heights=(3.0, 0.6 + 0.28 * len(bars)))
+                    f" split over kernels by their time{shown_span(history)[1]}")
+    names = max([len(_WAITING.get(row.family, row.family)) for row in bars], default=0)
+    above, below = grid_of(figure, 2, 1, heights=(3.0, 0.3 + 0.28 * len(bars)),
+                           margins=Margins(left=0.35 + 0.075 * names, rows=1.3, bottom=0.4))
     _watts(above, history)
     _families(below, bars)
     return figure
@@ -41,7 +59,7 @@ def largest(found: list[FamilyShare]) -> list[FamilyShare]:
 
 
 def _watts(axes: Axes, history: History) -> None:
-    edges = np.linspace(0, history.duration, _BINS + 1)
+    edges = np.linspace(0, shown_span(history)[0], _BINS + 1)
     middles = (edges[:-1] + edges[1:]) / 2
     whole, static = (series.means(edges) / history.gpus for series in (power(history), all_static_power(history)))
     axes.set_title("Watts per GPU")
@@ -50,25 +68,43 @@ def _watts(axes: Axes, history: History) -> None:
     axes.fill_between(middles, static, whole, color=ORANGE, alpha=0.75, linewidth=0, label="dynamic")
     axes.plot(middles, whole, color=ORANGE, linewidth=1.0)
     limit = max(built.limit_watts for built in history.engines)
+    linear_ticks(axes)
     if np.isfinite(limit):
-        axes.axhline(limit, color=RED, linewidth=1, linestyle=DASHES, label="limit")
-    axes.set_ylim(0, 1.12 * max(float(whole.max()), limit if np.isfinite(limit) else 0.0))
+        axes.axhline(limit, color=RED, linewidth=1, linestyle=DASHES, label=f"limit {number(limit)} W")
+        _peaks(axes, history)
+    axes.set_ylim(0, 1.2 * max(float(whole.max()), limit if np.isfinite(limit) else 0.0))
     axes.set_xlim(0, edges[-1])
     axes.set_xlabel("seconds from the start of the run")
-    axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, -0.2))
+    axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, -0.18))
+
+
+def _peaks(axes: Axes, history: History) -> None:
+    """How far single steps go above the limit, and why they may."""
+    steps = history.steps
+    over = steps.watts - steps.per_engine("limit_watts")
+    if (over > 0.5).any():
+        worst = int(over.argmax())
+        text = (f"{percent(float((over > 0.5).mean()))} of the steps draw more than the limit, up to"
+                f" {number(float(steps.watts[worst]))} W: the limit holds on average, over some tens of milliseconds")
+        axes.text(0.01, 0.985, text, transform=axes.transAxes, va="top", fontsize=8.5, color=RED)
 
 
 def _families(axes: Axes, bars: list[FamilyShare]) -> None:
     axes.set_title("Joules by kernel family")
     places = np.arange(len(bars))
     static, dynamic = (np.array([getattr(row, name) for row in bars]) for name in ("static", "joules"))
-    axes.barh(places, static, height=0.68, color=GREY)
-    axes.barh(places, dynamic, left=static, height=0.68, color=ORANGE, alpha=0.9)
-    axes.set_yticks(places, [_WAITING.get(row.family, row.family) for row in bars], color=INK)
+    nothing = np.zeros(len(bars))
+    boxes(axes, nothing, static, places - 0.34, places + 0.34, GREY)
+    boxes(axes, static, static + dynamic, places - 0.34, places + 0.34, ORANGE)
+    axes.set_ylim(-0.6, len(bars) - 0.4)
+    axes.yaxis.set_major_locator(FixedLocator(places.tolist()))
+    axes.yaxis.set_major_formatter(FixedFormatter([_WAITING.get(row.family, row.family) for row in bars]))
+    axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(PLAIN)
-    axes.set_xlim(0, 1.18 * float((static + dynamic).max(initial=0.0)) or 1.0)
+    axes.set_xlim(0, 1.22 * float((static + dynamic).max(initial=0.0)) or 1.0)
     for place, row, joules in zip(places.tolist(), bars, (static + dynamic).tolist(), strict=True):
         axes.annotate(f"{number(joules)} J, {percent(row.energy)}", (joules, place), xytext=(5, 0),
                       textcoords="offset points", va="center", fontsize=8.5, color=FAINT)

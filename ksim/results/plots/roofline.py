@@ -7,10 +7,10 @@ from attrs import frozen
 from matplotlib.figure import Figure
 
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, kernel_columns
+from ksim.results.kernels import BOUNDS, work_columns
 from ksim.results.occurrences import Occurrences
 from ksim.results.plots.roofs import Mark, Roof, draw_bounds, draw_marks, draw_roofs, label_marks
-from ksim.results.plots.style import beside, canvas, grid_of
+from ksim.results.plots.style import Margins, beside, canvas, grid_of
 from ksim.results.wording import percent
 
 #: Kernels of a run closer than this, in decades either way, share one label; of a step, only those that coincide.
@@ -26,15 +26,17 @@ class Panel:
     share: float = 1.0
 
 
-def roofline_figure(history: History, occurrences: Occurrences) -> Figure:
+def roofline_figure(history: History, occurrences: Occurrences, title: str = "Roofline") -> Figure:
     """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
-    figure = canvas(10, 5.4, "Roofline", note)
+    figure = canvas(10, 5.4, title, note)
     with_prompts = history.steps.prefills > 0
-    panels = [Panel(title, list(_marks(kernel_columns(history, occurrences, which))))
+    panels = [Panel(title, list(_marks(work_columns(history, occurrences, which))))
               for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]
     roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
-    _draw(figure, [Roof(*roof) for roof in roofs], panels)
+    alone = len(roofs) == 1  # then the headline has its name
+    _draw(figure, [Roof("" if alone else name, *peaks) for name, *peaks in roofs], panels,
+          margins=Margins(left=0.85, columns=0.9))
     return figure
 
 
@@ -49,9 +51,9 @@ def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Pan
 
 
 def _draw(figure: Figure, roofs: Sequence[Roof], panels: Sequence[Panel], near: float = _NEAR,
-          room: float = 100.0, name_all: bool = False) -> None:
+          room: float = 100.0, name_all: bool = False, margins: Margins | None = None) -> None:
     every = [mark for panel in panels for mark in panel.marks]
-    grid = grid_of(figure, 1, len(panels))
+    grid = grid_of(figure, 1, len(panels), margins=margins)
     for axes, panel in zip(grid, panels, strict=True):
         axes.set_title(panel.title)
         if panel.share < 0.9995:

@@ -7,10 +7,11 @@ import numpy as np
 from attrs import frozen
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 from ksim.results.kernels import BOUNDS
 from ksim.results.plots.labels import Named, name_marks
-from ksim.results.plots.style import BOUND_COLOURS, FAINT, INK
+from ksim.results.plots.style import BOUND_COLOURS, FAINT, INK, PLAIN, PREFIXED, decades
 
 _LARGEST, _SMALLEST = 900.0, 14.0
 #: Marks that together take less of the time have no label, unless every mark is to have one.
@@ -20,7 +21,7 @@ _NAMES = 2
 
 @frozen
 class Roof:
-    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s."""
+    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s; a name unless there is only one."""
 
     name: str
     flops: float
@@ -49,10 +50,11 @@ def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: f
     ridge = max(roof.flops / roof.bandwidth for roof in roofs)
     left = min([mark.intensity for mark in marks] + [ridge / 100]) / 4
     right = max([mark.intensity for mark in marks] + [ridge]) * room
-    intensity = np.geomspace(left, right, 300)
     for roof in roofs:
+        intensity = np.array([left, roof.flops / roof.bandwidth, right])  # straight lines where both scales are logs
         axes.plot(intensity, np.minimum(roof.flops, roof.bandwidth * intensity), color=INK, linewidth=1.3)
-        axes.annotate(f"{roof.name}, {roof.flops / 1e12:,.0f} TFLOP/s", (right, roof.flops), xytext=(0, 4), ha="right",
+        name = f"{roof.name}, " if roof.name else ""
+        axes.annotate(f"{name}{roof.flops / 1e12:,.0f} TFLOP/s", (right, roof.flops), xytext=(0, 4), ha="right",
                       textcoords="offset points", fontsize=8.5, color=FAINT)
     for bandwidth in sorted({roof.bandwidth for roof in roofs}):
         middle = (left * min(roof.flops for roof in roofs) / bandwidth) ** 0.5
@@ -60,7 +62,13 @@ def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: f
                       textcoords="offset points", fontsize=8.5, color=FAINT)
     axes.set_xlim(left, right)
     lowest = min([mark.rate for mark in marks] + [roof.bandwidth * left for roof in roofs])
-    axes.set_ylim(lowest / 6, 3 * max(roof.flops for roof in roofs))
+    bottom, top = lowest / 6, 3 * max(roof.flops for roof in roofs)
+    axes.set_ylim(bottom, top)
+    for axis, ticks, form in ((axes.xaxis, decades(left, right, 8), PLAIN),
+                              (axes.yaxis, decades(bottom, top, 8), PREFIXED)):
+        axis.set_major_locator(ticks)
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(form)
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
