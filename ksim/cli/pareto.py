@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.run import Seed, Settings, changed
+from ksim.cli.run import Force, Seed, Settings, changed
 
 if TYPE_CHECKING:
     from ksim.studies.grid import Outcome
@@ -32,7 +32,7 @@ def pareto(
                                                    " their numbers")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one for each CPU", help="processes to run them"
                                              " in")] = None,
-    settings: Settings = None, seed: Seed = None,
+    settings: Settings = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Run a scenario with every combination of some settings, and name those that nothing beats."""
     from ksim.cli.pareto_files import check, content, save
@@ -45,7 +45,7 @@ def pareto(
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
     chosen = changed(Scenario.read(scenario), settings, seed)
     combined = combinations(axes, sample, chosen.seed)
-    check(output, json_file)
+    check(output, json_file, force)
     points = judge(_outcomes(chosen, combined, jobs), wanted)
     show(points, wanted)
     if output is not None:

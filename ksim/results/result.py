@@ -24,6 +24,7 @@ from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import Limits, Summary, summarise
 from ksim.results.occurrences import Occurrences
+from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
 from ksim.results.wording import WIDTH
 
@@ -92,6 +93,14 @@ class Result:
     def insights(self) -> list[Insight]:
         """What stands out, in sentences."""
         return insights(self.history, self.occurrences, self.summary)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Why requests were rejected."""
+        found = Refusals()
+        for reason in self.history.requests.reasons.values():
+            found.add(reason)
+        return found
 
     @cached_property
     def history(self) -> History:

@@ -4,7 +4,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import DType, optional_quantity
+from ksim.foundation.units import DType, Seconds, optional_quantity
 from ksim.specs.experts import Placement, Routing
 
 
@@ -230,10 +230,13 @@ class EngineSettings:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+_TARGET = optional(gt(0))
+
+
 @frozen
 class Slo:
     """Latency targets in seconds: to the first token, per token after it, and to the last; None asks nothing."""
 
-    ttft: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
-    tpot: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
-    e2el: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
+    tpot: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
+    e2el: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)

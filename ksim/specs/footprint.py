@@ -1,13 +1,17 @@
 """The footprint of a run: what beside the GPUs draws power, what a kWh emits, and what it all costs."""
 
-from attrs import field, frozen
-from attrs.validators import ge, optional
+from typing import Any
 
-from ksim.foundation.units import optional_quantity, quantity
+from attrs import field, frozen
+from attrs.validators import ge, le, optional
+
+from ksim.foundation.units import Seconds, Watts, optional_quantity, quantity
+
+_BOUNDS: list[Any] = [ge(0), le(1e6)]
 
 
 def _stated() -> float | None:
-    rate: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
+    rate: float | None = field(default=None, converter=optional_quantity, validator=optional(_BOUNDS))
     return rate
 
 
@@ -33,12 +37,12 @@ class Footprint:
 
     grid: str | None = None
     carbon_intensity: float | None = _stated()
-    pue: float = field(default=1.0, converter=quantity, validator=ge(1))
-    host_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
-    nic_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    pue: float = field(default=1.0, converter=quantity, validator=(ge(1), le(100)))
+    host_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)
+    nic_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)
     price_per_kwh: float | None = _stated()
     price_per_gpu_hour: float | None = _stated()
-    sleep_after: float | None = _stated()
+    sleep_after: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
 
     def __attrs_post_init__(self) -> None:
         if self.grid is not None and self.carbon_intensity is not None:

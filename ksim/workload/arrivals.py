@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import and_, gt, in_, lt, optional
+from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
 _BLOCK = 4096
@@ -25,8 +25,8 @@ class Arrivals:
     """
 
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
-    rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
-    burstiness: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
+    burstiness: float | None = field(default=None, validator=optional(and_(ge(1e-3), le(1e6))))
     exact: bool = False
 
     def __attrs_post_init__(self) -> None:

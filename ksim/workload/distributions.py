@@ -3,27 +3,31 @@
 from collections.abc import Iterator
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import ge, gt, optional
+from attrs.validators import ge, gt, le, optional
 from numpy.typing import NDArray
 
-from ksim.foundation.units import optional_quantity, quantity
+from ksim.foundation.units import Amount, optional_quantity, quantity
 from ksim.workload.lengths import LengthTable, Side, recorded_lengths
 
 _Block = NDArray[np.float64]
 
 #: So many values are drawn at a time.
 _BLOCK = 4096
+#: The most tokens of a request, and the longest time in seconds: no model takes more, and larger draws count as this.
+MOST = 1e7
+_FROM_ZERO: list[Any] = [ge(0), le(MOST)]
+_ABOVE_ZERO: list[Any] = [gt(0), le(MOST)]
 
 
 @frozen
 class Fixed:
     """Always `value`."""
 
-    value: float = field(converter=quantity, validator=ge(0))
+    value: Amount = field(converter=quantity, validator=_FROM_ZERO)
     kind: Literal["fixed"] = "fixed"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
@@ -35,8 +39,8 @@ class Fixed:
 class Uniform:
     """Evenly between `low` and `high`."""
 
-    low: float = field(converter=quantity, validator=ge(0))
-    high: float = field(converter=quantity, validator=ge(0))
+    low: Amount = field(converter=quantity, validator=_FROM_ZERO)
+    high: Amount = field(converter=quantity, validator=_FROM_ZERO)
     kind: Literal["uniform"] = "uniform"
 
     def __attrs_post_init__(self) -> None:
@@ -52,7 +56,7 @@ class Uniform:
 class Exponential:
     """Exponential with that `mean`."""
 
-    mean: float = field(converter=quantity, validator=gt(0))
+    mean: Amount = field(converter=quantity, validator=_ABOVE_ZERO)
     kind: Literal["exponential"] = "exponential"
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
@@ -64,9 +68,9 @@ class Exponential:
 class LogNormal:
     """Log-normal with that `mean` or `median`, and `sigma`, the standard deviation of the logarithm."""
 
-    sigma: float = field(validator=ge(0))
-    mean: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
-    median: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    sigma: float = field(validator=(ge(0), le(5)))
+    mean: Amount | None = field(default=None, converter=optional_quantity, validator=optional(_ABOVE_ZERO))
+    median: Amount | None = field(default=None, converter=optional_quantity, validator=optional(_ABOVE_ZERO))
     kind: Literal["lognormal"] = "lognormal"
 
     def __attrs_post_init__(self) -> None:
@@ -111,20 +115,33 @@ class FromTrace:
 
 #: A distribution of tokens, turns or seconds: a table with a `kind`, and the fields of the class of that kind.
 Formula = Fixed | Uniform | Exponential | LogNormal
+#: A distribution of seconds, by formula.
+Times = Annotated[Formula, "s"]
 #: A distribution of tokens, by formula or from data.
 Lengths = Formula | FromTable | FromTrace
 
 
+def least(lengths: Lengths) -> float:
+    """The least that is drawn where that is sure, or else a typical value."""
+    if isinstance(lengths, Fixed):
+        return lengths.value
+    if isinstance(lengths, Uniform):
+        return lengths.low
+    if isinstance(lengths, Exponential):
+        return lengths.mean
+    return lengths.mean or lengths.median or 1.0 if isinstance(lengths, LogNormal) else 1.0
+
+
 def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator[int]:
-    """Yield draws for ever, rounded to whole tokens, at least 1.
+    """Yield draws for ever, rounded to whole tokens, at least 1 and at most `MOST`.
 
     Raises UnknownName or DataError for a table or trace that cannot be read.
     """
     for block in lengths.blocks(rng, side):
-        yield from np.maximum(1, np.rint(block)).astype(np.int64).tolist()
+        yield from np.clip(np.rint(block), 1, MOST).astype(np.int64).tolist()
 
 
 def seconds(times: Formula, rng: "np.random.Generator") -> Iterator[float]:
-    """Yield draws for ever, in seconds."""
+    """Yield draws for ever, in seconds, at most `MOST`."""
     for block in times.blocks(rng, "output"):
-        yield from block.tolist()
+        yield from np.minimum(block, MOST).tolist()

@@ -1,12 +1,15 @@
 """Checked numbers out of the fields of a trace."""
 
 import math
+import re
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from ksim.foundation.units import LONGEST
 from ksim.workload.lines import Lines
 
-_MOST = 10**9
+_MOST, _INTEGERS = 10**9, 2**63
+_WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
 
 
 def count(value: Any, name: str, lines: Lines) -> int:
@@ -22,16 +25,18 @@ def count(value: Any, name: str, lines: Lines) -> int:
 def integer(value: Any, name: str, lines: Lines) -> int:
     """Return *value* as a whole number, 0 for an empty text; raise DataError where it is none."""
     number = 0.0 if value == "" else _number(value)
-    if not number.is_integer():
-        raise lines.error(f"{name} is {value!r}; expected a whole number")
-    return int(number)
+    if not number.is_integer() or abs(number) >= _INTEGERS:
+        raise lines.error(f"{name} is {value!r}; expected a whole number" + " of 64 bits" * number.is_integer())
+    exact = isinstance(value, int) or (isinstance(value, str) and _WHOLE.fullmatch(value.strip()))
+    return int(value) if exact else int(number)  # a float has 53 bits
 
 
 def moment(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
-    """Return *value*, a point in time in units of 1/*per_second* s, in seconds."""
+    """Return *value*, a point in time in units of 1/*per_second* s, in seconds; raise DataError where it is none."""
     number = _number(value)
-    if not math.isfinite(number):
-        raise lines.error(f"{name} is {value!r}; expected a number")
+    if not 0 <= number < math.inf:
+        what = "no negative time; add the same to all of them" if number < 0 else "a number"
+        raise lines.error(f"{name} is {value!r}; expected {what}")
     return number / per_second
 
 
@@ -39,9 +44,10 @@ def duration(value: Any, name: str, lines: Lines, per_second: int = 1) -> float:
     """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
     if value is None or value == "":
         return 0.0
-    seconds = moment(value, name, lines, per_second)
-    if seconds < 0:
-        raise lines.error(f"{name} is {value!r}; expected no negative time")
+    seconds = _number(value) / per_second
+    if not 0 <= seconds <= LONGEST:
+        what = "no negative time" if seconds < 0 else f"a time of at most {LONGEST:g} s, which is 31 years"
+        raise lines.error(f"{name} is {value!r}; expected {what}")
     return seconds
 
 

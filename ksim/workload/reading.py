@@ -47,8 +47,15 @@ def read(path: Path, format: str = "", chunk_tokens: int | None = None, sorting:
     """
     ledger = Ledger() if ledger is None else ledger
     lines = Lines(path)
-    rows = reader(format or recognise(path)).rows(lines, chunk_tokens)
+    rows = _with_prompts(reader(format or recognise(path)).rows(lines, chunk_tokens), lines)
     return from_zero(_with_tokens(sort(rows, ledger) if sorting else in_order(rows, lines, ledger), ledger))
+
+
+def _with_prompts(rows: Iterable[Row], lines: Lines) -> Iterator[Row]:
+    for row in rows:
+        if row.output and not row.prompt:
+            raise lines.error("has an output but no prompt; remove the row, or give its prompt 1 token or more")
+        yield row
 
 
 def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
@@ -56,7 +63,5 @@ def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
         ledger.rows += 1
         if not row.output:
             ledger.zero_outputs += 1
-        elif not row.prompt:
-            ledger.zero_prompts += 1
         else:
             yield row

@@ -2,21 +2,25 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
-from math import inf
 from pathlib import Path
 
 from attrs import field, frozen
-from attrs.validators import and_, ge, gt, in_, lt, optional
+from attrs.validators import and_, ge, gt, in_, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
-from ksim.foundation.units import optional_quantity, quantity
+from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
 from ksim.workload.ledger import Ledger
 from ksim.workload.order import from_zero
 from ksim.workload.reading import read
 from ksim.workload.row import Row, follows
 from ksim.workload.shaping import Limits, note_ties, spread_ties
+
+_DAY = 86400.0
+#: Days that are worth a remark, and seconds from one request to the next that make a single day worth one.
+_MANY_DAYS, _RARE = 30, 60.0
+_UNITS = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
 
 
 @frozen
@@ -40,10 +44,10 @@ class Replay:
     path: Path = field(converter=Path)
     format: str = ""
     limit: int | None = field(default=None, validator=optional(gt(0)))
-    time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
-    rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
-    start: float = field(default=0.0, converter=quantity, validator=ge(0))
-    end: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    time_scale: float = field(default=1.0, validator=(ge(1e-9), le(1e9)))
+    rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
+    start: Seconds = field(default=0.0, converter=quantity, validator=ge(0))
+    end: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     spread: bool = False
     max_prompt: int | None = field(default=None, validator=optional(gt(0)))
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
@@ -66,11 +70,31 @@ class Replay:
         ledger = Ledger() if ledger is None else ledger
         scale = self._scale(seed)
         for number, row in enumerate(self._placed(seed, ledger)):
-            yield Request(number, row.arrival * scale, row.prompt, row.output, row.chunks, row.chunk_tokens,
-                          row.priority, row.session, row.delay * scale, row.tenant)
+            arrival, delay = row.arrival * scale, row.delay * scale
+            if arrival > LONGEST or delay > LONGEST:
+                raise self._too_long(max(arrival, delay))
+            yield Request(number, arrival, row.prompt, row.output, row.chunks, row.chunk_tokens,
+                          row.priority, row.session, delay, row.tenant)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
+
+    def remarks(self, seed: int) -> list[str]:
+        """What a user should hear before the run, for which the trace is read once more: arrivals that span weeks.
+
+        Raises DataError as `requests` does.
+        """
+        count, last = 0, 0.0
+        for request in self.requests(seed):
+            count, last = count + 1, request.arrival
+        days = last / _DAY
+        if self.rate is not None or days < 1 or (days < _MANY_DAYS and last / count < _RARE):
+            return []
+        return [f"{self.path}: arrivals span {days:,.0f} days; {_UNITS}"]
+
+    def _too_long(self, seconds: float) -> DataError:
+        return DataError(str(self.path), f"arrivals span {seconds / _DAY:,.0f} days, and at most {LONGEST / _DAY:,.0f}"
+                                         f" can be simulated; {_UNITS}")
 
     def _scale(self, seed: int) -> float:
         """The factor of all times."""

@@ -27,6 +27,10 @@ class Workload:
         if (self.replay is None) == (self.synthetic is None):
             raise ValueError("a workload is a replay or synthetic, one of them")
 
+    def remarks(self, seed: int) -> list[str]:
+        """What a user should hear before the run; raises what `requests` does."""
+        return self.replay.remarks(seed) if self.replay else []
+
     def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
         """Yield the requests by arrival, the first at 0 s; the same for the same *seed*.
 
