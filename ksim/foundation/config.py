@@ -19,7 +19,7 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn, override
 
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.foundation.units import DType, measured
+from ksim.foundation.units import DType, measured, optional_quantity, quantity
 
 T = TypeVar("T")
 #: Whole numbers are less than this, as they are in arrays.
@@ -69,7 +69,7 @@ def _unit(target: Any) -> str | None:
 
 def _amounts(member: Any) -> set[str]:
     """The keys of a table whose unit is that of the key that it stands under."""
-    return {field.name for field in attrs.fields(member) if _unit(field.type) == ""}
+    return {field.name for field in attrs.fields(member) if "" in _units(field)}
 
 
 def _in_unit(converter: Converter, value: Any, target: Any) -> Any:
@@ -81,29 +81,42 @@ def _in_unit(converter: Converter, value: Any, target: Any) -> Any:
         return measured(value, unit)
     member = _kinds(target.__origin__).get(str(value.get("kind"))) if isinstance(value, Mapping) else None
     if member is not None:
-        value = {key: _in_unit(converter, item, Annotated[float, unit]) if key in _amounts(member) else item
+        value = {key: _amount(converter, key, item, unit) if key in _amounts(member) else item
                  for key, item in value.items()}
     return converter.structure(value, target.__origin__)
 
 
+def _amount(converter: Converter, key: str, value: Any, unit: str) -> Any:
+    try:
+        return _in_unit(converter, value, Annotated[float, unit])
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
 def _has_units(target: Any) -> bool:
-    return attrs.has(target) and any(map(_units, attrs.fields(target)))
+    return attrs.has(target) and any(map(_read_before, attrs.fields(target)))
 
 
-def _units(field: "attrs.Attribute[Any]") -> bool:
-    """Whether the type of *field* is in a unit, or may be."""
-    return any(_unit(member) is not None for member in (field.type, *get_args(field.type)))
+def _read_before(field: "attrs.Attribute[Any]") -> bool:
+    """Whether *field* is structured before its own converter, so that an error names its key."""
+    converter: Any = field.converter
+    return bool(_units(field)) or converter in (quantity, optional_quantity)
+
+
+def _units(field: "attrs.Attribute[Any]") -> set[str]:
+    """The unit of the type of *field*, or of what it may be besides None."""
+    return {unit for member in (field.type, *get_args(field.type)) if (unit := _unit(member)) is not None}
 
 
 def _with_units(converter: Converter, target: Any) -> Any:
     """What reads a class with such fields.  Their own converters are for Python, where a bare time is in seconds."""
-    hooks: dict[str, Any] = {field.name: override(struct_hook=partial(_structured, converter, field.type))
-             for field in attrs.fields(target) if _units(field)}
+    hooks: dict[str, Any] = {field.name: override(struct_hook=partial(_structured, converter, field))
+                             for field in attrs.fields(target) if _read_before(field)}
     return make_dict_structure_fn(target, converter, **hooks)
 
 
-def _structured(converter: Converter, target: Any, value: Any, _: Any) -> Any:
-    return converter.structure(value, target)
+def _structured(converter: Converter, field: Any, value: Any, _: Any) -> Any:
+    return converter.structure(value, field.type) if _units(field) else field.converter(value)
 
 
 def _with_unit(converter: Converter, target: Any) -> Any:
@@ -224,8 +237,9 @@ def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:
     if isinstance(error, KeyError):
         missing = str(error.args[0])
         return ("" if missing == key else missing), "is missing"
-    if isinstance(error, StructureHandlerNotFoundError | TypeError | AttributeError) and attrs.has(cls):
-        return "", f"expected a table with {', '.join(f.name for f in attrs.fields(cls))}"
+    table = next((member for member in (cls, *get_args(cls)) if attrs.has(member)), None)
+    if isinstance(error, StructureHandlerNotFoundError | TypeError | AttributeError) and table is not None:
+        return "", f"expected a table with {', '.join(field.name for field in attrs.fields(table))}"
     # attrs validators pass (message, attribute, ...): the message is what a user can read.
     return "", str(error.args[0]) if error.args else str(error)
 

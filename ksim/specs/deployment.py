@@ -1,7 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
-from attrs.validators import ge, gt, in_, le, optional
+from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, Seconds, optional_quantity
@@ -99,6 +99,12 @@ QUANTIZATIONS = {
 }
 
 
+#: No step has more tokens, so no CUDA graph can be of use that is larger.
+LARGEST_GRAPH = 2**20
+#: More GPUs than any cluster has.
+_MOST_GPUS = 10**6
+
+
 def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: tuple[str, ...] | None) -> None:
     if strangers := [part for part in value or () if part not in PARTS]:
         raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
@@ -135,9 +141,9 @@ class EngineSettings:
     all-reduced: each of them on `overlap_sms` SMs, while the others compute the next.
     """
 
-    tensor_parallel_size: int = field(default=1, validator=gt(0))
-    pipeline_parallel_size: int = field(default=1, validator=gt(0))
-    data_parallel_size: int = field(default=1, validator=gt(0))
+    tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
+    pipeline_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
+    data_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
     scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
     admission: Choice = field(factory=lambda: Choice("always"))
     max_num_batched_tokens: int | None = field(default=None, validator=optional(gt(0)))
@@ -163,16 +169,17 @@ class EngineSettings:
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     enforce_eager: bool = False
     cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
-    cudagraph_capture_sizes: tuple[int, ...] | None = None
-    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(gt(0)))
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(
+        default=None, validator=optional(deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))))
+    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(and_(gt(0), le(LARGEST_GRAPH))))
     enable_expert_parallel: bool = False
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
     expert_placement_strategy: str = field(default="linear", validator=in_(("linear", "round_robin")))
     enable_eplb: bool = False
-    num_redundant_experts: int = field(default=0, validator=ge(0))
+    num_redundant_experts: int = field(default=0, validator=(ge(0), le(1024)))
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     fuse_allreduce_rms: bool = False
-    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
+    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional([gt(0), le(1e6)]))
     overlap_stages: int = field(default=1, validator=gt(0))
     overlap_sms: int = field(default=0, validator=ge(0))
 

@@ -121,15 +121,12 @@ Times = Annotated[Formula, "s"]
 Lengths = Formula | FromTable | FromTrace
 
 
-def least(lengths: Lengths) -> float:
-    """The least that is drawn where that is sure, or else a typical value."""
-    if isinstance(lengths, Fixed):
-        return lengths.value
-    if isinstance(lengths, Uniform):
-        return lengths.low
-    if isinstance(lengths, Exponential):
-        return lengths.mean
-    return lengths.mean or lengths.median or 1.0 if isinstance(lengths, LogNormal) else 1.0
+def check_tokens(lengths: Lengths, name: str) -> None:
+    """Raise ValueError for lengths of 0 tokens, or that are so on average; *name* is their key."""
+    for key in ("value", "low", "mean", "median"):
+        number = getattr(lengths, key, None)
+        if number is not None and number < 0.5:
+            raise ValueError(f"{name}.{key} = {number:g} rounds to 0 tokens; make it 1 or more")
 
 
 def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator[int]:

@@ -54,7 +54,7 @@ def read(path: Path, format: str = "", chunk_tokens: int | None = None, sorting:
 def _with_prompts(rows: Iterable[Row], lines: Lines) -> Iterator[Row]:
     for row in rows:
         if row.output and not row.prompt:
-            raise lines.error("has an output but no prompt; remove the row, or give its prompt 1 token or more")
+            raise lines.error("prompt is 0; a request has at least one token; remove the row")
         yield row
 
 

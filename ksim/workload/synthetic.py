@@ -13,7 +13,7 @@ from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import Fixed, Formula, Lengths, Times, least, seconds, tokens
+from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 
 #: The owner of a chunk, a session or as a negative number a group of prefixes, and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
@@ -91,8 +91,7 @@ class Synthetic:
             if not _LIGHTEST <= weight <= 1 / _LIGHTEST:
                 raise ValueError(f"tenants.{name} must be a weight from {_LIGHTEST:g} to {1 / _LIGHTEST:g}: {weight:g}")
         for side, lengths in (("prompt", self.prompt), ("output", self.output)):
-            if least(lengths) < 0.5:
-                raise ValueError(f"{side} has lengths that round to 0 tokens; make them 1 or more")
+            check_tokens(lengths, side)
         if self.arrivals.rate and self.count / self.arrivals.rate > LONGEST:
             raise ValueError(f"arrivals.rate = {self.arrivals.rate:g} requests/s: {self.count:,} requests would take"
                              f" more than {LONGEST:g} s, which is 31 years")
