@@ -56,6 +56,8 @@ def system_of(gpu: str | None, system: str | None = None, nodes: int | None = No
 
     Raises ConfigError where both are named and the GPU is neither the system's nor made for it.
     """
+    if not gpu and not system:
+        raise ConfigError("gpu, system", "name one of them (see `ksim list gpus`, `ksim list systems`)")
     name = system or gpu_of(cast("str", gpu)).system
     table = catalog.load("systems", name)
     if nodes is not None:

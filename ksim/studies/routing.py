@@ -62,6 +62,6 @@ def _rows(path: Path) -> list[list[float]]:
             line.split(",") for line in text.splitlines() if line.strip()]
         rows = table if isinstance(table[0], list) else [table]
         return [[float(share) for share in row] for row in rows]
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise DataError(str(path), f"is no table of numbers, a row of shares for all layers or one for each:"
                                    f" {error}") from None

@@ -109,7 +109,7 @@ def setting(text: str) -> tuple[str, Any]:
         raise ConfigError("--set", f"expected key=value, not {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return key.strip(), value.strip()
 
 

@@ -172,7 +172,7 @@ def _steps(path: Path) -> dict[str, list[Scheduled]]:
         rows = runs.setdefault(row["run"], [])
         try:
             chunks = tuple((int(new), int(before)) for new, before in json.loads(row["prefills"]))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise DataError(str(path), f"row {number} (run {row['run']!r}): prefills is {row['prefills']!r};"
                                        f" expected a list such as [[512, 0]]") from None
         if rows and row["schedule_start_s"] < rows[-1].start:
