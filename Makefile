@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: run test lint bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
-	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart
+	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
 
 # Two processes, each test file in one of them: files share what is slow to make.
 test: $(READY)

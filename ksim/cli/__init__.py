@@ -37,6 +37,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:  # a name that is too long, a disk that is full
+        if error.filename is None or error.strerror is None:
+            raise
+        print(f"ksim: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _register() -> None:

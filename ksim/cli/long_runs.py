@@ -5,9 +5,13 @@ from pathlib import Path
 
 from ksim.cli.progress import duration
 from ksim.studies.extent import MANY_REQUESTS, MANY_TOKENS, Extent
+from ksim.workload.replay import UNITS_HINT
 
 __all__ = ["LOST", "streams", "warnings"]
 
+DAY = 86400.0
+#: Days that are worth a remark, and seconds from one request to the next that make a single day worth one.
+MANY_DAYS, RARE = 30, 60.0
 #: What a run that is written while it goes on does not have.
 LOST = "plots, trace, kernels or attribution"
 
@@ -19,7 +23,10 @@ def streams(extent: Extent, output: Path | None, wished: bool | None, whole: boo
 
 
 def warnings(extent: Extent, streamed: bool, wished: bool | None) -> Iterator[str]:
-    """What to say before a long run."""
+    """What to say before a long run, or one whose arrivals span such a time that their unit may be another."""
+    days = extent.span / DAY
+    if days >= MANY_DAYS or (days >= 1 and extent.span >= RARE * extent.requests):
+        yield f"arrivals span {days:,.0f} days; {UNITS_HINT}"
     if not extent.is_long:
         return
     size = f"about {extent.requests:,} requests and {extent.tokens:,} output tokens"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ksim.cli.run import Seed, Settings, changed
+from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
@@ -40,7 +40,7 @@ def pareto(
                                                    " their numbers")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one for each CPU", help="processes to run them"
                                              " in")] = None,
-    settings: Settings = None, seed: Seed = None,
+    settings: Settings = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Run a scenario with every combination of some settings, and name those that nothing beats."""
     from ksim.cli.pareto_files import check
@@ -53,7 +53,7 @@ def pareto(
     required = [Requirement.parse(text) for text in require or []]
     chosen = changed(Scenario.read(scenario), settings, seed)
     combined = combinations(axes, sample, chosen.seed)
-    check(output, json_file)
+    check(output, json_file, force)
     found, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
     points = judge(found, wanted, required, TOLERATED if max_rejected is None else max_rejected)
     _tell(scenario, points, wanted, required, output, json_file)

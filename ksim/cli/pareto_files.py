@@ -20,10 +20,10 @@ MARKS = ("points.csv", "pareto.png")
 _LONGEST = 120
 
 
-def check(folder: Path | None, json_file: Path | None) -> None:
+def check(folder: Path | None, json_file: Path | None, force: bool) -> None:
     """Raise ConfigError unless both can be written: worth knowing before the work."""
     if folder is not None:
-        run_directory.check(folder.resolve(), MARKS)
+        run_directory.check(folder.resolve(), MARKS, force)
     if json_file is not None and (json_file.is_dir() or not os.access(json_file.resolve().parent, os.W_OK)):
         raise ConfigError(str(json_file), "cannot be written: name a file in a directory that may be written to")
 

@@ -38,6 +38,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 Cached = Annotated[bool, typer.Option("--price-cache/--no-price-cache", help="share prices of kernels with other runs"
                                       " (`ksim cache`); results are the same")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run replicas in that nothing couples")]
+Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in the output directory")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
 
@@ -46,7 +47,7 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    price_cache: Cached = True,
+    price_cache: Cached = True, force: Force = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
 ) -> None:
@@ -60,7 +61,7 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream), quiet, jobs, price_cache)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream, force), quiet, jobs, price_cache)
 
 
 @with_serve_flags
@@ -86,7 +87,7 @@ def replay(
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    price_cache: Cached = True, serve: dict[str, Any] | None = None,
+    price_cache: Cached = True, force: Force = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.studies.scenario import Scenario
@@ -100,7 +101,7 @@ def replay(
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
-    kept = Kept(output, plots, trace, _seconds(trace_window), stream)
+    kept = Kept(output, plots, trace, _seconds(trace_window), stream, force)
     _simulate(changed(scenario, settings, seed), kept, quiet, jobs, price_cache)
 
 
@@ -152,6 +153,7 @@ class Kept:
     trace: bool
     window: tuple[float, float] | None
     stream: bool | None = None
+    force: bool = False
 
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
@@ -163,7 +165,7 @@ class Kept:
         if self.window and not (self.output and self.trace):
             raise ConfigError("--trace-window", "is of the trace that -o writes; give -o, and no --no-trace")
         if self.output is not None:
-            run_directory.check(self.output.resolve())
+            run_directory.check(self.output.resolve(), force=self.force)
 
 
 def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
@@ -192,6 +194,7 @@ def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progr
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
     progress.stop()
     _remark(result.remarks)
+    _check_served(result.summary, result.refusals, kept.output)
     if not quiet:
         result.print()
         if kept.output is not None:
@@ -205,6 +208,7 @@ def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Prog
     result = stream(scenario, kept.output, progress.advance, cached)
     progress.stop()
     _remark(result.remarks)
+    _check_served(result.summary, result.refusals, kept.output)
     if not quiet:
         print(result.vllm_block())
         print(f"written to {kept.output}")
@@ -213,3 +217,12 @@ def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Prog
 def _remark(remarks: Iterable[str]) -> None:
     for remark in remarks:
         print(f"ksim: {remark}", file=sys.stderr)
+
+
+def _check_served(summary: Any, refusals: Any, output: Path | None) -> None:
+    """Raise KsimError where all requests were rejected; the run is written all the same, with the reason of each."""
+    from ksim.foundation.errors import KsimError
+
+    if len(refusals) and not summary["completed"] and not summary["unfinished"]:
+        kept = f"; {output / 'requests.parquet'} has the reason of each" if output else ""
+        raise KsimError(f"all {len(refusals):,} requests were rejected: {refusals.commonest()}{kept}")

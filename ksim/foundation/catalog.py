@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.foundation.files import regular
 
 DATA = Path(__file__).parent.parent / "data"
 _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
@@ -62,7 +63,7 @@ def entries(folder: str) -> list[str]:
 
 def is_file(name: str) -> bool:
     """Whether *name* is the path of a data file, and not a catalogue name."""
-    return Path(name).suffix in _PARSERS
+    return Path(name).suffix.lower() in _PARSERS
 
 
 def load(folder: str, name: str) -> dict[str, Any]:
@@ -93,12 +94,18 @@ def path_of(folder: str, name: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Parse a TOML or JSON file by its ending; raise DataError where it is missing or malformed."""
+    """Parse a TOML or JSON file by its ending; raise DataError where it is missing, malformed or neither."""
+    parse = _PARSERS.get(path.suffix.lower())
+    if parse is None and not path.is_dir():
+        raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
-        table = _PARSERS[path.suffix](path.read_text(encoding="utf-8-sig"))
+        text = regular(path).read_text(encoding="utf-8-sig")
+        table = parse(text) if parse else {}
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
-    except ValueError as error:
+    except UnicodeDecodeError:
+        raise DataError(str(path), "is not text in UTF-8") from None
+    except (ValueError, RecursionError) as error:
         raise DataError(str(path), f"is not valid {path.suffix[1:].upper()}: {error}") from None
     if not isinstance(table, Mapping):
         raise DataError(str(path), "holds no table of keys and values")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
            "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
@@ -52,6 +52,34 @@ def checked_unit(value: Any, unit: str) -> None:
 
 _EXAMPLES = {"B/s": "4.8 TB/s", "B": "80 GiB", "Hz": "1980 MHz", "FLOP/s": "989 TFLOP/s", "W": "700 W",
              "J/B": "25 pJ/B", "J/FLOP": "0.5 pJ/FLOP", "s": "1.8 us"}
+
+
+#: A key of a scenario that is in this unit: `config.structure` refuses any other, and `config.plain` writes it.
+#: An amount is in the unit of the key that it stands under, or in none.
+Seconds = Annotated[float, "s"]
+Watts = Annotated[float, "W"]
+Hertz = Annotated[float, "Hz"]
+Amount = Annotated[float, ""]
+#: Seconds in about 31 years: after longer ones, times could no longer be told apart to a microsecond.
+LONGEST = 1e9
+
+
+def measured(value: float | str, unit: str) -> float:
+    """Return *value*, a number or a text such as "200 ms", in *unit* without a prefix; "" is for counts.
+
+    Raises ValueError for another unit, and for a time without one: it could be meant in seconds or in milliseconds.
+    """
+    number = quantity(value)
+    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    given = f"{match[3] or ''}{match[4] or ''}" if match else ""
+    if unit == "s" and not given and number:
+        bare = value.strip() if isinstance(value, str) else f"{value:g}"
+        raise ValueError(f"{bare} has no unit; write '{bare} ms' or '{bare} s'")
+    if given not in ("", unit):
+        raise ValueError(f"{value!r} is in {given}; expected {unit or 'a number without a unit'}")
+    if unit == "s" and abs(number) > LONGEST:
+        raise ValueError(f"{number:g} s is too long: at most {LONGEST:g} s, which is 31 years")
+    return number
 
 
 def optional_quantity(value: float | str | None) -> float | None:

@@ -121,7 +121,7 @@ def _busiest_second(history: History) -> float:
     if not requests.completed.any():
         return 0.0
     begin = requests.arrival[requests.completed].min()
-    return float(requests.per_second(requests.completed, begin).max(initial=0))
+    return float(requests.per_second(requests.completed, begin)[1].max(initial=0))
 
 
 def _latencies(history: History) -> Summary:

@@ -235,14 +235,18 @@ class Requests:
         ends = first[1:][self.output[rows] > 0] - first[0] - 1
         return np.delete(np.diff(self.steps.time[self.token_steps[first[0]: first[-1]]]), ends[:-1])
 
-    def per_second(self, mask: Bools, begin: float) -> Ints:
-        """How many tokens the requests in *mask* got in each second from *begin* on, before which they got none."""
+    def per_second(self, mask: Bools, begin: float) -> tuple[Ints, Ints]:
+        """The seconds from *begin* on in which the requests in *mask* got tokens, ascending, and how many in each.
+
+        Seconds without tokens are left out: there may be any number of them.
+        """
         counts = np.zeros(len(self.steps), np.int64)
         for rows in self.parts():
             tokens = self.token_steps[self.first[rows.start]: self.first[rows.stop]]
             counts += np.bincount(tokens[np.repeat(mask[rows], self.output[rows])], minlength=len(counts))
         some = counts > 0
-        return sums((self.steps.time[some] - begin).astype(np.int64), counts[some], 0).astype(np.int64)
+        seconds, which = np.unique((self.steps.time[some] - begin).astype(np.int64), return_inverse=True)
+        return seconds, sums(which, counts[some], len(seconds)).astype(np.int64)
 
     @cached_property
     def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:

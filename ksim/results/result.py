@@ -26,6 +26,7 @@ from ksim.results.insights import Insight, insights
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import Limits, Summary, summarise
 from ksim.results.occurrences import Occurrences
+from ksim.results.refusals import Refusals
 from ksim.results.subject import model_name, subject
 from ksim.results.tables import request_table, step_table
 from ksim.results.wording import WIDTH
@@ -103,6 +104,14 @@ class Result:
     def subject(self) -> str:
         """Model, GPUs, parallelism and offered rate, in one line."""
         return subject(self.labels, self.history.engines, self.summary["offered_request_rate"])
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Why requests were rejected."""
+        found = Refusals()
+        for reason in self.history.requests.reasons.values():
+            found.add(reason)
+        return found
 
     @cached_property
     def history(self) -> History:

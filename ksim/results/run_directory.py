@@ -12,13 +12,15 @@ from ksim.foundation.errors import ConfigError
 MARKS = ("summary.json", "scenario.toml")
 
 
-def check(target: Path, marks: Sequence[str] = MARKS) -> None:
+def check(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> None:
     """Raise ConfigError unless a run can be saved at *target*: worth knowing before the run.
 
-    *marks* are the files that an earlier one has.
+    *marks* are the files that an earlier one has, which may be replaced with *force* only.
     """
     if target.exists() and not _replaceable(target, marks):
         raise ConfigError(str(target), "exists and is not the directory of an earlier run; choose another name")
+    if not force and all((target / mark).exists() for mark in marks):
+        raise ConfigError(str(target), "holds an earlier run; choose another name, or --force to replace it")
     parent = _nearest(target.parent)
     if not parent.is_dir():
         raise ConfigError(str(target), f"cannot be written: {parent} is not a directory")

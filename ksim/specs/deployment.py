@@ -6,7 +6,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import DType, optional_quantity
+from ksim.foundation.units import DType, Seconds, optional_quantity
 from ksim.specs.experts import Placement, Routing
 
 
@@ -101,6 +101,12 @@ QUANTIZATIONS = {
 }
 
 
+#: No step has more tokens, so no CUDA graph can be of use that is larger.
+LARGEST_GRAPH = 2**20
+#: More GPUs than any cluster has.
+_MOST_GPUS = 10**6
+
+
 def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: tuple[str, ...] | None) -> None:
     if strangers := [part for part in value or () if part not in PARTS]:
         raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
@@ -114,8 +120,6 @@ CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: vLLM's `compilation_config.cudagraph_mode`.
 CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
-#: No step has more tokens, so no CUDA graph can be of use that is larger.
-LARGEST_GRAPH = 2**20
 _GRAPH_SIZES: Any = deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))
 
 
@@ -126,11 +130,11 @@ class EngineSettings:
     A setting that is None is derived as the simulated release derives it: studies/defaults.py.
     """
 
-    tensor_parallel_size: int = field(default=1, validator=gt(0))
+    tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
     """GPUs that share every layer. Unit: GPUs. Source: vLLM."""
-    pipeline_parallel_size: int = field(default=1, validator=gt(0))
+    pipeline_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
     """Pipeline stages that divide the layers. Unit: stages. Source: vLLM."""
-    data_parallel_size: int = field(default=1, validator=gt(0))
+    data_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
     """Replicas, each an engine of its own; those of a mixture of experts share its experts. Unit: replicas. Source:
     vLLM."""
     scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
@@ -207,13 +211,13 @@ class EngineSettings:
     """Which GPU holds which expert, without EPLB. Source: vLLM."""
     enable_eplb: bool = False
     """Place experts so that their loads are even. Source: vLLM."""
-    num_redundant_experts: int = field(default=0, validator=ge(0))
+    num_redundant_experts: int = field(default=0, validator=(ge(0), le(1024)))
     """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
     fuse_allreduce_rms: bool = False
     """Fuse small all-reduces with the norm that follows, by FlashInfer's kernels. Source: vLLM `pass_config`."""
-    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(gt(0)))
+    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional((gt(0.0), le(1e6))))
     """Largest all-reduce to fuse. Unit: MiB. Default: set by GPU architecture and `tensor_parallel_size`. Source: vLLM
     `pass_config`. Example: 2.0."""
     overlap_stages: int = field(default=1, validator=gt(0))
@@ -275,13 +279,16 @@ class EngineSettings:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+_TARGET = optional(gt(0))
+
+
 @frozen
 class Slo:
     """Latency targets in seconds: to the first token, per token after it, and to the last; None asks nothing."""
 
-    ttft: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
     """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""
-    tpot: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    tpot: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
     """Time per output token after the first, at most. Unit: s. Default: no target. Example: "15 ms"."""
-    e2el: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    e2el: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
     """Time from arrival to last token, at most. Unit: s. Default: no target. Example: "30 s"."""

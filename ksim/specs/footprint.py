@@ -1,13 +1,17 @@
 """The footprint of a run: what beside the GPUs draws power, what a kWh emits, and what it all costs."""
 
-from attrs import field, frozen
-from attrs.validators import ge, optional
+from typing import Any
 
-from ksim.foundation.units import optional_quantity, quantity
+from attrs import field, frozen
+from attrs.validators import ge, le, optional
+
+from ksim.foundation.units import Seconds, Watts, optional_quantity, quantity
+
+_BOUNDS: list[Any] = [ge(0), le(1e6)]
 
 
 def _stated() -> float | None:
-    rate: float | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
+    rate: float | None = field(default=None, converter=optional_quantity, validator=optional(_BOUNDS))
     return rate
 
 
@@ -35,17 +39,17 @@ class Footprint:
     """Electric grid, for its carbon intensity. Default: no carbon is counted. Names: grids. Example: "de"."""
     carbon_intensity: float | None = _stated()
     """Carbon intensity, in place of a `grid`. Unit: gCO2e/kWh. Default: that of `grid`. Example: 350."""
-    pue: float = field(default=1.0, converter=quantity, validator=ge(1))
+    pue: float = field(default=1.0, converter=quantity, validator=(ge(1), le(100)))
     """Power usage effectiveness: energy of the data centre over that of its machines. Unit: ratio."""
-    host_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    host_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)
     """Power of a node beside its GPUs and their NICs. Unit: W."""
-    nic_watts: float = field(default=0.0, converter=quantity, validator=ge(0))
+    nic_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)
     """Power of the NIC of a GPU. Unit: W."""
     price_per_kwh: float | None = _stated()
     """Price of electricity. Unit: $/kWh. Default: not counted. Example: 0.12."""
     price_per_gpu_hour: float | None = _stated()
     """Price of a GPU. Unit: $/h. Default: not counted. Example: 3.5."""
-    sleep_after: float | None = _stated()
+    sleep_after: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
     """Time without work after which a GPU sleeps. Unit: s. Default: GPUs stay awake. Example: "10 s"."""
 
     def __attrs_post_init__(self) -> None:

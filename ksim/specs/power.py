@@ -7,7 +7,7 @@ from attrs import field, frozen
 from attrs.validators import deep_mapping, ge, gt, in_, instance_of, le, min_len, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import DType, by_dtype, optional_quantity, quantity
+from ksim.foundation.units import DType, Hertz, Watts, by_dtype, optional_quantity, quantity
 
 
 def _by_clock(table: Mapping[str | float, float]) -> dict[float, float]:
@@ -66,9 +66,9 @@ class PowerSettings:
     """What a scenario tells all GPUs to keep to: watts (`cap`) and an SM `clock` (Hz) at most; and by which `governor`
     clocks and caps are chosen step by step, within that."""
 
-    cap: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    cap: Watts | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Most power that a GPU may draw. Unit: W. Default: the limit of the board. Example: "500 W"."""
-    clock: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    clock: Hertz | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Highest SM clock. Unit: Hz. Default: the boost clock. Example: "1500 MHz"."""
     governor: Choice | None = None
     """What chooses caps and clocks step by step, below `cap` and `clock`. Default: nothing does. Names:

@@ -5,8 +5,6 @@ from itertools import islice
 from attrs import evolve, frozen
 
 from ksim.studies.scenario import Scenario
-from ksim.workload.lines import Lines
-from ksim.workload.reading import reader, recognise
 from ksim.workload.replay import Replay
 from ksim.workload.workload import Workload
 
@@ -25,10 +23,12 @@ MANY_REQUESTS, MANY_TOKENS = 50_000, 10_000_000
 
 @frozen
 class Extent:
-    """About how many `requests` a workload has, and how many output `tokens` in all."""
+    """How many `requests` a workload has, about how many output `tokens` in all, and the seconds that recorded arrivals
+    span; 0 where times are not as recorded."""
 
     requests: int
     tokens: int
+    span: float = 0.0
 
     @property
     def is_long(self) -> bool:
@@ -47,53 +47,24 @@ class Extent:
 
 
 def extent(scenario: Scenario) -> Extent:
-    """The extent of the workload of *scenario*: by its first requests, and by the lines of a trace.
+    """The extent of the workload of *scenario*: a trace is read to its end, of made-up requests only the first.
 
-    Rows without tokens count as well, and outputs after the first rows are taken to be like those.  Where only a window
-    of a trace counts, or lengths decide which rows do, the trace is read to the end of the window.  Raises what reading
-    the workload raises.
+    Raises what reading the workload raises.
     """
     workload = scenario.workload
     if workload.replay is None:
         assert workload.synthetic, "a workload without a replay is synthetic"
         outputs = [request.output for request in islice(workload.requests(scenario.seed), SAMPLE)]
-        return _extent(workload.synthetic.count, outputs)
-    if _chooses(workload.replay):
-        found = [request.output for request in _as_recorded(workload.replay).requests(scenario.seed)]
-        return Extent(len(found), sum(found))
-    return _of_lines(workload.replay)
-
-
-def _extent(requests: int, outputs: list[int]) -> Extent:
-    return Extent(requests, round(requests * sum(outputs) / max(1, len(outputs))))
-
-
-def _chooses(replay: Replay) -> bool:
-    """Whether only some rows are replayed, other than the first so many."""
-    return bool(replay.start or replay.end is not None or replay.max_prompt or replay.max_tokens)
+        count = workload.synthetic.count
+        return Extent(count, round(count * sum(outputs) / max(1, len(outputs))))
+    requests = tokens = 0
+    last = 0.0
+    for request in _as_recorded(workload.replay).requests(scenario.seed):
+        requests, tokens, last = requests + 1, tokens + request.output, request.arrival
+    return Extent(requests, tokens, last if workload.replay.rate is None else 0.0)
 
 
 def _as_recorded(replay: Replay) -> Workload:
-    """A rate and spread arrivals change no row, and each would take a pass of its own."""
-    return Workload(evolve(replay, rate=None, spread=False))
-
-
-def _of_lines(replay: Replay) -> Extent:
-    """As many rows to each line as at the beginning of the trace."""
-    lines = Lines(replay.path)
-    rows = reader(replay.format or recognise(replay.path)).rows(lines, replay.chunk_tokens)
-    outputs = [row.output for row in islice(rows, min(SAMPLE, replay.limit or SAMPLE))]
-    if len(outputs) == replay.limit:
-        return Extent(len(outputs), sum(outputs))
-    read = lines.number
-    left = _count(lines) - read
-    if left <= 0:  # nothing left, or all rows are in one line
-        outputs += [row.output for row in rows]
-    requests = len(outputs) + (left * len(outputs) // max(1, read) if left > 0 else 0)
-    return _extent(min(requests, replay.limit or requests), outputs)
-
-
-def _count(lines: Lines) -> int:
-    """How many lines a file has."""
-    with lines.open() as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    """*replay* without what changes no row and takes a pass over the file: spread arrivals, and a rate where the file
+    has times."""
+    return Workload(evolve(replay, rate=None if replay.clock() else replay.rate, spread=False))

@@ -70,7 +70,9 @@ def system_of(gpu: str | None, system: str | None = None, nodes: int | None = No
     A GPU whose file names no system is alone, or, without NVLink, in a node of eight over PCIe.  Raises ConfigError
     where both are named and the GPU is neither the system's nor made for it, or has other links.
     """
-    own = gpu_of(gpu) if gpu is not None else None
+    if not gpu and not system:
+        raise ConfigError("gpu, system", "name one of them (see `ksim list gpus`, `ksim list systems`)")
+    own = gpu_of(gpu) if gpu else None
     name = system or (own.system if own else "")
     if not name and own:
         return _unnamed(own, cast("str", gpu), nodes)

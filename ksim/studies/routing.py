@@ -12,6 +12,7 @@ from typing import Any
 from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.foundation.files import regular
 from ksim.specs.experts import Routing
 
 __all__ = ["routing_of"]
@@ -53,7 +54,7 @@ def _measured(path: Path, model: Model) -> Routing:
 def _rows(path: Path) -> list[list[float]]:
     """The numbers in a file, row by row."""
     try:
-        text = path.read_text()
+        text = regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(str(path), f"cannot be read: {error}") from None
     try:
@@ -61,6 +62,6 @@ def _rows(path: Path) -> list[list[float]]:
             line.split(",") for line in text.splitlines() if line.strip()]
         rows = table if isinstance(table[0], list) else [table]
         return [[float(share) for share in row] for row in rows]
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise DataError(str(path), f"is no table of numbers, a row of shares for all layers or one for each:"
                                    f" {error}") from None

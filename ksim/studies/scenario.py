@@ -12,7 +12,7 @@ from attrs.validators import ge, gt, in_, optional
 
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, DataError
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings
@@ -86,13 +86,14 @@ class Scenario:
     """Seed of everything random. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
-        if self.gpu is None and self.system is None:
+        if not self.gpu and not self.system:
             raise ValueError("name a gpu or a system (see `ksim list gpus`, `ksim list systems`)")
 
     @classmethod
     def read(cls, path: str | Path) -> "Scenario":
         """Read a scenario file; raises ConfigError or DataError that name the file and the key."""
         path = Path(path)
+        _check_scenario_file(path)
         return cls.of(catalog.read(path), str(path), path.parent)
 
     @classmethod
@@ -119,6 +120,15 @@ class Scenario:
         return tomli_w.dumps(plain(self))
 
 
+def _check_scenario_file(path: Path) -> None:
+    """Raise DataError for the path of something else than a scenario: a trace, or the directory of a run."""
+    if path.is_dir() and (path / "scenario.toml").is_file():
+        raise DataError(str(path), f"is the directory of a run; its scenario is {path / 'scenario.toml'}")
+    if not path.is_dir() and not catalog.is_file(str(path)):
+        raise DataError(str(path), f"is not a scenario, which ends in .toml; if it is a trace:"
+                                   f" ksim replay {path} --model MODEL --gpu GPU")
+
+
 def setting(text: str) -> tuple[str, Any]:
     """Parse ``key=value`` as of ``--set``: the value as TOML has it, or else as text."""
     key, equals, value = text.partition("=")
@@ -126,7 +136,7 @@ def setting(text: str) -> tuple[str, Any]:
         raise ConfigError("--set", f"expected key=value, not {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return key.strip(), value.strip()
 
 
@@ -172,7 +182,7 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             value = holder.get(keys[-1])
             if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
                                            (keys == ("model",) and _is_folder(value, folder))):
-                holder[keys[-1]] = str((folder / value).resolve())
+                holder[keys[-1]] = os.path.abspath(folder / value)  # noqa: PTH100  resolve() fails on loops of links
     return rooted
 
 

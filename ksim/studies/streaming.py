@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from ksim.flow.request import Request
 from ksim.results import run_directory
 from ksim.results.console import vllm_block
 from ksim.results.metrics import Summary
+from ksim.results.refusals import Refusals
 from ksim.results.result import judged
 from ksim.results.streaming.sink import Sink
 from ksim.studies.assembly import Site
@@ -20,11 +21,13 @@ from ksim.workload.ledger import Ledger
 
 @frozen
 class Streamed:
-    """What a run left: its summary, the directory with its files, and remarks on how its workload was read."""
+    """What a run left: its summary, the directory with its files, remarks on how its workload was read, and why
+    requests were rejected."""
 
     summary: Summary
     directory: Path
     remarks: tuple[str, ...] = ()
+    refusals: Refusals = Factory(Refusals)
 
     def vllm_block(self) -> str:
         """The numbers as `vllm bench serve` prints them."""
@@ -54,4 +57,5 @@ def stream_requests(site: Site, requests: Iterable[Request], directory: Path | s
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    return Streamed(summary, target, (*(ledger.remarks() if ledger else ()), *site.remarks))
+    remarks = (*(ledger.remarks() if ledger else ()), *site.remarks)
+    return Streamed(summary, target, remarks, sink.refusals)

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import and_, gt, in_, lt, optional
+from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
 _BLOCK = 4096
@@ -26,9 +26,9 @@ class Arrivals:
 
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
     """Distribution of the gaps; burst sends all at once. Source: vllm bench serve."""
-    rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
     """Mean rate; burst has none. Unit: requests/s. Default: required except for burst. Example: 10.0."""
-    burstiness: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    burstiness: float | None = field(default=None, validator=optional(and_(ge(1e-3), le(1e6))))
     """Shape of gamma: 1 is Poisson, less is burstier. Unit: ratio. Default: required for gamma. Source: vllm bench
     serve --burstiness. Example: 0.5."""
     exact: bool = False

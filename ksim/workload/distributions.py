@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from math import log
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
-from ksim.foundation.units import optional_quantity, quantity
+from ksim.foundation.units import Amount, optional_quantity, quantity
 from ksim.workload.columns import known_fields
 from ksim.workload.lengths import LengthTable, Side, recorded_lengths
 
@@ -18,13 +18,17 @@ _Block = NDArray[np.float64]
 
 #: So many values are drawn at a time.
 _BLOCK = 4096
+#: The most tokens of a request, and the longest time in seconds: no model takes more, and larger draws count as this.
+MOST = 1e7
+_FROM_ZERO: list[Any] = [ge(0), le(MOST)]
+_ABOVE_ZERO: list[Any] = [gt(0), le(MOST)]
 
 
 @frozen
 class Fixed:
     """Always `value`."""
 
-    value: float = field(converter=quantity, validator=ge(0))
+    value: Amount = field(converter=quantity, validator=_FROM_ZERO)
     """The value. Unit: tokens, turns or s."""
     kind: Literal["fixed"] = "fixed"
 
@@ -37,9 +41,9 @@ class Fixed:
 class Uniform:
     """Evenly between `low` and `high`."""
 
-    low: float = field(converter=quantity, validator=ge(0))
+    low: Amount = field(converter=quantity, validator=_FROM_ZERO)
     """Lowest value. Unit: tokens, turns or s."""
-    high: float = field(converter=quantity, validator=ge(0))
+    high: Amount = field(converter=quantity, validator=_FROM_ZERO)
     """Highest value. Unit: tokens, turns or s."""
     kind: Literal["uniform"] = "uniform"
 
@@ -56,7 +60,7 @@ class Uniform:
 class Exponential:
     """Exponential with that `mean`."""
 
-    mean: float = field(converter=quantity, validator=gt(0))
+    mean: Amount = field(converter=quantity, validator=_ABOVE_ZERO)
     """Mean. Unit: tokens, turns or s."""
     kind: Literal["exponential"] = "exponential"
 
@@ -69,11 +73,11 @@ class Exponential:
 class LogNormal:
     """Log-normal with that `mean` or `median`, and `sigma`, the standard deviation of the logarithm."""
 
-    sigma: float = field(validator=ge(0))
+    sigma: float = field(validator=(ge(0), le(5)))
     """Standard deviation of the logarithm. Unit: none."""
-    mean: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    mean: Amount | None = field(default=None, converter=optional_quantity, validator=optional(_ABOVE_ZERO))
     """Mean; give it or `median`. Unit: tokens, turns or s. Default: from `median`. Example: 500."""
-    median: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    median: Amount | None = field(default=None, converter=optional_quantity, validator=optional(_ABOVE_ZERO))
     """Median; give it or `mean`. Unit: tokens, turns or s. Default: from `mean`. Example: 300."""
     kind: Literal["lognormal"] = "lognormal"
 
@@ -127,20 +131,30 @@ class FromTrace:
 
 #: A distribution of tokens, turns or seconds: a table with a `kind`, and the fields of the class of that kind.
 Formula = Fixed | Uniform | Exponential | LogNormal
+#: A distribution of seconds, by formula.
+Times = Annotated[Formula, "s"]
 #: A distribution of tokens, by formula or from data.
 Lengths = Formula | FromTable | FromTrace
 
 
+def check_tokens(lengths: Lengths, name: str) -> None:
+    """Raise ValueError for lengths of 0 tokens, or that are so on average; *name* is their key."""
+    for key in ("value", "low", "mean", "median"):
+        number = getattr(lengths, key, None)
+        if number is not None and number < 0.5:
+            raise ValueError(f"{name}.{key} = {number:g} rounds to 0 tokens; make it 1 or more")
+
+
 def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator[int]:
-    """Yield draws for ever, rounded to whole tokens, at least 1.
+    """Yield draws for ever, rounded to whole tokens, at least 1 and at most `MOST`.
 
     Raises UnknownName or DataError for a table or trace that cannot be read.
     """
     for block in lengths.blocks(rng, side):
-        yield from np.maximum(1, np.rint(block)).astype(np.int64).tolist()
+        yield from np.clip(np.rint(block), 1, MOST).astype(np.int64).tolist()
 
 
 def seconds(times: Formula, rng: "np.random.Generator") -> Iterator[float]:
-    """Yield draws for ever, in seconds."""
+    """Yield draws for ever, in seconds, at most `MOST`."""
     for block in times.blocks(rng, "output"):
-        yield from block.tolist()
+        yield from np.minimum(block, MOST).tolist()

@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from ksim.foundation.units import LONGEST
 from ksim.workload.lines import Lines
 
 #: Units of time by name, each as how many of it make a second.
@@ -13,6 +15,7 @@ UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600
 _MOST = 10**9
 #: Outside this range no table of results can hold a number.
 _INT64 = 2**63
+_WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
 
 
 def shown(value: Any) -> str:
@@ -44,12 +47,11 @@ def count(value: Any, name: str, lines: Lines) -> int:
 
 def integer(value: Any, name: str, lines: Lines) -> int:
     """Return *value* as a whole number of 64 bits, 0 for an empty text; raise DataError where it is not one."""
-    if value == "":
-        return 0
-    number = _number(value)
+    number = 0.0 if value == "" else _number(value)
     if not number.is_integer() or not -_INT64 <= number < _INT64:
         raise lines.error(f"{name} is {shown(value)}; expected a whole number of 64 bits")
-    return int(number)
+    exact = isinstance(value, int) or (isinstance(value, str) and _WHOLE.fullmatch(value.strip()))
+    return int(value) if exact else int(number)  # a float has 53 bits
 
 
 def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
@@ -60,14 +62,19 @@ def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """
     number = _number(value)
     if not 0 <= number < math.inf:
-        expected = "expected no negative time" if number < 0 else "expected a number"
-        raise lines.error(f"{name} is {shown(value)}; {expected}")
+        expected = "no negative time; add the same to all of them" if number < 0 else "a number"
+        raise lines.error(f"{name} is {shown(value)}; expected {expected}")
     return number / (lines.per_second or per_second)
 
 
 def duration(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """Return *value*, a duration in units of 1/*per_second* s, in seconds; None or an empty text is 0."""
-    return 0.0 if value is None or value == "" else moment(value, name, lines, per_second)
+    if value is None or value == "":
+        return 0.0
+    seconds = moment(value, name, lines, per_second)
+    if seconds > LONGEST:
+        raise lines.error(f"{name} is {shown(value)}; expected a time of at most {LONGEST:g} s, which is 31 years")
+    return seconds
 
 
 def label(value: Any, name: str, lines: Lines) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ksim.foundation.errors import DataError
+from ksim.foundation.files import regular
 
 _GZIP = b"\x1f\x8b"
 #: Lines of a JSON document, at most, in which a format is looked for.
@@ -67,7 +68,7 @@ class Lines:
         return DataError(f"{self.path}:{self.number}" if self.number else str(self.path), problem)
 
     def open(self) -> BinaryIO:
-        with self.path.open("rb") as file:
+        with regular(self.path).open("rb") as file:
             packed = file.read(2) == _GZIP
         return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")
 

@@ -140,12 +140,17 @@ def _placed(rows: Iterable[Row], lines: Lines, arrivals: Iterator[float] | None)
         yield row._replace(arrival=now)
 
 
+def _with_prompts(rows: Iterable[Row], lines: Lines) -> Iterator[Row]:
+    for row in rows:
+        if row.output and not row.prompt:
+            raise lines.error("prompt is 0; a request has at least one token; remove the row")
+        yield row
+
+
 def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
     for row in rows:
         ledger.rows += 1
         if not row.output:
             ledger.zero_outputs += 1
-        elif not row.prompt:
-            ledger.zero_prompts += 1
         else:
             yield row

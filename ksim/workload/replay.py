@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
-from math import inf
 from pathlib import Path
 from sys import maxsize
 from typing import Any
 
 from attrs import field, frozen
-from attrs.validators import and_, ge, gt, in_, lt, optional
+from attrs.validators import and_, ge, gt, in_, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
 from ksim.foundation.rng import stream
-from ksim.foundation.units import optional_quantity, quantity
+from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.columns import known_fields
 from ksim.workload.fields import UNITS
@@ -23,6 +22,10 @@ from ksim.workload.order import from_zero
 from ksim.workload.reading import clock, read
 from ksim.workload.row import Row, follows
 from ksim.workload.shaping import Limits, note_ties, spread_ties
+
+#: What a user may have meant where arrivals span too long a time.
+UNITS_HINT = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
+_DAY = 86400.0
 
 
 def _choice(value: Any) -> Choice:
@@ -47,13 +50,13 @@ class Replay:
     """Format of the trace; recognised from the file where empty. Names: workload.traces."""
     limit: int | None = field(default=None, validator=optional(gt(0)))
     """Replay only the first requests, this many. Unit: requests. Default: all. Example: 100."""
-    time_scale: float = field(default=1.0, validator=(gt(0), lt(inf)))
+    time_scale: float = field(default=1.0, validator=(ge(1e-9), le(1e9)))
     """Multiply all times: above 1 stretches, below 1 compresses. Unit: ratio."""
-    rate: float | None = field(default=None, validator=optional(and_(gt(0), lt(inf))))
+    rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
     """Scale times to this mean rate; replaces `time_scale`. Unit: requests/s. Default: as recorded. Example: 10.0."""
-    start: float = field(default=0.0, converter=quantity, validator=ge(0))
+    start: Seconds = field(default=0.0, converter=quantity, validator=ge(0))
     """Begin of the window to replay, since the first request. Unit: s."""
-    end: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    end: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """End of that window. Unit: s. Default: the end of the trace. Example: "10 s"."""
     spread: bool = False
     """Spread requests of equal time stamps over a tick of the clock of the trace."""
@@ -89,8 +92,11 @@ class Replay:
         ledger = Ledger() if ledger is None else ledger
         scale = self._scale(seed)
         for number, row in enumerate(self._placed(seed, ledger)):
-            yield Request(number, row.arrival * scale, row.prompt, row.output, row.chunks, row.chunk_tokens,
-                          row.priority, row.session, row.delay * scale, row.tenant)
+            arrival, delay = row.arrival * scale, row.delay * scale
+            if arrival > LONGEST or delay > LONGEST:
+                raise self._too_long(max(arrival, delay))
+            yield Request(number, arrival, row.prompt, row.output, row.chunks, row.chunk_tokens,
+                          row.priority, row.session, delay, row.tenant)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
@@ -101,6 +107,10 @@ class Replay:
         Raises DataError for a first row that cannot be read.
         """
         return clock(self.path, self.format, self.columns, self.time_unit, self.empty)
+
+    def _too_long(self, seconds: float) -> DataError:
+        return DataError(str(self.path), f"arrivals span {seconds / _DAY:,.0f} days, and at most {LONGEST / _DAY:,.0f}"
+                                         f" can be simulated; {UNITS_HINT}")
 
     def _scale(self, seed: int) -> float:
         """The factor of all times."""

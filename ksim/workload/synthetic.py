@@ -2,31 +2,34 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import gt, optional
+from attrs.validators import gt, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
+from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import Fixed, Formula, Lengths, seconds, tokens
+from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 
 #: The owner of a chunk, a session or as a negative number a group of prefixes, and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
 _T = TypeVar("_T")
 _BLOCK = 4096
+#: The least weight of a tenant, and one over the largest.
+_LIGHTEST = 1e-9
 
 
 @frozen
 class Prefixes:
     """System prompts: a conversation begins with the `tokens` tokens of one of `groups` groups, all as likely."""
 
-    groups: int = field(validator=gt(0))
+    groups: int = field(validator=(gt(0), le(10**6)))
     """System prompts, all as likely. Unit: groups."""
-    tokens: int = field(validator=gt(0))
+    tokens: int = field(validator=(gt(0), le(10**6)))
     """Length of each. Unit: tokens."""
 
 
@@ -36,7 +39,7 @@ class Sessions:
 
     turns: Formula
     """Turns of a session. Unit: turns."""
-    think: Formula = field(factory=lambda: Fixed(0))
+    think: Times = field(factory=lambda: Fixed(0))
     """Time from an answer to the next turn. Unit: s."""
 
 
@@ -80,7 +83,7 @@ class Synthetic:
     """Prompt tokens that each request adds. Unit: tokens."""
     output: Lengths
     """Output tokens. Unit: tokens."""
-    count: int = field(default=100, validator=gt(0))
+    count: int = field(default=100, validator=(gt(0), le(10**9)))
     """Requests in all. Unit: requests."""
     prefixes: Prefixes | None = None
     """System prompts that requests share. Default: none. Example: {groups = 4, tokens = 512}."""
@@ -96,14 +99,20 @@ class Synthetic:
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
-    chunk_tokens: int = field(default=16, validator=gt(0))
+    chunk_tokens: int = field(default=16, validator=(gt(0), le(10**6)))
     """Tokens of a chunk, the unit in which prefixes are shared. Unit: tokens."""
 
     def __attrs_post_init__(self) -> None:
         if self.sessions and self.arrivals.exact:
             raise ValueError("arrivals cannot be exact with sessions, of which the number is not known before")
-        if not all(0 < weight < inf for weight in self.tenants.values()):
-            raise ValueError("the weights of tenants must be above 0")
+        for name, weight in self.tenants.items():
+            if not _LIGHTEST <= weight <= 1 / _LIGHTEST:
+                raise ValueError(f"tenants.{name} must be a weight from {_LIGHTEST:g} to {1 / _LIGHTEST:g}: {weight:g}")
+        for side, lengths in (("prompt", self.prompt), ("output", self.output)):
+            check_tokens(lengths, side)
+        if self.arrivals.rate and self.count / self.arrivals.rate > LONGEST:
+            raise ValueError(f"arrivals.rate = {self.arrivals.rate:g} requests/s: {self.count:,} requests would take"
+                             f" more than {LONGEST:g} s, which is 31 years")
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield the requests by arrival, numbered from 0, the first at 0 s; the same for the same *seed*.
@@ -119,16 +128,15 @@ class Synthetic:
         times = self.arrivals.times(stream(seed, "workload.arrivals"), self.count)
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions
                  else itertools.repeat(1))
-        prefixes = _picks(self._prefix_names(), stream(seed, "workload.prefix"))
+        groups = range(self.prefixes.groups if self.prefixes else 1)
+        prefixes = map(cache(self._prefix_names), _picks(groups, stream(seed, "workload.prefix")))
         priorities = _picks(self.priorities or (0,), stream(seed, "workload.priority"))
         tenants = _picks(tuple(self.tenants) or ("",), stream(seed, "workload.tenant"), tuple(self.tenants.values()))
         return map(_Talk, itertools.count(), times, turns, prefixes, priorities, tenants)
 
-    def _prefix_names(self) -> list[_Names]:
-        if not self.prefixes:
-            return [()]
-        chunks = range(self.prefixes.tokens // self.chunk_tokens)
-        return [tuple((-1 - group, chunk) for chunk in chunks) for group in range(self.prefixes.groups)]
+    def _prefix_names(self, group: int) -> _Names:
+        chunks = range(self.prefixes.tokens // self.chunk_tokens if self.prefixes else 0)
+        return tuple((-1 - group, chunk) for chunk in chunks)
 
     def _thinks(self, seed: int) -> Iterator[float]:
         return seconds(self.sessions.think if self.sessions else Fixed(0), stream(seed, "workload.think"))

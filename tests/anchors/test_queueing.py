@@ -164,7 +164,8 @@ CHATS = {
         "arrivals": {"process": "poisson", "rate": 10}, "count": 150, "max_tokens": 4000,
         "prompt": {"kind": "lognormal", "median": 200, "sigma": 0.8},
         "output": {"kind": "exponential", "mean": 40}, "prefixes": {"groups": 3, "tokens": 256},
-        "sessions": {"turns": {"kind": "uniform", "low": 1, "high": 4}, "think": {"kind": "exponential", "mean": 1}},
+        "sessions": {"turns": {"kind": "uniform", "low": 1, "high": 4},
+                     "think": {"kind": "exponential", "mean": "1 s"}},
     }},
 }
 

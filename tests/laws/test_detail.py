@@ -47,7 +47,7 @@ workloads = st.fixed_dictionaries({
             {"process": st.just("poisson"), "rate": st.sampled_from([50, 500, 5000])}),
         "prompt": st.just(uniform(1, 150)), "output": st.just(uniform(1, 10)),
         "count": st.integers(1, 10), "max_tokens": st.just(250),
-    }, optional={"sessions": st.just({"turns": uniform(1, 3), "think": uniform(0, 1)})}),
+    }, optional={"sessions": st.just({"turns": uniform(1, 3), "think": uniform("0 s", "1 s")})}),
 }, optional={"max_concurrency": st.integers(1, 4)})
 serves = st.fixed_dictionaries({
     "tensor_parallel_size": st.sampled_from([1, 2, 4]), "pipeline_parallel_size": st.sampled_from([1, 2]),

@@ -37,7 +37,7 @@ workloads = st.fixed_dictionaries({
         "output": st.sampled_from([uniform(1, 10), uniform(20, 90)]),
         "count": st.integers(1, 25), "max_tokens": st.just(250),
     }, optional={
-        "sessions": st.just({"turns": uniform(1, 3), "think": uniform(0, 1)}),
+        "sessions": st.just({"turns": uniform(1, 3), "think": uniform("0 s", "1 s")}),
         "prefixes": st.just({"groups": 2, "tokens": 40}),
     }),
 }, optional={"max_concurrency": st.integers(1, 6)})
@@ -117,7 +117,7 @@ def test_who_waits_is_seen_to_when_a_prompt_is_computed_that_makes_room(model):
     """SGLang's cache keeps equal prompts once, when they are computed: then the next one fits."""
     workload = {"synthetic": {
         "arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(1, 10), "count": 5,
-        "max_tokens": 250, "sessions": {"turns": uniform(1, 3), "think": uniform(0, 1)},
+        "max_tokens": 250, "sessions": {"turns": uniform(1, 3), "think": uniform("0 s", "1 s")},
         "prefixes": {"groups": 2, "tokens": 40}}}
     serve = {"scheduling_policy": "earliest_deadline_first", "max_num_seqs": 8, "max_num_batched_tokens": 256,
              "num_gpu_blocks_override": 20, "max_model_len": 256, "prefix_cache": "sglang"}

@@ -7,5 +7,5 @@ TINY = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "nu
         "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "max_position_embeddings": 4096}
 
 
-def uniform(low: int, high: int) -> dict[str, Any]:
+def uniform(low: int | str, high: int | str) -> dict[str, Any]:
     return {"kind": "uniform", "low": low, "high": high}

@@ -78,5 +78,5 @@ def test_placement_follows_from_vllms_settings(settings, placement):
 
 
 def test_latency_targets_are_read_with_their_units():
-    slo = structure(Slo, {"ttft": "200 ms", "tpot": 0.05})
+    slo = structure(Slo, {"ttft": "200 ms", "tpot": "0.05 s"})
     assert (slo.ttft, slo.tpot, slo.e2el) == (0.2, 0.05, None)

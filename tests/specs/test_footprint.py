@@ -22,7 +22,7 @@ def test_quantities_may_have_units():
     ({"price_per_kwh": -0.1}, "'price_per_kwh' must be >= 0"),
     ({"price_per_gpu_hour": "cheap"}, "'cheap' is not a quantity"),
     ({"host_watts": -5}, "'host_watts' must be >= 0"),
-    ({"sleep_after": -1}, "'sleep_after' must be >= 0"),
+    ({"sleep_after": "-1 s"}, "'sleep_after' must be >= 0"),
     ({"grid": "us", "carbon_intensity": 300}, "name a grid or state a carbon_intensity, not both"),
     ({"carbon_intensiti": 300}, r"carbon_intensiti: unknown key; did you mean 'carbon_intensity'\?"),
 ])

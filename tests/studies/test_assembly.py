@@ -84,7 +84,7 @@ def test_engines_say_what_their_gpus_draw():
 def test_a_gpu_of_which_nobody_knows_what_it_draws_asleep_stays_awake():
     assert built(gpu="h100").sleep_after == float("inf")
     with pytest.raises(ConfigError, match=r"energy.sleep_after: H100 SXM.* has no \[power\] sleep"):
-        built(gpu="h100", energy={"sleep_after": 1})
+        built(gpu="h100", energy={"sleep_after": "1 s"})
 
 
 def test_tensor_parallelism_must_divide_the_heads():

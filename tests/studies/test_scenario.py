@@ -89,7 +89,7 @@ def test_a_missing_key_is_named():
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"model = ", "is not valid TOML"), (b"\xff\xfe\x00\x01", "is not valid TOML"), (None, "No such file"),
+    (b"model = ", "is not valid TOML"), (b"\xff\xfe\x00\x01", "is not text in UTF-8"), (None, "No such file"),
 ])
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
     path = tmp_path / "s.toml"

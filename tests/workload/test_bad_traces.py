@@ -55,7 +55,7 @@ def test_says_where_and_what(trace, content, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.csv: cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"gone\.csv: No such file"):
         list(Replay(tmp_path / "gone.csv").requests(0))
 
 

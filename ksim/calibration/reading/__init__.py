@@ -15,6 +15,7 @@ from ksim.calibration.reading.frames import Frame, NoTable, load
 from ksim.calibration.reading.names import gpu_name
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError, UnknownName
+from ksim.foundation.files import regular
 
 __all__ = ["is_candidate", "read"]
 
@@ -83,12 +84,12 @@ def _folder(folder: Path) -> list[Measurements]:
 
 def is_candidate(path: Path) -> bool:
     """Whether *path*, found in a folder, is looked into."""
-    return path.suffix in _SUFFIXES and not path.name.startswith(".") and not sweep.is_aside(path)
+    return path.is_file() and path.suffix in _SUFFIXES and not path.name.startswith(".") and not sweep.is_aside(path)
 
 
 def _start(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return file.read(_START).decode(errors="replace")
     except OSError as error:
         raise DataError(str(path), f"cannot be read: {error.strerror}") from None

@@ -19,6 +19,7 @@ from ksim.cost.efficiency.models import KINDS, Model
 from ksim.cost.efficiency.region import Region
 from ksim.cost.efficiency.spread import Spread
 from ksim.foundation.errors import DataError
+from ksim.foundation.files import regular
 
 Array = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ class Profile:
         """Open a profile; raises DataError for a file that is none, or that another version's format made."""
         try:
             # In memory, so that no file stays open while arrays are still to be read.
-            content = path.read_bytes()
+            content = regular(path).read_bytes()
             arrays = np.load(io.BytesIO(content), allow_pickle=False)
             header = json.loads(str(arrays["header"]))
         except OSError as error:

@@ -3,7 +3,7 @@
 import numpy as np
 from attrs import define, field
 
-from ksim.results.arrays import Bools, Floats, Ints
+from ksim.results.arrays import Bools, Floats, Ints, sums
 from ksim.results.requests import Requests
 from ksim.results.series import Series
 
@@ -31,10 +31,11 @@ class Concurrency:
 
 @define(eq=False)
 class Seconds:
-    """Output tokens of completed requests in each second from the first arrival on."""
+    """Output tokens of completed requests in each second from the first arrival on that has any."""
 
     begin: float | None = None
     _first: float = np.inf
+    _seconds: Ints = field(factory=lambda: np.zeros(0, np.int64))
     _counts: Ints = field(factory=lambda: np.zeros(0, np.int64))
 
     def add(self, requests: Requests, done: Bools) -> None:
@@ -45,10 +46,9 @@ class Seconds:
         if not done.any() or self.begin is None:
             return
         self._first = min(self._first, float(requests.arrival[done].min()))
-        found = requests.per_second(done, self.begin)
-        longer, shorter = (found, self._counts) if len(found) > len(self._counts) else (self._counts, found)
-        longer[: len(shorter)] += shorter
-        self._counts = longer
+        seconds, counts = requests.per_second(done, self.begin)
+        self._seconds, which = np.unique(np.concatenate([self._seconds, seconds]), return_inverse=True)
+        self._counts = sums(which, np.concatenate([self._counts, counts]), len(self._seconds)).astype(np.int64)
 
     @property
     def most(self) -> float | None:

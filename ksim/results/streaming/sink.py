@@ -14,6 +14,7 @@ from ksim.results.arrays import Bools
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
 from ksim.results.metrics import Limits, Summary
+from ksim.results.refusals import Refusals
 from ksim.results.requests import Requests
 from ksim.results.streaming.tally import Tally
 from ksim.results.tables import request_table, step_table
@@ -36,6 +37,7 @@ class Sink(Log):
         super().__init__()
         self._tally, self._directory = Tally(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}
+        self.refusals = Refusals()
         self._ended = self._stepped = 0
         #: How many steps of each engine are written.
         self._written: dict[int, int] = {}
@@ -50,6 +52,8 @@ class Sink(Log):
             self._write_many()
         elif kind is Finished or kind is Rejected:
             self._ended += 1
+            if isinstance(event, Rejected):
+                self.refusals.add(event.reason)
         super().add(event)
 
     def record(self, stretch: Stretch) -> None:

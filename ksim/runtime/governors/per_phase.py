@@ -1,18 +1,19 @@
 """A clock and a cap for steps with prompt tokens, others for steps that only decode."""
 
 from attrs import field, frozen
+from attrs.validators import gt, optional
 
 from ksim.cost.clock import Setting
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Timeline
-from ksim.foundation.units import optional_quantity
+from ksim.foundation.units import Hertz, Watts, optional_quantity
 from ksim.specs.hardware import Gpu
 
 __all__ = ["PerPhase"]
 
 
-def _quantity() -> float | None:
-    asked: float | None = field(default=None, converter=optional_quantity)
+def _asked() -> float | None:
+    asked: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     return asked
 
 
@@ -24,10 +25,10 @@ class PerPhase:
     tens of microseconds to milliseconds on a real GPU.
     """
 
-    prefill: float | None = _quantity()
-    decode: float | None = _quantity()
-    prefill_cap: float | None = _quantity()
-    decode_cap: float | None = _quantity()
+    prefill: Hertz | None = _asked()
+    decode: Hertz | None = _asked()
+    prefill_cap: Watts | None = _asked()
+    decode_cap: Watts | None = _asked()
 
     def setting(self, batch: Batch, timeline: Timeline, gpu: Gpu) -> Setting:
         return Setting(self.prefill_cap, self.prefill) if batch.chunks else Setting(self.decode_cap, self.decode)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attrs import field, frozen
 from attrs.validators import ge, gt, le
 
-from ksim.foundation.units import quantity
+from ksim.foundation.units import Seconds, quantity
 from ksim.scheduling.job import Job
 
 __all__ = ["EarliestDeadlineFirst"]
@@ -27,8 +27,8 @@ class EarliestDeadlineFirst:
         scheduling_policy = {name = "earliest_deadline_first", ttft = "500 ms", per_token = "0.2 ms", scale = 2.0}
     """
 
-    ttft: float = field(default=0.5, converter=quantity, validator=gt(0))
-    per_token: float = field(default=0.0002, converter=quantity, validator=ge(0))
+    ttft: Seconds = field(default=0.5, converter=quantity, validator=gt(0))
+    per_token: Seconds = field(default=0.0002, converter=quantity, validator=ge(0))
     scale: float = field(default=2.0, validator=(ge(1), le(1000)))
 
     def order(self, job: Job) -> tuple[float, int]:

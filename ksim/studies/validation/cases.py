@@ -14,6 +14,7 @@ from attrs.validators import ge, gt, in_, le
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
+from ksim.foundation.files import regular
 from ksim.scheduling.limits import Limits
 from ksim.studies.validation import prompts
 
@@ -134,7 +135,7 @@ def find(path: Path, name: str = "") -> list[Path]:
     """
     if not path.exists():
         raise DataError(str(path), "no such file or folder")
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
+    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
     if not files:
         raise DataError(str(path), f"holds no case files ({', '.join('*' + ending for ending in _ENDINGS)})")
     if name and name not in map(_stem, files):
@@ -177,7 +178,7 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
 
 def _load(path: Path) -> Mapping[str, Any]:
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
         table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(str(path), f"is not a gzip file, or cut short: {error}") from None

@@ -10,6 +10,7 @@ from attrs import fields, frozen
 
 from ksim.calibration.reading.frames import load
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import regular
 from ksim.specs.deployment import EngineSettings
 
 Row = dict[str, Any]
@@ -108,7 +109,7 @@ def read(path: Path) -> Recording:
 
 def _engine(path: Path) -> Mapping[str, Any]:
     try:
-        table = json.loads(path.read_text())
+        table = json.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
@@ -171,7 +172,7 @@ def _steps(path: Path) -> dict[str, list[Scheduled]]:
         rows = runs.setdefault(row["run"], [])
         try:
             chunks = tuple((int(new), int(before)) for new, before in json.loads(row["prefills"]))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise DataError(str(path), f"row {number} (run {row['run']!r}): prefills is {row['prefills']!r};"
                                        f" expected a list such as [[512, 0]]") from None
         if rows and row["schedule_start_s"] < rows[-1].start:

@@ -1,0 +1,109 @@
+"""Scenarios over all keys, valid or not, with loads that take a moment."""
+
+from typing import Any
+
+from hypothesis import strategies as some
+
+from ksim.foundation import catalog
+from ksim.specs.deployment import CUDAGRAPH_MODES, EXCHANGES, PARTS, QUANTIZATIONS
+
+Tables = some.SearchStrategy[dict[str, Any]]
+SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]
+
+
+def plugins(folder: str) -> some.SearchStrategy[str]:
+    return some.sampled_from(catalog.names(folder))
+
+
+def entries(folder: str) -> some.SearchStrategy[str]:
+    return some.sampled_from(catalog.entries(folder))
+
+
+def amounts(least: int, most: int, unit: str = "") -> Tables:
+    """Distributions between about these."""
+    def told(number: float) -> Any:
+        return f"{number} {unit}" if unit else number
+
+    number = some.integers(least, most).map(told)
+    between = some.tuples(some.integers(least, most), some.integers(least, most)).map(sorted)
+    return some.one_of(
+        some.builds(lambda value: {"kind": "fixed", "value": value}, number),
+        some.builds(lambda ends: {"kind": "uniform", "low": told(ends[0]), "high": told(ends[1])}, between),
+        some.builds(lambda mean: {"kind": "exponential", "mean": mean}, some.integers(max(1, least), most).map(told)),
+        some.builds(lambda mean, sigma: {"kind": "lognormal", "mean": mean, "sigma": sigma},
+                    some.integers(max(1, least), most).map(told), some.floats(0, 2)))
+
+
+def arrivals() -> Tables:
+    rate = some.floats(0.1, 1000)
+    return some.one_of(
+        some.just({"process": "burst"}),
+        some.fixed_dictionaries({"process": some.sampled_from(["poisson", "constant"]), "rate": rate},
+                                optional={"exact": some.booleans()}),
+        some.fixed_dictionaries({"process": some.just("gamma"), "rate": rate, "burstiness": some.floats(0.01, 10)}))
+
+
+def workloads() -> Tables:
+    synthetic = some.fixed_dictionaries(
+        {"count": some.integers(1, 12), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
+        optional={
+            "sessions": some.fixed_dictionaries({"turns": amounts(1, 3)}, optional={"think": amounts(0, 2, "s")}),
+            "prefixes": some.fixed_dictionaries({"groups": some.integers(1, 3), "tokens": some.integers(1, 300)}),
+            "priorities": some.lists(some.integers(-3, 3), max_size=3),
+            "tenants": some.dictionaries(some.sampled_from("abc"), some.floats(0.1, 10), max_size=3),
+            "max_tokens": some.integers(2, 800), "chunk_tokens": some.sampled_from([1, 16, 30, 512])})
+    return some.fixed_dictionaries({"synthetic": synthetic}, optional={"max_concurrency": some.integers(1, 5)})
+
+
+def settings() -> Tables:
+    powers = some.sampled_from([1, 1, 1, 2, 4, 8])
+    return some.fixed_dictionaries({"max_model_len": some.sampled_from([40, 256, 1000, 4096])}, optional={
+        "tensor_parallel_size": powers, "pipeline_parallel_size": some.sampled_from([1, 2, 3]),
+        "data_parallel_size": some.sampled_from([1, 2, 3]), "scheduling_policy": plugins("scheduling.policies"),
+        "admission": plugins("scheduling.admissions"), "eviction": plugins("memory.evictions"),
+        "max_num_batched_tokens": some.sampled_from([1, 7, 64, 512, 2048, 8192]),
+        "max_num_seqs": some.sampled_from([1, 2, 5, 64]), "max_num_active_seqs": some.sampled_from([1, 3, 100]),
+        "gpu_memory_utilization": some.sampled_from([0.3, 0.9, 1.0]),
+        "num_gpu_blocks_override": some.integers(2, 200), "block_size": some.sampled_from([1, 8, 16, 32, 48, 64]),
+        "enable_prefix_caching": some.booleans(), "prefix_cache": some.sampled_from(["vllm", "sglang"]),
+        "enable_chunked_prefill": some.booleans(), "long_prefill_token_threshold": some.sampled_from([0, 1, 30, 500]),
+        "long_prefill_token_threshold_adaptive": some.booleans(),
+        "prefill_schedule_interval": some.integers(1, 4), "scheduler_reserve_full_isl": some.booleans(),
+        "watermark": some.sampled_from([0.0, 0.01, 0.5, 1.0]), "async_scheduling": some.booleans(),
+        "quantization": some.sampled_from(sorted(QUANTIZATIONS)), "kv_cache_dtype": some.sampled_from(["auto", "fp8"]),
+        "unquantized": some.lists(some.sampled_from(PARTS), unique=True),
+        "usage_context": some.sampled_from(["openai_api_server", "llm_class"]), "enforce_eager": some.booleans(),
+        "cudagraph_mode": some.sampled_from(CUDAGRAPH_MODES),
+        "cudagraph_capture_sizes": some.lists(some.integers(1, 600), min_size=1, max_size=4),
+        "max_cudagraph_capture_size": some.sampled_from([1, 8, 512, 5000]),
+        "enable_expert_parallel": some.booleans(), "enable_eplb": some.booleans(),
+        "num_redundant_experts": some.sampled_from([0, 1, 8]), "all2all_backend": some.sampled_from(EXCHANGES),
+        "expert_placement_strategy": some.sampled_from(["linear", "round_robin"]),
+        "fuse_allreduce_rms": some.booleans(), "overlap_stages": some.sampled_from([1, 2]),
+        "overlap_sms": some.sampled_from([0, 8])})
+
+
+def scenarios() -> Tables:
+    """Tables of scenarios, each key of which may be absent."""
+    hardware = some.one_of(some.builds(lambda gpu: {"gpu": gpu}, entries("gpus")),
+                           some.builds(lambda system: {"system": system}, entries("systems")))
+    governors = some.one_of(
+        some.just("slack"), some.builds(lambda clock: {"name": "per_phase", "decode": clock},
+                                        some.sampled_from(["1 GHz", "1.2 GHz", "10 GHz"])))
+    rest = some.fixed_dictionaries(
+        {"model": some.one_of(some.sampled_from(SMALL), entries("models")), "workload": workloads(),
+         "serve": settings()},
+        optional={
+            "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": plugins("cluster.routers"),
+            "oracle": some.sampled_from(["roofline", "learned", "measured"]), "host": entries("hosts"),
+            "routing": some.sampled_from(["uniform", {"name": "zipf", "exponent": 1.0}]),
+            "slo": some.fixed_dictionaries({}, optional={
+                "ttft": some.just("20 ms"), "tpot": some.just("5 ms"), "e2el": some.just("1 s")}),
+            "power": some.fixed_dictionaries({}, optional={
+                "cap": some.sampled_from(["150 W", "300 W", "500 W", "2 kW"]),
+                "clock": some.sampled_from(["500 MHz", "1.5 GHz", "1.9 GHz"]), "governor": governors}),
+            "energy": some.fixed_dictionaries({}, optional={
+                "grid": entries("grids"), "pue": some.floats(1, 2), "host_watts": some.just("1 kW"),
+                "price_per_kwh": some.floats(0, 1), "sleep_after": some.sampled_from(["0 s", "10 ms", "1 s"])}),
+            "detail": some.sampled_from(["step", "kernel"]), "seed": some.integers(0, 99)})
+    return some.builds(lambda one, other: one | other, hardware, rest)

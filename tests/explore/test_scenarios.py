@@ -1,0 +1,96 @@
+"""Random scenarios over all keys: each is refused with a message, or runs as the laws of runs have it.
+
+Not part of the suite: ``pytest -m explore`` tries new ones each time.
+"""
+
+import json
+import tomllib
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, note, settings
+
+from ksim import KsimError, Result, Scenario, simulate
+from ksim.results.metrics import LATENCIES, PERCENTILES
+from tests.explore.strategies import scenarios
+
+pytestmark = pytest.mark.explore
+SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
+          "throttled_share", "slo_attainment", "extrapolated_share")
+
+
+@given(table=scenarios())
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
+    note(tomli_w.dumps(table))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            scenario = Scenario.of(table)
+            result = simulate(scenario, cached=False)
+        except KsimError as error:
+            assert str(error).strip() and "\n" not in str(error)
+            return
+        check(scenario, result)
+
+
+def check(scenario: Scenario, result: Result) -> None:
+    requests_are_accounted_for(scenario, result)
+    latencies_are_ordered(result)
+    energy_adds_up(result)
+    numbers_are_numbers(result)
+    assert result.report() and result.kernels.num_rows and result.attribution is not None
+    again = simulate(Scenario.of(tomllib.loads(result.scenario)), cached=False)
+    assert again.summary == result.summary and again.scenario == result.scenario
+
+
+def requests_are_accounted_for(scenario: Scenario, result: Result) -> None:
+    summary, rows = result.summary, result.requests.to_pylist()
+    sent = {request.id: request for request in scenario.workload.requests(scenario.seed)}
+    assert summary["completed"] + summary["failed"] + summary["unfinished"] == len(rows) == len(sent)
+    assert summary["unfinished"] == 0
+    longest = tomllib.loads(result.scenario)["serve"]["max_model_len"]
+    for row in rows:
+        request = sent[row["id"]]
+        assert row["prompt_tokens"] == request.prompt
+        if row["status"] == "completed":
+            assert row["output_tokens"] == min(request.output, longest - request.prompt)
+            assert 0 <= row["cached_tokens"] < request.prompt + request.output
+        else:
+            assert row["reason"] and not row["output_tokens"]
+    done = [row for row in rows if row["status"] == "completed"]
+    assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
+    assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
+
+
+def latencies_are_ordered(result: Result) -> None:
+    for row in result.requests.to_pylist():
+        if row["status"] == "completed":
+            assert 0 <= row["queue_s"] <= row["ttft_s"] <= row["e2e_s"]
+            assert row["tpot_s"] is None or row["tpot_s"] >= 0
+            assert row["itl_max_s"] is None or 0 <= row["itl_p50_s"] <= row["itl_max_s"] <= row["e2e_s"]
+    for name in LATENCIES:
+        values = [result.summary[f"p{percent}_{name}_ms"] for percent in PERCENTILES]
+        assert all(value is None for value in values) or all(low <= high for low, high in pairwise(values))
+    steps = result.steps
+    assert np.all(steps["end_s"].to_numpy() >= steps["start_s"].to_numpy())
+
+
+def energy_adds_up(result: Result) -> None:
+    summary = result.summary
+    total = summary["energy_joules"]
+    close = {"rel": 1e-6, "abs": 1e-6}
+    assert total == pytest.approx(summary["static_energy_joules"] + summary["dynamic_energy_joules"], **close)
+    parts = [summary[f"{part}_energy_joules"] for part in ("prefill", "decode", "idle", "unattributed")]
+    assert all(part >= -1e-6 * total for part in parts)
+    assert sum(parts) == pytest.approx(total, **close)
+    assert sum(row or 0.0 for row in result.requests["joules"].to_pylist()) <= total * (1 + 1e-6) + 1e-6
+
+
+def numbers_are_numbers(result: Result) -> None:
+    json.dumps(result.summary, allow_nan=False)
+    for key in SHARES:
+        assert result.summary[key] is None or -1e-9 <= result.summary[key] <= 1 + 1e-9, key
