@@ -16,8 +16,15 @@ from ksim.studies.scenario import Scenario
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = {line.strip().partition("  ")[0].partition(" # ")[0]: page.name for page in PAGES
-            for line in page.read_text(encoding="utf-8").replace("\\\n", "").splitlines() if re.match(r"    ksim [a-z]", line)}
+
+
+def commands(page):
+    """Those that it shows, without remarks behind them; a backslash at the end of a line goes on in the next."""
+    text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
+    return [re.split(r"  | # ", line)[0] for line in re.findall(r"^    (ksim [a-z].*)", text, re.MULTILINE)]
+
+
+COMMANDS = {line: page.name for page in PAGES for line in commands(page)}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
