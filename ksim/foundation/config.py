@@ -50,7 +50,7 @@ def _strict(kinds: tuple[type, ...], word: str) -> Any:
     return hook
 
 
-def kinds_of(union: Any) -> dict[str, type]:
+def _kinds(union: Any) -> dict[str, type]:
     """The classes of a union of tables that a `kind` tells apart, by that kind; empty for any other type."""
     members = get_args(union) if get_origin(union) in (Union, UnionType) else ()
     if not members or not all(attrs.has(member) and "kind" in attrs.fields_dict(member) for member in members):
@@ -58,11 +58,15 @@ def kinds_of(union: Any) -> dict[str, type]:
     return {str(attrs.fields_dict(member)["kind"].default): member for member in members}
 
 
+#: The same for those who describe tables: foundation/keys.py and what is made from it.
+kinds_of = _kinds
+
+
 def _by_kind(converter: Converter) -> Any:
     """A hook for unions of tables that a `kind` tells apart."""
 
     def hook(value: Any, union: Any) -> Any:
-        kinds = kinds_of(union)
+        kinds = _kinds(union)
         kind = value.get("kind") if isinstance(value, Mapping) else None
         if kind not in kinds:
             found = f"not {value!r}" if kind is None else f"and there is none called {kind!r}"
@@ -74,7 +78,7 @@ def _by_kind(converter: Converter) -> Any:
 
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True, prefer_attrib_converters=True, omit_if_default=False)
-    converter.register_structure_hook_func(lambda target: bool(kinds_of(target)), _by_kind(converter))
+    converter.register_structure_hook_func(lambda target: bool(_kinds(target)), _by_kind(converter))
     for target, kinds, word in ((int, (int,), "a whole number"), (float, (int, float), "a number"),
                                 (bool, (bool,), "true or false"), (str, (str,), "a text")):
         converter.register_structure_hook(target, _strict(kinds, word))
