@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -80,7 +81,8 @@ def _row(key: Key) -> str:
 
 def typed(key: Key) -> str:
     """A key's type, and what its number may be."""
-    bounds = ", ".join(f"{sign} {bound:g}" for sign, bound in key.bounds if abs(bound) != float("inf"))
+    bounds = ", ".join(f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}"
+                       for sign, bound in key.bounds if isfinite(bound))
     kind = "quantity" if key.quantity else _type(key.kind)
     return f"{kind} {bounds}".strip()
 
