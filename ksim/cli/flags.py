@@ -45,7 +45,7 @@ def _flag(key: Key) -> inspect.Parameter:
     kind = str if key.kind is Choice else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
-    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel="As vllm serve")
+    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel="Engine settings, named as by vllm serve")
     return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[kind | None, option])
 
