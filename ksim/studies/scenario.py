@@ -74,7 +74,7 @@ class Scenario:
     energy: Footprint = Footprint()
     """What the energy of a run emits and costs."""
     detail: str = field(default="step", validator=in_(("step", "kernel")))
-    """How finely to simulate: "step" as one event, or "kernel", every kernel of every rank."""
+    """Level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
     seed: int = field(default=0, validator=ge(0))
     """Seed of everything random. Unit: none."""
 
