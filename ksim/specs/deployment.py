@@ -153,8 +153,8 @@ class EngineSettings:
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
     """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
-    """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru. Names: memory.evictions.
-    Source: ksim. Example: "lfu"."""
+    """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
+    Names: memory.evictions. Source: ksim. Example: "lfu"."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
