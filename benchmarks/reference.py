@@ -8,6 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -72,14 +73,16 @@ def _tables() -> Iterator[str]:
 def _row(key: Key) -> str:
     unit = key.labels.get("Unit", "none")
     said = [key.text, *([f"One of {', '.join(f'`{each}`' for each in key.choices)}."] if key.choices else []),
-            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else [])]
+            *([f"Names: {_names(key)}."] if key.names else []), *([f"Source: {_source(key)}."] if _source(key) else []),
+            *([f"Example: `{key.labels['Example']}`."] if "Example" in key.labels else [])]
     cells = (f"`{key.name}`", typed(key), "" if unit == "none" else unit, _default(key), " ".join(said))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def typed(key: Key) -> str:
     """A key's type, and what its number may be."""
-    bounds = ", ".join(f"{sign} {bound:g}" for sign, bound in key.bounds if abs(bound) != float("inf"))
+    bounds = ", ".join(f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}"
+                       for sign, bound in key.bounds if isfinite(bound))
     kind = "quantity" if key.quantity else _type(key.kind)
     return f"{kind} {bounds}".strip()
 

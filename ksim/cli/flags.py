@@ -26,6 +26,7 @@ SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="leave out rows wi
 #: Short names that vLLM has, and the field's long one.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
+_PANEL = "Engine settings, named as by vllm serve"
 
 
 def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,7 +82,7 @@ def _flag(key: Key) -> inspect.Parameter:
     kind = str if key.kind is Choice else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
-    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel="As vllm serve")
+    option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=_PANEL)
     return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None,
                              annotation=Annotated[kind | None, option])
 

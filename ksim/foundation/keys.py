@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -30,10 +30,11 @@ _LABEL = re.compile(rf"(?:^|(?<=\s))({'|'.join(LABELS)}): ")
 
 @attrs.frozen
 class Key:
-    """One key of a table: its *field*, the *hint* of its type, its *text* and what its *labels* say."""
+    """One key of a table: its *field*, its type as a *hint* and as *written*, its *text* and what its *labels* say."""
 
     field: "attrs.Attribute[Any]"
     hint: Any
+    written: Any
     text: str
     labels: dict[str, str]
 
@@ -65,6 +66,12 @@ class Key:
         return self.field.converter is not None and float in _members(self.hint)
 
     @property
+    def timed(self) -> bool:
+        """Whether a number needs its unit, as times do that are ``Annotated[float, "s"]``; 0 needs none."""
+        marked = (member for member in _members(self.written) if get_origin(member) is Annotated)
+        return any(get_args(member)[1:] == ("s",) for member in marked)
+
+    @property
     def described(self) -> str:
         """The text with the unit, where an open value comes from, and the values that there are."""
         unit, default = self.labels.get("Unit", "none"), self.labels.get("Default", "")
@@ -92,8 +99,8 @@ class Key:
 @cache
 def keys(cls: type) -> tuple[Key, ...]:
     """The keys of the table that attrs class *cls* is made from, in order; undocumented ones have an empty text."""
-    hints, documented = get_type_hints(cls), _documented(cls)
-    return tuple(Key(each, hints[each.name], *_parsed(documented.get(each.name, "")))
+    hints, written, documented = get_type_hints(cls), get_type_hints(cls, include_extras=True), _documented(cls)
+    return tuple(Key(each, hints[each.name], written[each.name], *_parsed(documented.get(each.name, "")))
                  for each in attrs.fields(cls) if each.init)
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
-from numbers import Real
 from typing import Annotated, Any
 
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
@@ -23,7 +22,7 @@ def quantity(value: float | str) -> float:
 
     Raises ValueError where *value* is neither a finite number nor such a text.
     """
-    if isinstance(value, bool) or not isinstance(value, Real | str):
+    if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a quantity such as '4.8 TB/s'")
     if not isinstance(value, str):
         number = float(value)

@@ -135,7 +135,7 @@ class EngineSettings:
     pipeline_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
     """Pipeline stages that divide the layers. Unit: stages. Source: vLLM."""
     data_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
-    """Replicas, each an engine of its own; those of a mixture of experts share its experts. Unit: replicas. Source:
+    """Replicas, each with an engine of its own; in a mixture of experts they share the experts. Unit: replicas. Source:
     vLLM."""
     scheduling_policy: Choice = field(factory=lambda: Choice("fcfs"))
     """Order of waiting requests, choice of a batch, and who is preempted. Names: scheduling.policies. Source: vLLM
@@ -161,21 +161,20 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
-    """Whose rules find and evict shared prefixes: the block hashes of vLLM or the radix tree of SGLang. Source: ksim.
-    """
+    """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
-    """Which unused cache entries go first. Default: that of `prefix_cache`: vllm or lru. Names: memory.evictions.
-    Source: ksim. Example: "lfu"."""
+    """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
+    Names: memory.evictions. Source: ksim. Example: "lfu"."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
     """Most prompt tokens of a request in a step; 0 sets no limit. Unit: tokens. Source: vLLM."""
     long_prefill_token_threshold_adaptive: bool = False
-    """Raise that threshold to a fair share of the token budget where that is more. Source: vLLM."""
+    """Raise that threshold to a fair share of the token budget if the share is larger. Source: vLLM."""
     max_num_active_seqs: int | None = field(default=None, validator=optional(gt(0)))
     """Most requests running at once. Unit: sequences. Default: `max_num_seqs`. Source: vLLM. Example: 64."""
     prefill_schedule_interval: int = field(default=1, validator=gt(0))
-    """Let prompts into every Nth step only, while others decode. Unit: steps. Source: vLLM."""
+    """Admit prefill only every Nth step while other requests decode. Unit: steps. Source: vLLM."""
     scheduler_reserve_full_isl: bool | None = None
     """Admit a request only if its whole prompt fits into the KV cache. Default: set by release. Source: vLLM."""
     watermark: float = field(default=0.0, validator=(ge(0), le(1)))

@@ -27,13 +27,7 @@ class Grid:
 
 @frozen
 class Footprint:
-    """What a scenario says of energy: nothing is counted that it does not ask for.
-
-    `grid` names one of the catalogue; in its place, `carbon_intensity` is gCO2e per kWh.  `pue` is what the whole
-    data centre draws over what its machines draw.  `host_watts` is what a node draws beside its GPUs and their NICs,
-    `nic_watts` what each GPU's NIC does.  Prices are in dollars.  GPUs without work sleep once they have had none for
-    `sleep_after` (s); without one, they stay awake.
-    """
+    """What a scenario says of energy: nothing is counted that it does not ask for."""
 
     grid: str | None = None
     """Electric grid, for its carbon intensity. Default: no carbon is counted. Names: grids. Example: "de"."""

@@ -63,8 +63,7 @@ class Clocks:
 
 @frozen
 class PowerSettings:
-    """What a scenario tells all GPUs to keep to: watts (`cap`) and an SM `clock` (Hz) at most; and by which `governor`
-    clocks and caps are chosen step by step, within that."""
+    """What a scenario tells all GPUs to keep to."""
 
     cap: Watts | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Most power that a GPU may draw. Unit: W. Default: the limit of the board. Example: "500 W"."""

@@ -163,15 +163,25 @@ class Comparison:
         return {name: getattr(self.second, name) / whole for name in ("seconds", "joules", "flops", "bytes", "sent")
                 if (whole := getattr(self.first, name))}
 
+    def _repr_html_(self) -> str:
+        columns, rows, totals, ratios = self._parts()
+        return html.block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU",
+                          html.table(columns, [*rows, totals]), ratios)
+
     def __str__(self) -> str:
+        columns, rows, totals, ratios = self._parts()
+        return (f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n{aligned(columns, rows, totals)}"
+                f"\n\n{ratios}")
+
+    def _parts(self) -> tuple[list[str], list[tuple[str, ...]], tuple[str, ...], str]:
+        """Columns, rows and totals of the table, and the ratios in a line."""
         both = (self.first, self.second)
         rows = [(label, *(_sum(priced, label, each, scale) for each, _, scale in _MEASURES.values() for priced in both))
                 for label in self._labels()]
         totals = [number(scale * getattr(priced, whole)) for _, whole, scale in _MEASURES.values() for priced in both]
-        table = aligned(["label", *(f">{unit} {letter}" for unit in _MEASURES for letter in "AB")], rows,
-                        ["total", *totals])
+        columns = ["label", *(f">{unit} {letter}" for unit in _MEASURES for letter in "AB")]
         ratios = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.ratios.items())
-        return f"A: {self.first.title}\nB: {self.second.title}; figures of one GPU\n{table}\n\nB over A: {ratios}"
+        return columns, rows, ("total", *totals), f"B over A: {ratios}"
 
     def _labels(self) -> list[str]:
         """All of both, in the order of the first; those of the second alone come before the next that both have."""

@@ -37,14 +37,7 @@ COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "d
 class Scenario:
     """What is simulated, on what, under which load, and how finely.
 
-    `model` is a catalogue name, or the path of a Hugging Face config.json or of its folder; `gpu`
-    stands for the GPU's usual system where no `system` is named; `engine` is the
-    release whose behaviour and defaults are simulated.  Without an `oracle`,
-    kernels are priced by what was `measured` on the GPU, or, where it has no
-    profile, by what was `learned` on others.  `routing` says how popular a
-    mixture's experts are (studies/routing.py), `power` what GPUs keep to, `energy`
-    what the run's energy is counted with, emits and costs (specs/footprint.py).  Plug-ins are
-    names, tables with a name and options, or ``package.module:Class``.
+    Plug-ins are names, tables with a name and options, or ``package.module:Class``.
     """
 
     model: str
@@ -81,7 +74,7 @@ class Scenario:
     energy: Footprint = Footprint()
     """What the energy of a run emits and costs."""
     detail: str = field(default="step", validator=in_(("step", "kernel")))
-    """How finely to simulate: "step" as one event, or "kernel", every kernel of every rank."""
+    """Level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
     seed: int = field(default=0, validator=ge(0))
     """Seed of everything random. Unit: none."""
 

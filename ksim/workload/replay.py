@@ -55,7 +55,7 @@ class Replay:
     rate: float | None = field(default=None, validator=optional(and_(gt(0), le(1e9))))
     """Scale times to this mean rate; replaces `time_scale`. Unit: requests/s. Default: as recorded. Example: 10.0."""
     start: Seconds = field(default=0.0, converter=quantity, validator=ge(0))
-    """Begin of the window to replay, since the first request. Unit: s."""
+    """Start of the window to replay, measured from the first request. Unit: s."""
     end: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """End of that window. Unit: s. Default: the end of the trace. Example: "10 s"."""
     spread: bool = False

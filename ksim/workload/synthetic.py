@@ -28,9 +28,9 @@ class Prefixes:
     """System prompts: a conversation begins with the `tokens` tokens of one of `groups` groups, all as likely."""
 
     groups: int = field(validator=(gt(0), le(10**6)))
-    """System prompts, all as likely. Unit: groups."""
+    """Number of system prompts, all equally likely. Unit: groups."""
     tokens: int = field(validator=(gt(0), le(10**6)))
-    """Length of each. Unit: tokens."""
+    """Length of a system prompt. Unit: tokens."""
 
 
 @frozen
@@ -84,17 +84,17 @@ class Synthetic:
     output: Lengths
     """Output tokens. Unit: tokens."""
     count: int = field(default=100, validator=(gt(0), le(10**9)))
-    """Requests in all. Unit: requests."""
+    """Total number of requests. Unit: requests."""
     prefixes: Prefixes | None = None
     """System prompts that requests share. Default: none. Example: {groups = 4, tokens = 512}."""
     sessions: Sessions | None = None
     """Conversations, each turn with all before it as its prefix. Default: every request stands alone.
     Example: {turns = {kind = "uniform", low = 2, high = 8}, think = {kind = "exponential", mean = "5 s"}}."""
     priorities: tuple[int, ...] = ()
-    """Priorities that a request or session may have, all as likely; the lowest goes first. Unit: none.
+    """Priorities of requests and sessions, all equally likely; the lowest number goes first. Unit: none.
     Example: [0, 1]."""
     tenants: Mapping[str, float] = field(factory=dict)
-    """Weight of each tenant, which is how likely it is to send a request. Unit: none.
+    """Tenants and their weights: how likely each is to send a request. Unit: none.
     Example: {free = 3.0, paid = 1.0}."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.

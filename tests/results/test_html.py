@@ -54,6 +54,8 @@ def test_a_priced_layer_shows_its_kernels():
     priced = Layer([op("bsm,mF->bsF", "F", "up")], SIZES, NASTY).on("h200", oracle="roofline")
     rows = cells(parsed(priced._repr_html_()))
     assert [row[0] for row in rows] == ["label", "up", "total"]
+    both = cells(parsed(priced.compare(priced)._repr_html_()))
+    assert [row[0] for row in both] == ["label", "up", "total"] and both[1][1] == both[1][2] != ""
 
 
 @pytest.mark.parametrize("name", TABLES)

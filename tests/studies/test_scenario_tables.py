@@ -56,7 +56,6 @@ def test_a_path_may_be_a_path_and_is_relative_to_the_folder(tmp_path):
     ({**SMALL, "workload": None}, "workload: expected a table with replay"),
     ({**SMALL, "gpu": b"h200"}, "gpu: expected a text"),
     ({**SMALL, "router": {"options": 1}}, "router: expected a name, or a table"),
-    ({**SMALL, "slo": {"ttft": []}}, "[] is not a quantity"),
 ])
 def test_what_is_no_scenario_is_one_clear_error(table, says):
     with pytest.raises(KsimError) as error:

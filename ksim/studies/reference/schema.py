@@ -24,6 +24,7 @@ _SCALARS: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean",
 _BOUNDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 #: Texts that `foundation.units.quantity` takes: a number, and usually a unit.
 _QUANTITY: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.]"}
+_TIME: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.][-+\d.eE]*\s*[kMGTPmunp]?s\s*$"}
 
 
 def schema() -> Schema:
@@ -56,6 +57,8 @@ def _value(key: Key, tables: dict[str, Schema]) -> Schema:
     """The schema of a key's value."""
     if key.choices:
         return {"enum": list(key.choices)}
+    if key.timed and key.quantity:
+        return {"anyOf": [{"const": 0}, _TIME]}
     if key.quantity:
         return {"anyOf": [{"type": "number", **_limits(key)}, _QUANTITY]}
     if key.kind is Choice:

@@ -4,7 +4,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping
-from math import log2
+from math import inf, log2
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +34,28 @@ LOAD: Mapping[str, Any] = {
     "output": {"kind": "lognormal", "median": 150, "sigma": 0.8},
     "max_tokens": 8192,
 }
+#: What is left of a context that does not fit, in tokens.
+CONTEXT = 16_384
 _SECTIONS: Mapping[str, type] = {"serve": EngineSettings, "slo": Slo, "power": PowerSettings, "energy": Footprint,
                                  "workload": Workload, "workload.synthetic": Synthetic}
 _WIDTH = 110
 
 
 def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folder: Path | None = None) -> str:
-    """A scenario file for *folder*, of *model* on *gpu*; on as few GPUs as the model fits on where no number is given.
+    """A scenario file for *folder*, of *model* on *gpu*.
 
-    Raises UnknownName for what the catalogue lacks, DoesNotFit for too few GPUs, ConfigError for what cannot be.
+    Where *tensor_parallel_size* is None, it is the smallest with which the model and a request of its whole context
+    fit; the context is cut where a node has too little memory for it.  Raises UnknownName for what the catalogue
+    lacks, DoesNotFit for too few GPUs, ConfigError for what cannot be.
     """
-    site = _fitting(model, gpu, tensor_parallel_size)
-    ranks = site.scenario.serve.tensor_parallel_size
+    site, asked = _fitting(model, gpu, tensor_parallel_size)
+    serve = site.scenario.serve
+    load = {**LOAD, "max_tokens": min(LOAD["max_tokens"], serve.max_model_len or inf)}
     named = {"model": _seen_from(folder, model), "gpu": _seen_from(folder, gpu)}
-    active: Mapping[str, Mapping[str, Any]] = {"": named, "serve": {"tensor_parallel_size": ranks},
-                                               "workload.synthetic": LOAD}
-    found = Defaults(EngineSettings(tensor_parallel_size=ranks), site.version, site.model, site.gpu).explain()
-    derived = {row.setting: row for row in found}
-    sections = [_Section("", Scenario, active[""], {}), *(
+    active: Mapping[str, Mapping[str, Any]] = {"": named, "serve": asked, "workload.synthetic": load}
+    found = Defaults(EngineSettings(**asked), site.version, site.model, site.gpu).explain()
+    derived = {row.setting: row for row in found if row.setting not in asked}
+    sections = [_Section("", Scenario, named, {}), *(
         _Section(name, cls, active.get(name, {}), derived if name == "serve" else {})
         for name, cls in _SECTIONS.items())]
     lines = [_HEAD.format(schema=FILE.as_uri()), *(line for section in sections for line in section.lines()),
@@ -60,37 +64,46 @@ def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folde
     return "\n".join(lines) + "\n"
 
 
+_HEAD = """\
+#:schema {schema}
+# A scenario: what is simulated, on what, under which load.  `ksim run` runs it as it is.
+# A key that is commented out shows its default, or an example where the text above it says what the default is.
+"""
+
+
 def _seen_from(folder: Path | None, name: str) -> str:
     """What a scenario in *folder* calls *name*, which may be a path from here."""
     return os.path.relpath(name, folder) if folder and catalog.is_file(name) else name
 
 
-_HEAD = """\
-#:schema {schema}
-# A scenario: what is simulated, on what, under which load.  `ksim run` runs it as it is.
-# Keys that are commented out show their default, or an example where the default is another.
-"""
+def _fitting(model: str, gpu: str, ranks: int | None) -> tuple[Site, dict[str, Any]]:
+    """The first site on which the model fits, and the settings that it was asked for with; raises DoesNotFit."""
+    site = _site(model, gpu, {})
+    sizes = [ranks] if ranks else [2**power for power in range(1 + int(log2(site.system.gpus_per_node)))]
+    choices: list[dict[str, Any]] = [{"tensor_parallel_size": size} for size in sizes]
+    cut = {**choices[-1], "max_model_len": min(CONTEXT, site.model.max_length)}
+    for asked in choices:
+        if _fits(site := _site(model, gpu, asked)):
+            return site, asked
+    site = _site(model, gpu, cut)
+    _blocks(site)
+    return site, cut
 
 
-def _fitting(model: str, gpu: str, ranks: int | None) -> Site:
-    """The site with so many *ranks*, or with the fewest on which the model fits."""
-    site = _site(model, gpu, ranks or 1)
-    most = site.system.gpus_per_node
-    for tried in [ranks] if ranks else [2**power for power in range(1 + int(log2(most)))]:
-        site = _site(model, gpu, tried)
-        try:
-            kv_blocks(site.model, site.shards, site.gpu, site.scenario.serve, site.system)
-        except DoesNotFit:
-            if tried in (ranks, most):
-                raise
-        else:
-            break
-    return site
+def _fits(site: Site) -> bool:
+    try:
+        return bool(_blocks(site))
+    except DoesNotFit:
+        return False
 
 
-def _site(model: str, gpu: str, ranks: int) -> Site:
-    return Site.of(Scenario.of({"model": model, "gpu": gpu, "serve": {"tensor_parallel_size": ranks},
-                                "workload": {"synthetic": LOAD}}, "init"), cached=False)
+def _blocks(site: Site) -> int:
+    return kv_blocks(site.model, site.shards, site.gpu, site.scenario.serve, site.system)
+
+
+def _site(model: str, gpu: str, serve: Mapping[str, Any]) -> Site:
+    return Site.of(Scenario.of({"model": model, "gpu": gpu, "serve": serve, "workload": {"synthetic": LOAD}}, "init"),
+                   cached=False)
 
 
 @frozen

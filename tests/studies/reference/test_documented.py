@@ -29,7 +29,8 @@ each_key = pytest.mark.parametrize(("cls", "key"), EVERY, ids=[f"{cls.__name__}.
 
 @each_key
 def test_a_key_says_what_it_is(cls, key):
-    place = f"{Path(inspect.getsourcefile(cls)).name}, under the field {cls.__name__}.{key.name}"
+    file = Path(inspect.getsourcefile(cls)).relative_to(reference.ROOT)
+    place = f"{file}, under the field {cls.__name__}.{key.name}"
     how = "ksim/foundation/keys.py says how; then run `python -m benchmarks.reference`"
     assert key.text.endswith("."), f"add a documentation string in {place}; {how}"
     number = key.quantity or key.kind in (int, float)

@@ -3,13 +3,14 @@
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
 import pytest
 from jsonschema import Draft7Validator
 
 from benchmarks.reference import EXAMPLES, ROOT
+from ksim.foundation.units import optional_quantity
 from ksim.studies.reference.schema import _table, schema
 
 SCHEMA = schema()
@@ -75,6 +76,7 @@ class Columns:
     either: int | str = 0
     unit: Literal["s", "ms", "us"] = "s"
     anything: Any = None
+    soon: Annotated[float, "s"] | None = attrs.field(default=None, converter=optional_quantity)
     several: list[float] = attrs.field(factory=list)
     not_this: str = attrs.field(default="a", validator=attrs.validators.not_(attrs.validators.in_(("b",))))
     last: int = attrs.field(default=attrs.Factory(lambda self: self.either, takes_self=True))
@@ -83,6 +85,7 @@ class Columns:
 @pytest.mark.parametrize(("table", "valid"), [
     ({"names": {"arrival": "ts"}, "either": "x", "unit": "us", "anything": [1], "several": [1, 2.5]}, True),
     ({"not_this": "c", "last": 3}, True), ({"names": {"arrival": 1}}, False), ({"either": 1.5}, False),
+    ({"soon": 0}, True), ({"soon": "2.5e1 ms"}, True), ({"soon": 200}, False), ({"soon": "200"}, False),
     ({"unit": "h"}, False), ({"several": "1"}, False),
 ])
 def test_it_knows_the_types_that_keys_may_have(table, valid):

@@ -1,5 +1,6 @@
 """What `ksim init` writes."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -52,8 +53,21 @@ def test_it_takes_the_fewest_gpus_on_which_the_model_fits(model, gpu, ranks):
 
 
 def test_it_refuses_too_few_gpus():
-    with pytest.raises(DoesNotFit, match="tensor_parallel_size = 4 would fit"):
+    with pytest.raises(DoesNotFit, match="tensor_parallel_size = 2 would fit"):
         starter("llama-3.1-70b", "h100", 1)
+
+
+def test_a_context_that_does_not_fit_is_cut():
+    assert "\n#max_model_len = 131072\n" in TEXT
+    serve = tomllib.loads(starter("kimi-k2", "h200"))["serve"]
+    assert serve == {"tensor_parallel_size": 8, "max_model_len": 16384}
+
+
+def test_requests_are_no_longer_than_the_model_takes(tmp_path):
+    config = json.loads((FILE.parent / "models" / "llama-3.2-1b.json").read_text())
+    path = tmp_path / "short.json"
+    path.write_text(json.dumps({**config, "max_position_embeddings": 2048}))
+    assert tomllib.loads(starter(str(path), "h200"))["workload"]["synthetic"]["max_tokens"] == 2048
 
 
 def test_it_runs_as_it_is():
