@@ -36,8 +36,8 @@ class Work(Added):
     could have done in the time that they worked; `reach` is how far the joules may be off; `static` the static joules
     of the steps; `extrapolated` GPU seconds lie outside what was measured; those at a `known` clock add up to so many
     `cycles`, and `slowed` ones are below the boost clock; in those `above`, GPUs drew more than their limit at their
-    lowest clock, and in the `hottest` step one drew so many watts.  By engine: seconds `asleep` ahead of its steps, and by
-    when the last has `ended`.
+    lowest clock, and in the `hottest` step one drew so many watts.  By engine: seconds `asleep` ahead of its steps, and
+    by when the last has `ended`.
     """
 
     asleep: Floats
