@@ -178,7 +178,8 @@ class Gather:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         out = parse(self.equation).results[0]
         moved = sizes.volume(out) * DType.BF16.bytes
-        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0, sizes.of[out[0]]))
+        own = moved / shard.tensor if self.parallel else moved
+        yield Op(self.label, Pointwise("embedding", moved, moved, 0.0, sizes.of[out[0]], cold_bytes=own))
         if self.parallel and shard.tensor > 1:  # each rank has the rows of some tokens, and zeros for the others
             yield Op(f"{self.label}_all_reduce", Collective("all_reduce", moved, "tensor"))
 

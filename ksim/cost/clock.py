@@ -76,6 +76,10 @@ class Clock:
         seconds = timeline.paced(pace)
         return float(self.power.idle + timeline.drawn(pace) / seconds if seconds else self.power.idle)
 
+    def least_watts(self, timeline: Paced) -> float:
+        """What the GPU draws in a step at its lowest clock, which is as little as it can."""
+        return self.watts(timeline, self._at(self.clocks.least))
+
     def _limited(self, timeline: Paced, high: float, limit: float) -> Pace:
         """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
         low, top = 0, 1 << HALVINGS

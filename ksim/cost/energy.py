@@ -62,9 +62,12 @@ def actions(kernel: Kernel, seconds: Any, gpu: Gpu) -> Actions:
     """What *kernel* does on *gpu* where it takes *seconds*; columns of many where its work is columns."""
     work = kernel.work
     moved = work.bytes
-    far = 1.0 - (isinstance(kernel, Pointwise) & (moved < RESIDENT * gpu.l2))
+    hbm, written = moved, work.writes
+    if isinstance(kernel, Pointwise):
+        far = 1.0 - (moved < RESIDENT * gpu.l2)
+        hbm, written = _larger(kernel.cold_bytes, far * moved), far * written
     return Actions(
-        flops=_larger(work.padded, work.flops), dtype=work.dtype, hbm=far * moved, written=far * work.writes, l2=moved,
+        flops=_larger(work.padded, work.flops), dtype=work.dtype, hbm=hbm, written=written, l2=moved,
         busy=busy_seconds(seconds, gpu),
     )
 

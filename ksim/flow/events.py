@@ -145,3 +145,5 @@ class EngineBuilt:
     convoy: int = -1
     #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
     known_clock: float = nan
+    #: The lowest SM clock (Hz) that can be set; nan where clocks do not change.
+    least_clock: float = nan

@@ -176,6 +176,8 @@ def clocks(work: Work) -> Summary:
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * work.cycles, work.known),
         "throttled_share": ratio(work.slowed, work.known),
+        "above_limit_share": ratio(work.above, work.known),
+        "max_step_watts": work.hottest or None,
     }
 
 

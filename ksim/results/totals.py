@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, fields
 
-from ksim.results.arrays import Bools, Floats, product, sums
+from ksim.results.arrays import Bools, Floats, product, shares, sums
 from ksim.results.history import History
 
 
@@ -36,8 +36,9 @@ class Work(Added):
     `kv_seconds` are weighted with the share of KV blocks in use; `flops_possible` and `bytes_possible` are what GPUs
     could have done in the time that they worked; `reach` is how far the joules may be off; `static` the static joules
     of the steps; `extrapolated` GPU seconds lie outside what was measured; those at a `known` clock add up to so many
-    `cycles`, and `slowed` ones are below the boost clock.  By engine: seconds `asleep` ahead of its steps, and by when
-    the last has `ended`.
+    `cycles`, and `slowed` ones are below the boost clock; in those `above`, GPUs drew more than their limit at their
+    lowest clock, and in the `hottest` step one drew so many watts.  By engine: seconds `asleep` ahead of its steps, and
+    by when the last has `ended`.
     """
 
     asleep: Floats
@@ -61,6 +62,8 @@ class Work(Added):
     known: float = 0.0
     cycles: float = 0.0
     slowed: float = 0.0
+    above: float = 0.0
+    hottest: float = field(default=0.0, metadata={"joined": max})
 
     @classmethod
     def of(cls, history: History, which: Bools) -> "Work":
@@ -82,14 +85,20 @@ class Work(Added):
             *_of_lanes(history, which[steps.lane_step]))
 
 
-def _of_lanes(history: History, which: Bools) -> tuple[float, float, float, float]:
-    """GPU seconds of lanes that are extrapolated, those at a known clock, their cycles, and those below the boost."""
+def _of_lanes(history: History, which: Bools) -> tuple[float, ...]:
+    """GPU seconds of lanes that are extrapolated, those at a known clock, their cycles, those below the boost clock,
+    and those above the limit at the lowest clock; and the watts of a GPU in the hottest lane."""
     steps, lanes = history.steps, history.steps.lanes
     clocks = lanes.pace("clock")
     known = which & ~np.isnan(clocks)
     seconds = steps.lane_seconds * steps.lane_ranks
+    least, limit, static = (steps.per_engine(name)[steps.lane_step]
+                            for name in ("least_clock", "limit_watts", "static_watts"))
+    watts = static + shares(lanes.drawn(), steps.lane_seconds)
+    above = known & (clocks <= least * (1 + 1e-9)) & (watts > limit * (1 + 1e-3))
     return (float((lanes.total("extrapolated") * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
-            product(seconds[known], clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()))
+            product(seconds[known], clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()),
+            float(seconds[above].sum()), float(watts[which].max(initial=0.0)))
 
 
 @define(eq=False)

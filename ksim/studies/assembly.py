@@ -224,7 +224,8 @@ def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:
         peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=site.model.weights(site.shards[0]),
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=site.scenario.power.cap or gpu.power.limit,
-        reach=gpu.power.reach, known_clock=_known_clock(gpu), convoy=0 if site.shards[0].data > 1 else -1,
+        reach=gpu.power.reach, known_clock=_known_clock(gpu),
+        least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, convoy=0 if site.shards[0].data > 1 else -1,
     )
 
 

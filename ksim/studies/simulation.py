@@ -4,8 +4,6 @@ import pickle
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
-from attrs import evolve
-
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -13,6 +11,7 @@ from ksim.foundation import collector
 from ksim.results.metrics import Limits
 from ksim.results.result import Result
 from ksim.runtime.horizon import Horizon
+from ksim.studies import capped
 from ksim.studies.apart import Coupled, alone, check, merged, shares
 from ksim.studies.assembly import Site, build
 from ksim.studies.processes import spread
@@ -38,7 +37,8 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
     result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
-    return evolve(result, remarks=(*remarks, *result.remarks))
+    result.remarks = (*remarks, *result.remarks)
+    return result
 
 
 def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
@@ -47,13 +47,15 @@ def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = l
     workload is not looked at, but for its `max_concurrency`."""
     log = Log()
     serve(site, requests, log, on_end, here)
-    return _result(site, log, (*(ledger.remarks() if ledger else ()), *site.remarks))
+    result = _result(site, log, (*(ledger.remarks() if ledger else ()), *site.remarks))
+    return _remarked(site, result) if here is None else result
 
 
 def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None) -> None:
     """The same, into *log*, which need not keep what happens."""
     env = Horizon()
+    capped.check(site)
     cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
     try:
@@ -74,7 +76,7 @@ def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _result(site, merged(logs), remarks)
+        return _remarked(site, _result(site, merged(logs), remarks))
 
 
 def _part(scenario: Scenario, cached: bool, here: Container[int]) -> bytes:
@@ -89,6 +91,13 @@ def _part(scenario: Scenario, cached: bool, here: Container[int]) -> bytes:
 def _result(site: Site, log: Log, remarks: Sequence[str]) -> Result:
     scenario = site.scenario
     return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(), remarks, site.rates)
+
+
+def _remarked(site: Site, result: Result) -> Result:
+    """*result* and what is to be said of a power cap."""
+    if site.scenario.power.cap is not None:
+        result.remarks = (*result.remarks, *capped.remarks(site, result.summary))
+    return result
 
 
 def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:

@@ -13,6 +13,7 @@ from ksim.results.metrics import Summary
 from ksim.results.refusals import Refusals
 from ksim.results.result import judged
 from ksim.results.streaming.sink import Sink
+from ksim.studies import capped
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import labels_of, limits_of, serve
@@ -57,5 +58,5 @@ def stream_requests(site: Site, requests: Iterable[Request], directory: Path | s
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    remarks = (*(ledger.remarks() if ledger else ()), *site.remarks)
+    remarks = (*(ledger.remarks() if ledger else ()), *site.remarks, *capped.remarks(site, summary))
     return Streamed(summary, target, remarks, sink.refusals)

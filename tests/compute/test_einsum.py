@@ -111,7 +111,7 @@ def test_the_cache_is_written_in_its_own_format():
 def test_an_embedding_shared_out_is_summed():
     embedding = Gather("Vm->tm", "embedding", parallel="V")
     assert embedding.parameters(SIZES) == 525_336_576
-    assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0, 100)}
+    assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0, 100, 819_200)}
     assert launched(embedding, HALF)["embedding_all_reduce"] == Collective("all_reduce", 819_200, "tensor")
 
 

@@ -27,6 +27,39 @@ def test_a_cap_is_kept_and_costs_prompts_more_than_decoding():
     assert capped["mean_sm_clock_mhz"] < free["mean_sm_clock_mhz"] and capped["throttled_share"] > 0.9
 
 
+@pytest.mark.parametrize("gpu, cap", [("h200", 450), ("h200", 420), ("h200", 350), ("h200", 310), ("h100", 320),
+                                      ("h100", 250), ("l4", 40)])
+def test_watts_are_within_the_cap_or_it_is_said(gpu, cap):
+    result = simulate(Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": gpu, "oracle": "roofline",
+                                   "power": {"cap": cap}, "workload": {"synthetic": {
+                                       **LOAD["synthetic"], "count": 6, "prompt": {"kind": "fixed", "value": 1000}}},
+                                   "serve": {"max_model_len": 4096}}))
+    steps, summary = result.history.steps, result.summary
+    above = steps.watts[steps.lanes.pace("clock") < 1.001 * result.log.engines[0].least_clock].max(initial=0) > cap
+    kept = summary["average_watts"] / summary["gpus"] <= cap and not above
+    said = [remark for remark in result.remarks if remark.startswith(f"power.cap = {cap} W was ")]
+    assert bool(said) != kept
+    assert (summary["above_limit_share"] > 0) == above
+    if above:
+        assert "was not kept: for" in said[0]
+        assert f"up to {summary['max_step_watts']:.0f} W" in said[0]
+
+
+def test_a_cap_that_no_step_keeps_is_refused_and_one_that_all_do_is_named():
+    with pytest.raises(ConfigError, match=r"no step of llama-3.1-8b keeps 150 W on H100 SXM: at its lowest clock, 210"
+                                          r" MHz, a prompt of \d+ tokens draws \d+ W; the lowest cap that all"
+                                          r" of them keep is about \d+ W") as refused:
+        simulate(table("h100", 150))
+    kept = simulate(table("h100", 1.02 * float(str(refused.value).split()[-2])))
+    assert not kept.remarks
+    assert kept.summary["above_limit_share"] == 0.0
+
+
+def table(gpu: str, cap: float) -> Scenario:
+    return Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": gpu, "power": {"cap": cap}, "oracle": "roofline",
+                        "workload": {"synthetic": {**LOAD["synthetic"], "count": 8}}, "serve": {"max_model_len": 8192}})
+
+
 def test_low_clocks_for_decoding_save_energy_and_cost_little_time():
     free = run()
     phased = run(governor={"name": "per_phase", "decode": "1300 MHz"})

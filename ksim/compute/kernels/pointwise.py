@@ -14,7 +14,8 @@ __all__ = ["Pointwise"]
 class Pointwise:
     """Read and write so many bytes, with about one FLOP for each number read.
 
-    Thread blocks work off one of `rows` each, as a token of a norm.
+    Thread blocks work off one of `rows` each, as a token of a norm.  Of what is read, `cold_bytes` lie in a table that
+    no cache holds, such as that of a vocabulary's embeddings; what else is read may be where the kernel before left it.
     """
 
     family: str
@@ -22,6 +23,7 @@ class Pointwise:
     write_bytes: float
     flops: float
     rows: int
+    cold_bytes: float = 0.0
 
     def __str__(self) -> str:
         return f"{(self.read_bytes + self.write_bytes) / 1e6:.3g} MB"

@@ -82,7 +82,7 @@ class Profiled:
         last bit whatever others are asked about.
 
         No estimate is below what the peaks allow, but for kernels that only move memory: what they
-        touch may be in the L2 cache.
+        touch may be in the L2 cache, as far as it fits.
         """
         groups: dict[object, list[int]] = {}
         for i, kernel in enumerate(kernels):
@@ -194,9 +194,11 @@ class Profiled:
         """Memory-bound kernels, each of the kind at one of *rows*; None where their efficiencies cannot be stacked."""
         chosen, stack = self._stack(family, kinds, gpu)
         if stack is None:
-            return self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
-        physics, prices = stack.price(rows, shapes, gpu)
-        return _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
+            found = self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
+        else:
+            physics, prices = stack.price(rows, shapes, gpu)
+            found = _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
+        return found and found.at_least(_uncached(shapes, gpu))
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
         """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
@@ -227,6 +229,15 @@ def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]
     kinds = {kernel.family: kernel for kernel in kernels}
     places = {name: place for place, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
+
+
+def _uncached(shapes: Shapes, gpu: Gpu) -> NDArray[np.float64]:
+    """Seconds that device memory takes for what kernels cannot find in the L2 cache: tables, and what exceeds it.
+
+    A kernel may write where it has read, so what it touches is as much as the more of both.
+    """
+    touched = np.maximum(shapes["read_bytes"], shapes["write_bytes"])
+    return np.asarray(np.maximum(np.maximum(shapes["cold_bytes"], touched - gpu.l2), 0.0) / gpu.bandwidth)
 
 
 def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:

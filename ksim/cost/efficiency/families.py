@@ -74,7 +74,7 @@ def _attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array
 
 #: Columns of a dense product, and of a kernel that only moves memory.
 _PRODUCT = ("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")
-_MOVED = ("rows", "read_bytes", "write_bytes")
+_MOVED = ("rows", "read_bytes", "write_bytes", "cold_bytes")
 
 
 def _gemms(kernels: Sequence[Gemm], gpu: Gpu) -> Shapes:
@@ -92,7 +92,8 @@ def _several_gemms(kernel: Any, gpu: Gpu) -> Shapes:
 
 
 def _several_pointwise(kernel: Any, gpu: Gpu) -> Shapes:
-    return {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in _MOVED}
+    return {name: np.broadcast_to(np.asarray(getattr(kernel, name), dtype=np.float64), np.shape(kernel.read_bytes))
+            for name in _MOVED}
 
 
 _COUNTED = tuple(name for name in attention.COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
