@@ -45,8 +45,8 @@ def test_what_no_option_gives_is_asked_until_it_makes_sense(tmp_path, monkeypatc
 
     def prompt(question, default, value_proc):
         asked.append(question)
-        key = next(key for key in answers if key in question.lower().split()[0]
-                   or command.QUESTIONS.get(key, ("",))[0] == question)
+        key = next((key for key, (text, *_) in command.QUESTIONS.items() if text == question),
+                   question.split()[0].lower())
         with pytest.raises(typer.BadParameter):
             value_proc("nonsense!" if key != "name" else "")
         return value_proc(answers[key])
