@@ -34,9 +34,10 @@ def test_options_make_a_file_that_works_at_once(tmp_path):
 @pytest.mark.parametrize(("name", "sold"), [("h100", 80), ("h200", 141), ("a100-80g", 80), ("l4", 24), ("l40s", 48),
                                             ("b200", 180), ("rtx-pro-6000", 96)])
 def test_memory_that_is_sold_is_nearly_what_cuda_offers(name, sold):
-    text = command._offered(f"{sold} GB", gpu_of(name).architecture)
+    text = command._offered(f"{sold} GB", gpu_of(name).architecture, f"{gpu_of(name).bandwidth / 1e9} GB/s")
     assert float(text.removesuffix(" GiB")) == pytest.approx(gpu_of(name).memory / GIB, rel=0.012)
-    assert command._offered("22 GiB", "ada") == "22 GiB"
+    assert command._offered("22 GiB", "ada", "300 GB/s") == "22 GiB"
+    assert command._offered("24 GB", "ampere", "600 GB/s") == "22.08 GiB"  # an A10
 
 
 def test_what_no_option_gives_is_asked_until_it_makes_sense(tmp_path, monkeypatch):
