@@ -155,10 +155,11 @@ def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], sour
     """The file."""
     peaks = {"fp32": given["fp32"], "bf16": given["bf16"], "fp16": given["bf16"], "fp8": given["fp8"],
              "int8": given["fp8"], "fp4": given["fp4"]}
+    memory = _offered(given["memory"], architecture, given["bandwidth"])
     rows = [
         ("name", _quoted(name), ""), ("architecture", f'"{architecture}"', "whose kernels it runs"),
         ("sms", str(sms), ""), ("clock", f'"{given["clock"]}"', "boost"),
-        ("memory", f'"{_offered(given["memory"], architecture, given["bandwidth"])}"', f"what CUDA offers; sold as {given['memory']}"),
+        ("memory", f'"{memory}"', f"what CUDA offers; sold as {given['memory']}"),
         ("bandwidth", f'"{given["bandwidth"]}"', "of its memory"), ("l2", f'"{given["l2"]}"', ""),
         ("pcie", f'"{given["pcie"]}"', "in one direction"),
         ("nvlink", "0" if given["nvlink"] == "0" else f'"{given["nvlink"]}"', "in one direction; 0: it has none"),
