@@ -1,5 +1,6 @@
 """GPUs of which a data sheet is all that is known."""
 
+import json
 from statistics import median
 
 import pytest
@@ -8,7 +9,7 @@ from attrs import evolve
 from ksim.calibration.datasheet import REQUIRED, gpu_of_table
 from ksim.calibration.power import extrapolation
 from ksim.foundation import catalog
-from ksim.foundation.errors import ConfigError
+from ksim.foundation.errors import ConfigError, KsimError
 from ksim.foundation.units import DType
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.power import BASES
@@ -65,6 +66,38 @@ def test_all_that_is_missing_is_said_at_once(lacking):
     table = {key: value for key, value in sheet().items() if key not in lacking}
     with pytest.raises(ConfigError, match=f"mine: lacks {', '.join(lacking)}; its data sheet has them"):
         gpu_of_table(table, "mine")
+
+
+#: What nobody means under any key.
+NONSENSE = (None, "x", -1, 0, 1e19, 10**400, True, [], [None], {"a": 1}, "1 GB/s", "-3 W", "1e300 B", float("nan"))
+
+
+@pytest.mark.parametrize("table", [sheet(), catalog.load("gpus", "h200")], ids=["data sheet", "h200"])
+def test_nonsense_under_any_key_is_a_gpu_or_an_error_by_key(table):
+    for part in (table, table["flops"], *(table[key] for key in ("power",) if key in table)):
+        for key, value in list(part.items()):
+            for nonsense in NONSENSE:
+                part[key] = nonsense
+                try:
+                    assert gpu_of_table(table, "mine").power.limit > 0
+                except ConfigError as error:
+                    assert str(error).startswith("mine: ") and "\n" not in str(error)
+            part[key] = value
+
+
+@pytest.mark.parametrize("name", ["pcie-l4"])
+def test_nonsense_under_any_key_is_a_system_or_an_error(tmp_path, name):
+    table, path = catalog.load("systems", name), tmp_path / "mine.json"
+    for part in (table, *(link for link in table.values() if isinstance(link, dict))):
+        for key, value in list(part.items()):
+            for nonsense in NONSENSE[:9]:
+                part[key] = nonsense
+                path.write_text(json.dumps(table))
+                try:
+                    assert system_of(None, str(path)).gpus > 0
+                except KsimError as error:
+                    assert "\n" not in str(error)
+            part[key] = value
 
 
 def test_a_card_without_a_system_is_in_a_node_over_pcie_or_alone(tmp_path):
