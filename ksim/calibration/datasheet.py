@@ -4,7 +4,7 @@ A file that lacks something is answered with all that it lacks, quantities need 
 has are refused: a missing prefix ("4.8 GB/s") would be simulated without a word.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ksim.foundation import catalog
@@ -13,7 +13,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import checked_unit, quantity
 from ksim.specs.hardware import ARCHITECTURES, Gpu
 
-__all__ = ["gpu_named", "gpu_of_table"]
+__all__ = ["check_quantities", "gpu_named", "gpu_of_table"]
 
 #: What a file must have, as far as it is not a table of its own.
 REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")
@@ -44,7 +44,7 @@ def gpu_of_table(table: Mapping[str, Any], where: str) -> Gpu:
     """The GPU that *table* describes; *where* is for messages.  Raises ConfigError."""
     _complete(table, where)
     _architecture(table, where)
-    _quantities(table, where)
+    check_quantities(_ranged(table), where)
     sheet = {key: value for key, value in table.items() if key != "tdp"}
     power = dict(sheet.get("power", {}))
     if "tdp" in table:
@@ -76,9 +76,12 @@ def _architecture(table: Mapping[str, Any], where: str) -> None:
                                                     " (docs/plugins.md)")
 
 
-def _quantities(table: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a quantity without its unit, with another's, or beyond what GPUs have."""
-    for key, value, (unit, least, most) in _ranged(table):
+def check_quantities(quantities: Iterable[tuple[str, Any, tuple[str, float, float]]], where: str) -> None:
+    """Raise ConfigError for one of *quantities* without its unit, with another's, or out of its range.
+
+    Each comes with its key, and with its unit and the least and the most that it may be.
+    """
+    for key, value, (unit, least, most) in quantities:
         try:
             checked_unit(value, unit)
             number = quantity(value)

@@ -31,50 +31,70 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
             Kind.ORACLES: "cost.oracles", Kind.COLLECTIVES: "cost.collectives", Kind.TRACES: "workload.traces"}
 
 
-def list_entries(kind: Annotated[Kind, typer.Argument(help="what to list")]) -> None:
+def list_entries(
+    kind: Annotated[Kind, typer.Argument(help="what to list")],
+    files: Annotated[list[str] | None, typer.Argument(help="GPUs or models of your own, to list beside them")] = None,
+) -> None:
     """List the GPUs, systems, models, grids, or plug-ins of a kind."""
     from ksim.cli.screen import console, table
+    from ksim.foundation.errors import ConfigError
 
-    catalogues = {Kind.GPUS: _gpus, Kind.SYSTEMS: _systems, Kind.MODELS: _models, Kind.GRIDS: _grids}
-    header, rows = catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind])
+    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids}
+    own = {Kind.GPUS: _gpus, Kind.MODELS: _models}
+    if files and kind not in own:
+        raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
+    header, rows = (own[kind](files or []) if kind in own else catalogues[kind]() if kind in catalogues
+                    else _plugins(_PLUGINS[kind]))
     listed = table(*header)
     for row in rows:
         listed.add_row(*row)
     console().print(listed)
 
 
-def _gpus() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
     from ksim.studies.lookup import gpu_of
 
-    gpus = {name: gpu_of(name) for name in catalog.entries("gpus")}
+    gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
     formats = (DType.BF16, DType.FP8, DType.FP4)
-    return ("name", "GPU", ">SMs", ">memory", ">bandwidth", *(f">{dtype} TFLOP/s" for dtype in formats), ">board power",
-            "system"), (
-        (name, gpu.name, str(gpu.sms), f"{gpu.memory / 2**30:.0f} GiB", f"{gpu.bandwidth / 1e12:.2f} TB/s",
-         *(f"{gpu.flops[dtype] / 1e12:.0f}" if dtype in gpu.flops else "-" for dtype in formats),
-         f"{gpu.power.limit:.0f} W", gpu.system) for name, gpu in gpus.items())
+    return ("name", "GPU", "architecture", ">SMs", ">memory", ">bandwidth", *(f">{dtype} TFLOP/s" for dtype in formats),
+            ">to its peers", ">board power", "power is", "system"), (
+        (name, gpu.name, gpu.architecture, str(gpu.sms), f"{gpu.memory / 2**30:.0f} GiB",
+         f"{gpu.bandwidth / 1e9:,.0f} GB/s",
+         *(f"{gpu.flops[dtype] / 1e12:,.0f}" if dtype in gpu.flops else "-" for dtype in formats),
+         f"{(gpu.nvlink or gpu.pcie) / 1e9:,.0f} GB/s", f"{gpu.power.limit:,.0f} W", gpu.power.basis,
+         gpu.system or ("-" if gpu.nvlink else "PCIe")) for name, gpu in gpus.items())
 
 
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
+    from ksim.studies.lookup import system_of
 
-    systems = {name: catalog.load("systems", name) for name in catalog.entries("systems")}
-    return ("name", "system", "GPU", ">GPUs a node", "inside a node"), (
-        (name, table["name"], table["gpu"], str(table["gpus_per_node"]), table["interconnect"])
-        for name, table in systems.items())
+    systems = {name: system_of(None, name) for name in catalog.entries("systems")}
+    return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU"), (
+        (name, system.name, system.gpu, str(system.gpus_per_node), system.interconnect,
+         f"{system.inside.bandwidth / 1e9:,.0f} GB/s",
+         f"{system.network.bandwidth / 1e9:,.4g} GB/s" if system.network else "-") for name, system in systems.items())
 
 
-def _models() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.specs.deployment import Shard
+    from ksim.specs.deployment import EngineSettings, Shard
     from ksim.studies.lookup import model_of
 
-    models = {name: model_of(name) for name in catalog.entries("models")}
-    return ("name", ">parameters", ">active", ">layers", ">KV cache a token", ">context"), (
-        (name, f"{model.parameters() / 1e9:.2f} B", f"{model.active_parameters() / 1e9:.2f} B", str(model.layers),
-         f"{model.cache_per_token(Shard()) / 1024:.0f} KiB", str(model.max_length)) for name, model in models.items())
+    rows = []
+    for name in (*catalog.entries("models"), *files):
+        model = model_of(name)
+        stored = EngineSettings(quantization=model.decoder.quantization, unquantized=model.decoder.unquantized)
+        shard = Shard(precision=stored.precision)
+        rows.append((name, f"{model.parameters() / 1e9:,.2f} B", f"{model.active_parameters() / 1e9:.2f} B",
+                     stored.quantization.replace("none", "bf16"), f"{model.weights(shard) / 2**30:,.0f} GiB",
+                     str(model.layers), f"{model.cache_per_token(shard) / 1024:.0f} KiB",
+                     f"{state / 2**20:.0f} MiB" if (state := model.state_per_sequence(shard)) else "-",
+                     f"{model.max_length:,} tokens"))
+    return ("name", ">parameters", ">active", "stored in", ">weights", ">layers", ">KV cache a token",
+            ">state a sequence", ">context"), rows
 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

@@ -22,12 +22,13 @@ QUESTIONS: Mapping[str, tuple[str, str, str]] = {
     "fp32": ("FP32 TFLOP/s", "TFLOP/s", "FLOP/s"),
     "fp8": ("dense FP8 TFLOP/s, 0 for none", "TFLOP/s", "FLOP/s"),
     "fp4": ("dense FP4 TFLOP/s, 0 for none", "TFLOP/s", "FLOP/s"), "tdp": ("TDP, W", "W", "W"),
-    "pcie": ("PCIe bandwidth in one direction, GB/s", "GB/s", "B/s"),
-    "nvlink": ("NVLink bandwidth in one direction, GB/s, 0 for none", "GB/s", "B/s")}
+    "pcie": ("PCIe bandwidth in one direction, GB/s (Gen4 x16 has 32, Gen5 64)", "GB/s", "B/s"),
+    "nvlink": ("NVLink bandwidth in one direction, GB/s (half of both together), 0 for none", "GB/s", "B/s")}
 #: What is 0 unless it is said.
 NONE = ("fp8", "fp4", "nvlink")
-#: What CUDA offers of the GB that are sold, which are GiB; ECC takes a sixteenth of the GDDR6 of Ada's cards.
-OFFERED, WITH_ECC = 0.99, 0.92
+#: What CUDA offers of the GB that are sold, which are GiB; ECC takes a sixteenth of GDDR6, which Ada's cards and
+#: Ampere's below so many bytes a second have.
+OFFERED, WITH_ECC, GDDR6 = 0.99, 0.92, 8e11
 
 
 @app.callback()
@@ -154,10 +155,11 @@ def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], sour
     """The file."""
     peaks = {"fp32": given["fp32"], "bf16": given["bf16"], "fp16": given["bf16"], "fp8": given["fp8"],
              "int8": given["fp8"], "fp4": given["fp4"]}
+    memory = _offered(given["memory"], architecture, given["bandwidth"])
     rows = [
         ("name", _quoted(name), ""), ("architecture", f'"{architecture}"', "whose kernels it runs"),
         ("sms", str(sms), ""), ("clock", f'"{given["clock"]}"', "boost"),
-        ("memory", f'"{_offered(given["memory"], architecture)}"', f"what CUDA offers; sold as {given['memory']}"),
+        ("memory", f'"{memory}"', f"what CUDA offers; sold as {given['memory']}"),
         ("bandwidth", f'"{given["bandwidth"]}"', "of its memory"), ("l2", f'"{given["l2"]}"', ""),
         ("pcie", f'"{given["pcie"]}"', "in one direction"),
         ("nvlink", "0" if given["nvlink"] == "0" else f'"{given["nvlink"]}"', "in one direction; 0: it has none"),
@@ -172,11 +174,12 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # which TOML reads alike
 
 
-def _offered(memory: str, architecture: str) -> str:
+def _offered(memory: str, architecture: str, bandwidth: str) -> str:
     """What CUDA offers of the *memory* that is sold; what is stated in GiB already is what it offers."""
     if "iB" in memory:
         return memory
-    share = WITH_ECC if architecture == "ada" else OFFERED
+    gddr6 = architecture == "ada" or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
+    share = WITH_ECC if gddr6 else OFFERED
     return f"{share * quantity(memory) / 1e9:.4g} GiB"
 
 

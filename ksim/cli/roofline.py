@@ -18,7 +18,7 @@ _DECODE, _PREFILL = "64x1024", "2048+0"
 
 @with_serve_flags
 def roofline(
-    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
+    model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
     gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
     system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between; without"

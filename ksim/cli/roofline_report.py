@@ -30,7 +30,7 @@ class Report:
     def model(self) -> str:
         """What it is called in the catalogue, or the folder of its config.json."""
         name = self.site.scenario.model
-        return Path(name).parent.name if catalog.is_file(name) else name
+        return Path(name).parent.name if catalog.is_file(name) else Path(name).name
 
     @property
     def title(self) -> str:

@@ -68,7 +68,7 @@ def run(
 @process.alone()
 def replay(
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
-    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
+    model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
     gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
     system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
     engine: Annotated[str, typer.Option(help="release whose behaviour and defaults count")] = "vllm-0.33",

@@ -9,7 +9,7 @@ from ksim.cli.flags import given, oracle_of, with_serve_flags
 
 @with_serve_flags
 def step(
-    model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")],
+    model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
     gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
     system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",

@@ -1,6 +1,6 @@
 """Plain tables (from TOML) to frozen attrs classes and back, with errors that name the key."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from math import isfinite
@@ -219,10 +219,7 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
         for other in others:
             if isinstance(other, ForbiddenExtraKeysError):
                 return _unknown(other)
-        if located:
-            inner, note = located[0]
-            return _join(note.name, *_explain(inner, note.name, note.type))
-        return _explain(others[0], "", cls)
+        return _of_keys(located) if located else _explain(others[0], "", cls)
     if isinstance(error, IterableValidationError):
         located_items, loose = error.group_exceptions()
         if located_items:
@@ -231,6 +228,15 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
             return f"[{item.index}]{'.' if path and not path.startswith('[') else ''}{path}", problem
         return _explain(loose[0], "", cls)
     return _explain(error, "", cls)
+
+
+def _of_keys(located: Sequence[tuple[Any, Any]]) -> tuple[str, str]:
+    """The first of errors that each have a key; where it is missing, all that are."""
+    inner, note = located[0]
+    missing = [other.name for error, other in located if isinstance(error, KeyError)]
+    if len(missing) > 1 and note.name in missing:
+        return ", ".join(missing), "are missing"
+    return _join(note.name, *_explain(inner, note.name, note.type))
 
 
 def _explain(error: BaseException, key: str, cls: Any) -> tuple[str, str]:

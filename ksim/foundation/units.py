@@ -42,10 +42,10 @@ def checked_unit(value: Any, unit: str) -> None:
     """Raise ValueError unless *value* is 0 or a text in *unit*: ``checked_unit("4.8 TB/s", "B/s")`` passes."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
         return
-    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
+    match = _QUANTITY.fullmatch(str(value).strip()) if isinstance(value, int | float | str) else None
     found = (match[3] or "") + (match[4] or "") if match else ""
     if found != unit:
-        problem = f"is in {found}" if found else "has no unit"
+        problem = "is no quantity" if match is None else f"is in {found}" if found else "has no unit"
         raise ValueError(f"{value!r} {problem}; expected a quantity in {unit}, such as {_EXAMPLES.get(unit, unit)!r}")
 
 
@@ -141,4 +141,6 @@ class DType(Enum):
 
 def by_dtype(table: Mapping[str | DType, float | str]) -> dict[DType, float]:
     """A table of quantities by number format, whose keys may be their labels."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"expected a table of quantities by number format, not {table!r}")
     return {key if isinstance(key, DType) else DType.named(key): quantity(value) for key, value in table.items()}

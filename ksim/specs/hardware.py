@@ -11,6 +11,8 @@ from ksim.specs.power import Power
 
 #: Architectures whose kernels are known.
 ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-consumer")
+#: The most nodes, and the most GPUs in one: what is simulated has one engine for each replica.
+MOST = 10_000
 
 
 @frozen
@@ -102,13 +104,13 @@ class System:
 
     name: str
     gpu: str
-    gpus_per_node: int = field(validator=gt(0))
+    gpus_per_node: int = field(validator=(gt(0), le(MOST)))
     interconnect: str = field(validator=in_(("nvlink", "pcie")))
     inside: Link
     network: Link | None = None
     between_sockets: Link | None = None
     sockets: int = field(default=1, validator=gt(0))
-    nodes: int = field(default=1, validator=gt(0))
+    nodes: int = field(default=1, validator=(gt(0), le(MOST)))
     source: str = ""
     #: Catalogue names of what was measured on it.
     transports: tuple[str, ...] = ()

@@ -11,6 +11,8 @@ from ksim.foundation.units import DType, Hertz, Watts, by_dtype, optional_quanti
 
 
 def _by_clock(table: Mapping[str | float, float]) -> dict[float, float]:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"expected a table of voltages by clock, not {table!r}")
     return dict(sorted((quantity(clock), float(volts)) for clock, volts in table.items()))
 
 

@@ -90,8 +90,9 @@ class Site:
         if (wanted := serve.gpus * serve.data_parallel_size) > system.gpus:
             more = (f"set nodes to {-(-wanted // system.gpus_per_node)} or more" if system.network else
                     "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
-            raise DoesNotFit(f"{serve.data_parallel_size} replicas of {serve.gpus} GPUs need {wanted},"
-                             f" and {system.name} has {system.gpus}; {more}")
+            count = serve.data_parallel_size
+            replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
+            raise DoesNotFit(f"{replicas} {wanted} GPUs, and {system.name} has {system.gpus}; {more}")
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,

@@ -128,6 +128,9 @@ class Defaults:
             if getattr(self.settings, setting) and not self.model.decoder.top_k:
                 raise ConfigError(f"serve.{setting}", f"{self.model.name} has no experts, and {self.version.name}"
                                                       " refuses to start without any; leave it out")
+        if (stages := self.settings.pipeline_parallel_size) > self.model.layers:
+            raise ConfigError("serve.pipeline_parallel_size", f"{stages} stages are more than the {self.model.layers}"
+                                                              f" layers of {self.model.name}")
         self._check_blocks()
         self._check_known()
 

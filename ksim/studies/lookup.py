@@ -1,11 +1,11 @@
 """Names to values: the models, hardware, releases and plug-ins that a scenario names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from attrs import evolve
 
-from ksim.calibration.datasheet import gpu_named
+from ksim.calibration.datasheet import check_quantities, gpu_named
 from ksim.compute.model import Config, Model
 from ksim.cost.efficiency.estimates import shipped
 from ksim.cost.network import Network
@@ -83,6 +83,7 @@ def system_of(gpu: str | None, system: str | None = None, nodes: int | None = No
         if gpu != table.get("gpu") and own.system != name:
             raise ConfigError("gpu", f"is {gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
         table["gpu"] = gpu
+    check_quantities(_links(table), f"system {name}")
     found = structure(System, table, f"system {name}")
     _check_links(found, own or gpu_of(found.gpu), name)
     return found
@@ -99,6 +100,13 @@ def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
     like = structure(System, catalog.load("systems", USUAL), USUAL)
     return evolve(like, name=f"8 x {own.name} over PCIe", gpu=gpu, network=None, transports=(), source="assumed",
                   inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
+
+
+def _links(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
+    """The bandwidths of a system's links, with their keys, unit and range."""
+    for key in ("inside", "network", "between_sockets"):
+        if isinstance(link := table.get(key), Mapping) and "bandwidth" in link:
+            yield f"{key}.bandwidth", link["bandwidth"], ("B/s", 1e8, 1e14)
 
 
 def _check_links(system: System, gpu: Gpu, name: str) -> None:
@@ -154,7 +162,11 @@ def host_of(name: str) -> Host:
 def _whole(folder: str, name: str) -> dict[str, Any]:
     """The data file *name*, with what it leaves out taken from the one that it is `like`."""
     table = catalog.load(folder, name)
-    return _over(catalog.load(folder, table.pop("like")), table) if "like" in table else table
+    if "like" not in table:
+        return table
+    if not isinstance(like := table.pop("like"), str):
+        raise ConfigError(f"{name}: like", f"expected a name of `{folder}` or a file, not {like!r}")
+    return _over(catalog.load(folder, like), table)
 
 
 def grid_of(name: str) -> Grid:
@@ -177,5 +189,5 @@ def _each(rate: float | None, unit: float) -> float | None:
 
 def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """*base* with *changes*, tables in tables as well."""
-    return {**base, **{key: _over(base[key], value) if isinstance(value, Mapping) and key in base else value
-                       for key, value in changes.items()}}
+    return {**base, **{key: _over(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+                       else value for key, value in changes.items()}}

@@ -8,13 +8,14 @@ from typing import Any
 
 import tomli_w
 from attrs import field, frozen
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
+from ksim.specs.hardware import MOST
 from ksim.specs.power import PowerSettings
 from ksim.workload.workload import Workload
 
@@ -41,7 +42,7 @@ class Scenario:
     """
 
     model: str
-    """Model by catalogue name, or the path of a Hugging Face config.json. Names: models."""
+    """Model by catalogue name, or the path of a Hugging Face config.json or of its folder. Names: models."""
     workload: Workload
     """What arrives: a `replay` or a `synthetic` workload, one of them."""
     engine: str = "vllm-0.33"
@@ -51,7 +52,7 @@ class Scenario:
     system: str | None = None
     """Server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example: "hgx-h200".
     """
-    nodes: int | None = field(default=None, validator=optional(gt(0)))
+    nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
     """Nodes of the system. Unit: nodes. Default: as many as the file of the system says. Example: 2."""
     serve: EngineSettings = EngineSettings()
     """Engine settings, named like the flags of `vllm serve`."""

@@ -56,3 +56,21 @@ def test_what_is_wrong_is_named_with_its_key(table, message):
     with pytest.raises(ConfigError) as caught:
         structure(Whole, table, "f.toml")
     assert str(caught.value).startswith(message)
+
+
+@frozen
+class Three:
+    one: int
+    two: int
+    three: int
+
+
+@pytest.mark.parametrize(("table", "message"), [
+    ({}, "f.toml: one, two, three: are missing"), ({"two": 2}, "f.toml: one, three: are missing"),
+    ({"one": 1, "two": 2}, "f.toml: three: is missing"),
+    ({"one": "x"}, "f.toml: one: expected a whole number, not 'x'"),
+])
+def test_all_missing_keys_are_named_at_once(table, message):
+    with pytest.raises(ConfigError) as caught:
+        structure(Three, table, "f.toml")
+    assert str(caught.value) == message

@@ -93,7 +93,7 @@ def test_tensor_parallelism_must_divide_the_heads():
 
 
 def test_more_gpus_than_there_are_are_refused():
-    with pytest.raises(DoesNotFit, match="4 replicas of 4 GPUs need 16, and HGX H200.* has 8; set nodes to 2"):
+    with pytest.raises(DoesNotFit, match="4 replicas of 4 need 16 GPUs, and HGX H200.* has 8; set nodes to 2"):
         site(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
 
 

@@ -89,11 +89,11 @@ def of_data_sheet(gpu: Gpu) -> Power:
     own = evolve(gpu.power, idle=idle, network=NETWORK, reach=REACH, basis="estimated", clocks=_clocks(gpu, measured),
                  source=f"Estimate from the data sheet: idle is {IDLE:g} of the limit; memory is as of the most similar"
                         " GPU of its architecture; SMs have the H200's share; a large GEMM is at the limit.")
-    power = extrapolated(evolve(gpu, power=own), measured, likeness)
-    if min(power.flop.values()) <= 0:
+    try:
+        return extrapolated(evolve(gpu, power=own), measured, likeness)
+    except ValueError:  # nothing is left for FLOP
         raise ValueError(f"{gpu.power.limit:g} W are too little for {gpu.bandwidth / 1e9:g} GB/s of memory and"
-                         f" {gpu.sms} SMs; check the TDP, or state [power] in full")
-    return power
+                         f" {gpu.sms} SMs; check the TDP, or state [power] in full") from None
 
 
 def _likeness(gpu: Gpu) -> Likeness:

@@ -1,0 +1,136 @@
+"""GPUs of which a data sheet is all that is known."""
+
+import json
+from statistics import median
+
+import pytest
+from attrs import evolve
+
+from ksim.calibration.datasheet import REQUIRED, gpu_of_table
+from ksim.calibration.power import extrapolation
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.units import DType
+from ksim.specs.hardware import ARCHITECTURES
+from ksim.specs.power import BASES
+from ksim.studies.assembly import Site
+from ksim.studies.lookup import gpu_of, system_of
+from ksim.studies.scenario import ANY_WORKLOAD, Scenario
+
+NAMES = catalog.entries("gpus")
+
+
+def sheet(name="l40s", **changes):
+    """What the data sheet of a GPU of the catalogue says."""
+    table = catalog.load("gpus", name)
+    kept = {key: table[key] for key in (*REQUIRED, "flops")}
+    return {**kept, "tdp": table["power"]["limit"], **changes}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_power_of_a_data_sheet_is_near_that_of_the_catalogue(name):
+    """But for the idle power of an L4, which is 0.39 of its limit, and what follows from it."""
+    known, found = gpu_of(name).power, gpu_of_table(sheet(name), name).power
+    assert (found.limit, found.basis, found.reach) == (known.limit, "estimated", extrapolation.REACH)
+    assert (found.hbm, found.l2) == pytest.approx((known.hbm, known.l2), rel=0.01)
+    most = 0.6 if name == "l4" else 0.35
+    assert (found.idle, found.busy) == pytest.approx((known.idle, known.busy), rel=most)
+    assert found.flop[DType.BF16] == pytest.approx(known.flop[DType.BF16], rel=0.4)
+    assert found.flop.keys() == known.flop.keys()
+    assert found.clocks.boost == pytest.approx(gpu_of(name).clock) and found.clocks.least == extrapolation.LOWEST
+
+
+def test_idle_power_is_usual_for_the_catalogue():
+    shares = [gpu_of(name).power.idle / gpu_of(name).power.limit for name in NAMES]
+    assert median(shares) == pytest.approx(extrapolation.IDLE, abs=0.01)
+    assert (min(shares), max(shares)) == pytest.approx((0.14, 0.39), abs=0.01)
+
+
+def test_what_a_file_states_of_its_power_stays():
+    stated = {"idle": "50 W", "hbm": "30 pJ/B", "flop": {"bf16": "1 pJ/FLOP"}}
+    power = gpu_of_table(sheet(power=stated), "mine").power
+    assert (power.idle, power.hbm, power.flop) == (50.0, 30e-12, {DType.BF16: 1e-12})
+    assert power.basis == "estimated" and power.clocks is not None
+    whole = {**stated, "limit": "300 W", "link": "80 pJ/B", "source": "a meter"}
+    alone = gpu_of_table(sheet(power=whole), "mine").power
+    assert (alone.limit, alone.basis, alone.clocks, alone.busy) == (300.0, "stated", None, 0.0)
+
+
+def test_the_architectures_are_those_of_the_catalogue():
+    assert {gpu_of(name).architecture for name in NAMES} == {*ARCHITECTURES}
+    assert {gpu_of(name).power.basis for name in NAMES} < {*BASES}
+
+
+@pytest.mark.parametrize("lacking", [("clock",), ("sms", "l2"), REQUIRED])
+def test_all_that_is_missing_is_said_at_once(lacking):
+    table = {key: value for key, value in sheet().items() if key not in lacking}
+    with pytest.raises(ConfigError, match=f"mine: lacks {', '.join(lacking)}; its data sheet has them"):
+        gpu_of_table(table, "mine")
+
+
+#: What nobody means under any key.
+NONSENSE = (None, "x", -1, 0, 1e19, 10**400, True, [], [None], {"a": 1}, "1 GB/s", "-3 W", "1e300 B", float("nan"))
+
+
+@pytest.mark.parametrize("table", [sheet(), catalog.load("gpus", "h200")], ids=["data sheet", "h200"])
+def test_nonsense_under_any_key_is_a_gpu_or_an_error_by_key(table):
+    for part in (table, table["flops"], *(table[key] for key in ("power",) if key in table)):
+        for key, value in list(part.items()):
+            for nonsense in NONSENSE:
+                part[key] = nonsense
+                try:
+                    assert gpu_of_table(table, "mine").power.limit > 0
+                except ConfigError as error:
+                    assert str(error).startswith("mine: ") and "\n" not in str(error)
+            part[key] = value
+
+
+@pytest.mark.parametrize("name", ["pcie-l4"])
+def test_nonsense_under_any_key_is_a_system_or_an_error(tmp_path, name):
+    table, path = catalog.load("systems", name), tmp_path / "mine.json"
+    for part in (table, *(link for link in table.values() if isinstance(link, dict))):
+        for key, value in list(part.items()):
+            for nonsense in NONSENSE[:9]:
+                part[key] = nonsense
+                path.write_text(json.dumps(table))
+                try:
+                    assert system_of(None, str(path)).gpus > 0
+                except KsimError as error:
+                    assert "\n" not in str(error)
+            part[key] = value
+
+
+def test_a_card_without_a_system_is_in_a_node_over_pcie_or_alone(tmp_path):
+    for name, extra, gpus in (("pcie", "", 8), ("nvlink", 'nvlink = "300 GB/s"\n', 1)):
+        (tmp_path / f"{name}.toml").write_text(extra + _toml(sheet()))
+        system = system_of(str(tmp_path / f"{name}.toml"))
+        assert (system.gpus, system.interconnect, system.network) == (gpus, name, None)
+        with pytest.raises(ConfigError, match="nodes: 2 nodes of L40S need a system"):
+            system_of(str(tmp_path / f"{name}.toml"), nodes=2)
+    assert system.inside.bandwidth == 300e9
+
+
+def test_a_run_says_that_power_is_estimated_and_runs_again(tmp_path):
+    (tmp_path / "mine.toml").write_text(_toml(sheet()))
+    table = {"model": "llama-3.2-1b", "gpu": str(tmp_path / "mine.toml"), "workload": ANY_WORKLOAD}
+    site = Site.of(Scenario.of(table), cached=False)
+    assert site.remarks == ("power of L40S is estimated from its data sheet (350 W, of which 63 idle): joules may be"
+                            " 40% off",)
+    again = Site.of(site.scenario, cached=False)
+    assert (again.gpu, again.system) == (site.gpu, site.system)
+    assert not Site.of(Scenario.of({**table, "gpu": "l40s"}), cached=False).remarks
+
+
+def test_systems_are_of_gpus_that_have_their_links(tmp_path):
+    (tmp_path / "mine.toml").write_text('system = "hgx-a100"\n' + _toml(sheet()))
+    with pytest.raises(ConfigError, match="'hgx-a100' joins its GPUs over nvlink of 300 GB/s, and L40S has 0 GB/s of"):
+        system_of(str(tmp_path / "mine.toml"))
+    for name in catalog.entries("systems"):
+        assert system_of(None, name).name
+    assert evolve(system_of("l4"), nodes=1).gpus == 8
+
+
+def _toml(table):
+    import tomli_w
+
+    return tomli_w.dumps(table)
