@@ -93,7 +93,7 @@ class Batch:
     contexts: Contexts
     #: For each sequence with more: (new tokens, tokens it has in the cache).
     chunks: Sequence[tuple[int, int]]
-    #: How many sequences reach the end of what they know, so that a token comes out.
+    #: How many sequences reach the end of what they know, so that a token comes out.  (Logits are computed for all.)
     samples: int
     #: New tokens in all.
     tokens: int
