@@ -103,7 +103,7 @@ class Asked:
 
 
 def test_all_that_is_new_is_asked_about_in_two_questions():
-    """One about plans, one about attention; of numbers of tokens and sequences that are known, only attention is new."""
+    """One about plans, one about attention; of numbers of tokens and sequences known before, attention alone is new."""
     oracle = Asked(plugin("cost.oracles", Choice("measured")))
     pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
     pricer.price([Batch.of(*[(tokens, 0)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))])
