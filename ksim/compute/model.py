@@ -165,7 +165,9 @@ class Model:
                    if isinstance(op, Stateful))
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
-        """What one rank launches for a step of *tokens* tokens, of which *samples* are sampled.
+        """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.
+
+        That is all of them: vLLM computes logits for partial prompts too, and drops what it samples from them.
 
         *everywhere* is how many tokens all data ranks have together, by default as many each.
         """
@@ -173,7 +175,7 @@ class Model:
         return KernelGraph((*blocks, Block((*last.ops, *self.sampled(samples, shard)))))
 
     def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
-        """What of it goes over all tokens: the last block is the head's, up to what goes over samples."""
+        """What of it goes over all tokens: the last block is the head's, up to what has a row for each sequence."""
         step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
                 "top_k": self.decoder.top_k}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
@@ -185,7 +187,7 @@ class Model:
         return blocks
 
     def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
-        """What of it goes over *samples* alone."""
+        """What of it has a row for each of *samples* sequences."""
         decoder = self.decoder
         sizes = Sizes({**decoder.sizes, "s": samples})
         return _lower(decoder.head[decoder.sampled:], sizes, shard) if shard.last else ()

@@ -3,7 +3,7 @@
 The indices have one meaning throughout:
 
     t  tokens of the step           m  hidden (model) size         V  vocabulary
-    s  tokens that are sampled      K  key/value heads             E  experts
+    s  sequences, for logits        K  key/value heads             E  experts
     x  token-expert pairs           r  query heads per KV head     F  size of the MLP
     z  context attended to          i  r + 2: queries, key, value  f  size of one expert
     T  tokens of all data ranks     h  head dimension              S  size of the shared experts

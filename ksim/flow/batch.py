@@ -81,31 +81,43 @@ class Contexts:
         return (offset + self.shift for offset in self.offsets)
 
 
+#: A request's id, and how many of the tokens that it knew when it was admitted a step computes for it, on top of how
+#: many; nobody's has the id -1.
+Prompt = tuple[int, int, int]
+
+
 @frozen
 class Batch:
     """Sequences that each compute new tokens on top of tokens they have in the cache.
 
-    Nothing is a decode or a prefill by kind; what sets them apart is how many
-    tokens they bring, so sequences with one new token stand on their own.
+    To kernels nothing is a decode or a prefill by kind; what sets sequences apart
+    is how many tokens they bring, so those with one new token stand on their own.
+    Whose tokens they are matters to results only: `prompts` has those of prompts,
+    or computed again, be they one or several to a sequence.
     """
 
     #: For each sequence with one new token: the tokens it has in the cache.
     contexts: Contexts
     #: For each sequence with more: (new tokens, tokens it has in the cache).
     chunks: Sequence[tuple[int, int]]
-    #: How many sequences reach the end of what they know, so that a token comes out.
+    #: How many sequences reach the end of what they know, so that a token comes out.  (Logits are computed for all.)
     samples: int
     #: New tokens in all.
     tokens: int
+    #: In the order of the batch, prompts and what is computed again; all other sequences decode.
+    prompts: Sequence[Prompt] = field(default=(), eq=False, repr=False)
 
     @classmethod
-    def of(cls, *sequences: tuple[int, int], samples: int | None = None) -> "Batch":
-        """Make a batch of (new, context) pairs; unless told otherwise, all of them sample."""
+    def of(cls, *sequences: tuple[int, int], samples: int | None = None,
+           prompts: Sequence[Prompt] | None = None) -> "Batch":
+        """Make a batch of (new, context) pairs; unless told otherwise, all of them sample, and those with several new
+        tokens are prompts of nobody."""
         return cls(
             contexts=Contexts(tuple(context for new, context in sequences if new == 1)),
             chunks=tuple((new, context) for new, context in sequences if new > 1),
             samples=len(sequences) if samples is None else samples,
             tokens=sum(new for new, _ in sequences),
+            prompts=tuple((-1, new, context) for new, context in sequences if new > 1) if prompts is None else prompts,
         )
 
     @classmethod

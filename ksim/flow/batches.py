@@ -1,6 +1,8 @@
 """Many batches as columns: what kernels and results count of each."""
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,24 @@ class Chunks:
 
 
 @frozen(eq=False)
+class Prompts:
+    """The prompt chunks of batches, in order, as columns of (prompts,): whose each is, its new tokens, and those cached
+    before them; and how many each batch has, (batches,)."""
+
+    request: Ints
+    new: Ints
+    context: Ints
+    counts: Ints
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], counts: Ints) -> "Prompts":
+        """Those of *batches*, which have so many each."""
+        found = [*chain.from_iterable(map(attrgetter("prompts"), batches))]
+        request, new, context = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
+        return cls(request, new, context, counts)
+
+
+@frozen(eq=False)
 class Batches(Sequence[Batch]):
     """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with one new token, how many
     (`decodes`), what they have cached in all (`total`), and the most of one (`longest`)."""
@@ -61,6 +81,7 @@ class Batches(Sequence[Batch]):
     total: Ints
     longest: Ints
     chunks: Chunks
+    prompts: Prompts
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
@@ -68,20 +89,16 @@ class Batches(Sequence[Batch]):
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
-                   each.offsets.most, each.shift) for batch in batches]
-        tokens, samples, decodes, total, longest, shift = np.array(counts, dtype=np.int64).reshape(-1, 6).T.copy()
+                   each.offsets.most, each.shift, len(batch.prompts)) for batch in batches]
+        columns = np.array(counts, dtype=np.int64).reshape(-1, 7).T.copy()
+        tokens, samples, decodes, total, longest, shift, prompts = columns
         return cls(batches, tokens, samples, decodes, total + decodes * shift,
-                   np.where(decodes > 0, longest + shift, 0), Chunks.of(batches))
-
-    @property
-    def prefills(self) -> Ints:
-        """How many sequences with several new tokens each batch has."""
-        return self.chunks.sums(np.ones_like(self.chunks.new))
+                   np.where(decodes > 0, longest + shift, 0), Chunks.of(batches), Prompts.of(batches, prompts))
 
     @property
     def sequences(self) -> Ints:
         """How many sequences each batch has."""
-        return self.decodes + self.prefills
+        return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
 
     def of_rows(self, rows: Ints) -> "Batches":
         """Some of them."""

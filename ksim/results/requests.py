@@ -47,6 +47,13 @@ class Requests:
         """The rows of the requests with these ids."""
         return self._order[np.searchsorted(self.ids, ids, sorter=self._order)] if len(ids) else np.zeros(0, np.int64)
 
+    def find(self, ids: Ints) -> tuple[Ints, Bools]:
+        """The rows of the requests with these ids, and whether there are such; the row is 0 where there is none."""
+        known = np.isin(ids, self.ids)
+        rows = np.zeros(len(ids), np.int64)
+        rows[known] = self.rows(ids[known])
+        return rows, known
+
     @cached_property
     def prompt(self) -> Ints:
         """How many tokens each prompt has."""

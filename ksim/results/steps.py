@@ -102,28 +102,39 @@ class Steps:
 
     @cached_property
     def decodes(self) -> Ints:
-        """Sequences with one new token."""
-        return self._counts(lambda batches: batches.decodes)
+        """Sequences that decode: each computes the one token that it got last."""
+        return self._counts(lambda batches: batches.sequences) - self.prefills
 
     @cached_property
     def decode_context(self) -> Ints:
         """What they have in the cache together."""
-        return self._counts(lambda batches: batches.total)
+        whole = self._counts(lambda batches: batches.total + batches.chunks.sums(batches.chunks.context))
+        return whole - sums(self.chunk_step, self.chunk_context, len(self)).astype(np.int64)
 
     @cached_property
     def prefills(self) -> Ints:
-        """Sequences with several new tokens."""
-        return self._counts(lambda batches: batches.prefills)
+        """Sequences that compute tokens of prompts, or compute again what they lost."""
+        return self._counts(lambda batches: batches.prompts.counts)
+
+    @cached_property
+    def chunk_step(self) -> Ints:
+        """The row of the step of each of these, step by step: (chunks,)."""
+        return np.repeat(np.arange(len(self)), self.prefills)
+
+    @cached_property
+    def chunk_request(self) -> Ints:
+        """The id of the request of each of them; -1 where it is nobody's."""
+        return self._counts(lambda batches: batches.prompts.request)
 
     @cached_property
     def chunk_tokens(self) -> Ints:
-        """The new tokens of each of these, step by step: (chunks,)."""
-        return self._counts(lambda batches: batches.chunks.new)
+        """The new tokens of each of them, one or more."""
+        return self._counts(lambda batches: batches.prompts.new)
 
     @cached_property
     def chunk_context(self) -> Ints:
         """What each of them has in the cache."""
-        return self._counts(lambda batches: batches.chunks.context)
+        return self._counts(lambda batches: batches.prompts.context)
 
     @cached_property
     def kv_usage(self) -> Floats:

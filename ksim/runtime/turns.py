@@ -54,7 +54,7 @@ class Turns:
 
     def touched(self, assignment: Assignment, batch: Batch) -> int:
         """How many KV blocks the *batch* of *assignment* looks up or fills for prompts."""
-        return assignment.touched(self.scheduler.cache.block_tokens) if batch.chunks else 0
+        return assignment.touched(self.scheduler.cache.block_tokens) if batch.prompts else 0
 
     def oldest(self) -> Assignment | None:
         """What has to be taken in now, if anything: as many batches are in flight as may be."""

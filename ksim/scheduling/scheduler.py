@@ -243,7 +243,7 @@ class Scheduler:
         self._budget -= tokens
         job.step = self.steps
         samples = end == job.known + job.due
-        self.latest.grants.append(Grant(job, tokens, job.computed, samples, admitted))
+        self.latest.grants.append(Grant(job, tokens, job.computed, samples, admitted, admitted or not job.decoding))
 
     # One return.
 

@@ -119,7 +119,7 @@ def module(name: str, heads: int, step: Batch) -> Iterator[Kernel]:
     operations, sizes = model.decoder.layers[0], model.decoder.sizes
     shard = Shard(tensor=sizes["K"] // heads)
     for operation in operations[1:[op.label for op in operations].index("o_proj") + 1]:
-        for op in operation.lower(Sizes({**sizes, "t": step.tokens, "s": step.samples, "x": 0}), shard):
+        for op in operation.lower(Sizes({**sizes, "t": step.tokens, "s": step.sequences, "x": 0}), shard):
             kernel = bind(op.kernel, step)
             if kernel is not None and not isinstance(kernel, Collective):
                 yield kernel

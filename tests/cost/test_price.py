@@ -103,13 +103,13 @@ class Asked:
 
 
 def test_all_that_is_new_is_asked_about_in_two_questions():
-    """One about plans, one about attention; of tokens and samples that are known, only attention is new."""
+    """One about plans, one about attention; of numbers of tokens and sequences known before, attention alone is new."""
     oracle = Asked(plugin("cost.oracles", Choice("measured")))
     pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
-    pricer.price([Batch.of((tokens, 0), samples=samples) for tokens, samples in ((600, 1), (700, 0), (800, 3))])
+    pricer.price([Batch.of(*[(tokens, 0)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))])
     assert oracle.questions == 2
     before = oracle.shapes
-    pricer.price([Batch.of((tokens, 9), samples=samples) for tokens, samples in ((600, 3), (700, 1), (800, 0))])
+    pricer.price([Batch.of(*[(tokens, 9)] * count) for tokens, count in ((150, 4), (700, 1), (400, 2))])
     assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
 
 

@@ -41,7 +41,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
     costs, (how, tokens) = timer.host.inputs, timer.graphs.of(batch)
     totals = [costs.copy + costs.copy_sequence * batch.sequences, 0.0, 0.0, 0.0]
     ask = cache(lambda kernel: estimate(timer.oracle, kernel, timer.gpu))
-    for label, kernel in timer.model.graph(tokens, batch.samples, timer.shard).over(batch):
+    for label, kernel in timer.model.graph(tokens, batch.sequences, timer.shard).over(batch):
         gaps = {Launching.COMPILED: 1, Launching.PIECEWISE: 2 * (label == "o_proj")}  # once a layer
         totals[0] += costs.gap * gaps.get(how, 0)
         if isinstance(kernel, Collective):
@@ -93,17 +93,17 @@ def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
     assert totals == pytest.approx(sums, rel=1e-12)
     assert timeline.clocked == pytest.approx(sum(span.seconds for span in spans if span.bound == "compute"))
     _, tokens = pricer.graphs.of(step)
-    launched = [kernel for _, kernel in pricer.model.graph(tokens, step.samples, pricer.shard).over(step)]
+    launched = [kernel for _, kernel in pricer.model.graph(tokens, step.sequences, pricer.shard).over(step)]
     assert [span.label for span in (spans[0], spans[-1])] == ["inputs", "gaps"]
     assert [span.shape for span in spans[1:-1]] == launched
 
 
-def test_steps_of_equal_tokens_and_samples_share_one_plan():
+def test_steps_of_equal_tokens_and_sequences_share_one_plan():
     pricer = timer()
     one, other = pricer.timeline(Batch.of((1, 700), (63, 0))), pricer.timeline(Batch.of((32, 90), (32, 5000)))
     assert one.laps is other.laps
     assert one.fills != other.fills
-    assert pricer.timeline(Batch.of((1, 700), (63, 0), samples=1)).laps is not one.laps
+    assert pricer.timeline(Batch.of((1, 700), (1, 700), (62, 0))).laps is not one.laps
 
 
 def test_equal_layers_are_folded_and_share_their_attention():
@@ -259,9 +259,12 @@ def test_launching_takes_longer_the_less_of_it_a_graph_does():
     assert eager.launch == "one by one" and eager.launch_seconds == pytest.approx(kernels * costs.eager)
 
 
-def test_a_stage_without_samples_has_no_logits():
-    labels = {span.label for span in timer().timeline(Batch.of((64, 0), samples=0))}
-    assert "lm_head" not in labels and "qkv" in labels
+def test_logits_are_computed_for_every_sequence_whether_its_prompt_ends_or_not():
+    for batch in ([(64, 0)], [(30, 10), (34, 0)], [(1, 9), (30, 10), (33, 7)]):
+        partial, ending = (timer().timeline(Batch.of(*batch, samples=samples)) for samples in (0, len(batch)))
+        assert partial == ending
+        (head,) = (span.shape for span in partial if span.label == "lm_head")
+        assert head.m == len(batch)
 
 
 def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does():
@@ -287,7 +290,7 @@ def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does(
 
 
 def test_a_timer_keeps_no_more_plans_than_so_many(monkeypatch):
-    """A long run meets ever new numbers of tokens and samples; those that come again are priced as before."""
+    """A long run meets ever new numbers of tokens and sequences; those that come again are priced as before."""
     for module in ("ksim.cost.step", "ksim.cost.plans"):
         monkeypatch.setattr(f"{module}.MOST", 8)
     bounded, batches = timer(), [Batch.of((1000 + more, 0)) for more in range(30)]

@@ -48,6 +48,6 @@ def test_counts_are_those_of_each_batch(several):
     assert counted.tokens.tolist() == [batch.tokens for batch in several]
     assert counted.samples.tolist() == [batch.samples for batch in several]
     assert counted.total.tolist() == [batch.contexts.total for batch in several]
-    assert counted.prefills.tolist() == [len(batch.chunks) for batch in several]
+    assert counted.prompts.counts.tolist() == [len(batch.chunks) for batch in several]
     chunks = [chunk for batch in several for chunk in batch.chunks]
     assert list(zip(counted.chunks.new.tolist(), counted.chunks.context.tolist(), strict=True)) == chunks

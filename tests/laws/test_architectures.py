@@ -34,7 +34,7 @@ def model(name: str) -> Model:
 
 
 def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
-    return list(model(name).graph(batch.tokens, batch.samples, shard).over(batch))
+    return list(model(name).graph(batch.tokens, batch.sequences, shard).over(batch))
 
 
 def flops(name: str, *families: str, shard: Shard = WHOLE, batch: Batch = BATCH) -> float:
@@ -65,7 +65,7 @@ def test_every_architecture_has_a_model_to_try_it_with():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_products_take_two_flop_for_each_active_weight_and_token(name):
-    """A batch that samples all of its tokens: 40 decodes."""
+    """A batch with logits for all of its tokens: 40 decodes."""
     batch = Batch.of(*[(1, 100 * i) for i in range(40)])
     assert flops(name, *PRODUCTS, batch=batch) == 2 * of_products(name) * batch.tokens
 

@@ -60,11 +60,12 @@ def small() -> Log:
     events: list[Event] = [
         Arrived(1.0, first), Routed(1.0, 7, 4), Admitted(1.0, 7, 4, cached=4, known=10),
         Arrived(2.125, second), Routed(2.125, 8, 4),
-        Stepped(2.25, 4, 0, 1.0, 1.5, 1.5, 2.0, 2.25, Batch.of((6, 4)), 0, 1, 1, (_timeline(LAPS),)),
+        Stepped(2.25, 4, 0, 1.0, 1.5, 1.5, 2.0, 2.25, Batch.of((6, 4), prompts=[(7, 6, 4)]), 0, 1, 1,
+                (_timeline(LAPS),)),
         Admitted(2.25, 8, 4, cached=0, known=20),
         Arrived(2.5, refused), Rejected(2.5, 9, "too long"),
         # Equal laps that are another object, as a second shape would have.
-        Stepped(3.25, 4, 1, 2.25, 2.5, 2.5, 3.0, 3.25, Batch.of((1, 10), (20, 0)), 1, 2, 3,
+        Stepped(3.25, 4, 1, 2.25, 2.5, 2.5, 3.0, 3.25, Batch.of((1, 10), (20, 0), prompts=[(8, 20, 0)]), 1, 2, 3,
                 (_timeline((Lap((GEMM, 0), 2),)),)),
         Emitted(3.25, 8, 4, 1, 1), Finished(3.25, 8, 4),
         Stepped(4.5, 4, 2, 3.25, 3.5, 3.5, 4.0, 4.5, Batch.of((1, 11)), 0, 1, 2, (_timeline(LAPS),)),

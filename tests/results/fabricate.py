@@ -86,6 +86,7 @@ class _Running:
     done: int = 0
     out: int = 0
     since: int = -1
+    known: int = 0  # when it was admitted
 
 
 @define
@@ -132,7 +133,7 @@ class _Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.seats:
             job = self.waiting.popleft()
-            known = job.request.prompt + job.out
+            known = job.known = job.request.prompt + job.out
             job.done = (job.request.prompt // 64) * 16 if job.request.id % 2 else 0
             self.events.append(Admitted(self.now, job.request.id, self.id, job.done, known, job.out > 0))
             self.running.append(job)
@@ -146,7 +147,8 @@ class _Engine:
                 plan.append((job, new))
                 budget -= new
         sampling = [job for job, new in plan if job.done + new == job.request.prompt + job.out]
-        batch = Batch.of(*((new, job.done) for job, new in plan), samples=len(sampling))
+        prompts = [(job.request.id, new, job.done) for job, new in plan if job.done < job.known]
+        batch = Batch.of(*((new, job.done) for job, new in plan), samples=len(sampling), prompts=prompts)
         self._log(batch)
         for job, new in plan:
             job.done += new
@@ -211,7 +213,7 @@ def pipelined(steps: int = 6) -> Log:
     events: list[Event] = [Arrived(0.0, request), Routed(0.0, 3, 0), Admitted(0.0, 3, 0, 0, 64)]
     start = 0.0
     for index in range(steps):
-        batch = Batch.of((64, 0) if index == 0 else (1, 63 + index))
+        batch = Batch.of((1, 63 + index)) if index else Batch.of((64, 0), prompts=[(3, 64, 0)])
         lanes = timelines(batch, ranks=2, stages=2)
         end = start + sum(lane.seconds for lane in lanes)
         events.append(Stepped(end, 0, index, start, start, start, end, end, batch, 0, 1, 5, lanes))

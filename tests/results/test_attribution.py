@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.log import Log
 from ksim.results.attribution import phases
+from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
 from ksim.results.result import Result
 from ksim.studies.scenario import Scenario
@@ -55,7 +56,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     """Small runs with everything in them: preemption, chunks, prefix caching, stages, ranks, overlapping steps."""
     serve = {
         "max_model_len": 2048, "num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
-        "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])), "max_num_seqs": draw(st.integers(2, 20)),
+        "max_num_batched_tokens": draw(st.sampled_from([20, 100, 300, 2048])), "max_num_seqs": draw(st.integers(2, 20)),
         "async_scheduling": draw(st.booleans()), "pipeline_parallel_size": draw(st.sampled_from([1, 1, 2])),
         "tensor_parallel_size": draw(st.sampled_from([1, 2])), "data_parallel_size": draw(st.sampled_from([1, 2])),
         "scheduling_policy": draw(st.sampled_from(["fcfs", "decode_first", "prefill_first", "shortest_remaining"])),
@@ -93,17 +94,18 @@ def test_phases_add_up_beside_dummy_steps(async_scheduling):
 
 
 @given(scenarios())
-@settings(max_examples=30, deadline=None)
-def test_chunks_find_their_owners(scenario):
-    """All but a few of those whose owners were pushed out, or that are one token long."""
+@settings(max_examples=20, deadline=None)
+def test_every_chunk_and_every_joule_of_a_step_is_somebodys(scenario):
+    """Chunks of one token and those computed again too, where all requests complete."""
     result = simulate(scenario)
-    history = result.history
-    pieces = Shares(history, result.occurrences).pieces
-    there = Counter((row, chunk) for row, step in enumerate(result.log.of(Stepped)) for chunk in step.batch.chunks)
-    columns = zip(pieces.step.tolist(), pieces.new.tolist(), pieces.context.tolist(), strict=True)
-    found = Counter((step, (new, context)) for step, new, context in columns if new > 1)
-    assert (there - found).total() <= 2 + 2 * result.summary["preemptions"]
-    assert (found - there).total() <= 2 + 2 * result.summary["preemptions"]
+    history, requests = result.history, result.history.requests
+    energy = Energy(Shares(history, result.occurrences))
+    pieces, owner = energy.shares.pieces, energy.shares.stretches.stints.row
+    there = [(row, *prompt) for row, step in enumerate(result.log.of(Stepped)) for prompt in step.batch.prompts]
+    columns = (pieces.step, requests.ids[owner[pieces.stint]], pieces.new, pieces.context)
+    assert requests.completed.all()
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(there)
+    assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())
 
 
 def naive(log: Log) -> dict[int, Counter]:
@@ -212,13 +214,21 @@ def test_steps_played_kernel_by_kernel_are_split_alike(gpu):
         assert fine.attribution[name].to_numpy() == pytest.approx(whole.attribution[name].to_numpy(), abs=1e-9)
 
 
-def test_with_nobody_else_there_a_request_has_only_its_own_time():
+@pytest.mark.parametrize("budget", [1, 7, 1024])
+def test_with_nobody_else_there_a_request_has_only_its_own_time(budget):
+    """Also where a prompt is computed token by token, or has one left for its last chunk."""
     scenario = Scenario.of({"model": "llama-3.2-1b", "gpu": "l4", "oracle": "roofline", "workload": {"synthetic": {
-        "arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 3000},
-        "output": {"kind": "fixed", "value": 20}}}, "serve": {"max_model_len": 4096, "max_num_batched_tokens": 1024}})
-    for columns in parts(simulate(scenario)):
+        "arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 2 * budget + 1},
+        "output": {"kind": "fixed", "value": 20}}}, "serve": {"max_model_len": 4096, "max_num_batched_tokens": budget}})
+    result = simulate(scenario)
+    for columns in parts(result):
         assert columns["others_prefill"] == pytest.approx([0.0], abs=1e-12)
         assert columns["others_decode"] == pytest.approx([0.0], abs=1e-12)
+    steps = result.steps.to_pydict()
+    assert (sum(steps["prefills"]), sum(steps["prefill_tokens"]), sum(steps["decodes"])) == (3, 2 * budget + 1, 19)
+    assert result.summary["unattributed_energy_joules"] == pytest.approx(0.0, abs=1e-9)
+    assert result.requests["joules_to_first_token"][0].as_py() == pytest.approx(
+        result.summary["prefill_energy_joules"])
 
 
 def test_a_run_in_which_nothing_completed_has_no_rows():

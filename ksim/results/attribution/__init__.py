@@ -128,7 +128,7 @@ class _Split:
     def _own_prefills(self) -> None:
         """Move what a request's own tokens cost from the others' to its own."""
         pieces, stints = self.activity.shares.pieces, self.stretches.stints
-        steps, new, rows, states = pieces.step, pieces.new, stints.row[pieces.stint], stints.state[pieces.stint]
+        steps, rows, states = pieces.step, stints.row[pieces.stint], stints.state[pieces.stint]
         own = self._own_seconds(pieces)
         starts, ends = self.activity.begins[steps], self.activity.ends[steps]
         caught_up = np.minimum(ends, stints.caught_up[pieces.stint])
@@ -136,8 +136,7 @@ class _Split:
             since, until = self._clipped(part, rows, starts, caught_up)
             inside = np.where(ends > starts, (until - since) / np.where(ends > starts, ends - starts, 1.0), 0.0)
             mine = own * inside[:, None]
-            self._add(part, phases.OTHERS_PREFILL, rows[new > 1], -mine[new > 1].sum(axis=1))
-            self._add(part, phases.OTHERS_DECODE, rows[new == 1], -mine[new == 1].sum(axis=1))
+            self._add(part, phases.OTHERS_PREFILL, rows, -mine.sum(axis=1))
             self._add(part, phases.RECOMPUTATION, rows[states == AGAIN], mine[states == AGAIN].sum(axis=1))
             first = states == PREFILL
             names = self._families(phases.PREFILL)
@@ -145,8 +144,6 @@ class _Split:
                 self._add(part, names[place], rows[first], column[first])
 
     def _own_seconds(self, pieces: Pieces) -> Floats:
-        """GPU seconds of each piece by `Shares.parts`: no more than its step's prompts have, or its decodes."""
+        """GPU seconds of each piece by `Shares.parts`: no more than all prompts of its step have."""
         shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
-        prompts, whole = self.activity.prompts(pieces.step), self.activity.seconds(pieces.step)
-        most = np.where((pieces.new > 1)[:, None], prompts, whole - prompts)
-        return np.asarray(np.minimum(whole * shares, most))
+        return np.minimum(self.activity.seconds(pieces.step) * shares, self.activity.prompts(pieces.step))

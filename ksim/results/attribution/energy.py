@@ -1,6 +1,5 @@
 """Whose a run's joules are: each request's share of its steps, and what GPUs drew while there was no step."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -67,13 +66,13 @@ class Energy:
 
     @cached_property
     def prefill(self) -> float:
-        """What sequences with several new tokens have of all that."""
+        """The share of prompt chunks, recomputation included."""
         chunks, totals = self.shares.chunks, self.shares.totals
         return float((self.joules * shares(chunks.astype(np.float64), totals)).sum())
 
     @property
     def decode(self) -> float:
-        """What sequences with one new token have."""
+        """The share of decodes."""
         return float(self.joules.sum()) - self.prefill
 
     @property
@@ -92,7 +91,7 @@ class Energy:
         not complete."""
         requests, pieces = self.history.requests, self.shares.pieces
         prompts = sizes(pieces.new, pieces.context)
-        rates = self._rates(prompts)
+        rates = self._rates()
         rows = self.shares.stretches.stints.row[pieces.stint]
         amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
         after = pieces.step > requests.token_steps[requests.first[rows]]
@@ -115,19 +114,10 @@ class Energy:
             found[some, 1] = np.add.reduceat(amounts, first) - amounts[first]
         return found
 
-    def _rates(self, prompts: Sequence[Ints]) -> list[Floats]:
-        """Joules for each token, pair and key of each step, of which pieces have so many of *prompts*."""
-        pieces, count = self.shares.pieces.step, len(self.joules)
-        tokens, keys = np.zeros(count), np.zeros(count)
-        for part in self.history.requests.parts():
-            steps, known = self._tokens(part)
-            tokens += sums(steps, known > 0, count)
-            keys += sums(steps, known, count)
-        # No more than there is, should pieces have been taken for another request's.
-        found = [sums(pieces, prompt, count) + decoded
-                 for prompt, decoded in zip(prompts, (tokens, keys, keys), strict=True)]
-        return [shares(self.joules[:, by], np.maximum(self.shares.totals[:, by], found[by]))
-                for by in (TOKENS, PAIRS, KEYS)]
+    def _rates(self) -> list[Floats]:
+        """Joules for each token, pair and key of each step."""
+        totals = self.shares.totals
+        return [shares(self.joules[:, by], totals[:, by]) for by in (TOKENS, PAIRS, KEYS)]
 
     def _tokens(self, rows: slice) -> tuple[Places, Ints]:
         """The step of each token of the requests at *rows*; and of those of completed ones that came from a step of one

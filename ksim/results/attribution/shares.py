@@ -7,7 +7,7 @@ from attrs import define, frozen
 
 from ksim.flow.spans import Kind
 from ksim.results.arrays import Floats, Ints, each, offsets, shares
-from ksim.results.attribution.prefills import Pieces, Prefills
+from ksim.results.attribution.prefills import Pieces
 from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernels import seconds_of
@@ -105,4 +105,4 @@ class Shares:
     @cached_property
     def pieces(self) -> Pieces:
         """What each of their stints computes before it has caught up."""
-        return Prefills(self.history.steps).pieces(self.stretches.stints)
+        return Pieces.of(self.history.steps, self.history.requests, self.stretches.stints)
