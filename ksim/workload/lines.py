@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO, cast
 
 from ksim.foundation.errors import DataError
@@ -43,7 +44,7 @@ class Lines:
                     self.number += 1
                     if text := self._text(raw):
                         yield text
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: a name that no file can have
             reason = getattr(error, "strerror", None) or error
             raise self.error(f"cannot be read: {reason}") from None
 
@@ -67,6 +68,10 @@ class Lines:
         return DataError(f"{self.path}:{self.number}" if self.number else str(self.path), problem)
 
     def _open(self) -> BinaryIO:
+        """Open the file, which is read more than once, and from its start: a pipe or a device is not one."""
+        if not S_ISREG(self.path.stat().st_mode):
+            raise self.error("is a directory; a trace is one file" if self.path.is_dir() else
+                             "is a pipe or a device; save the trace to a file first")
         with self.path.open("rb") as file:
             packed = file.read(2) == _GZIP
         return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")
