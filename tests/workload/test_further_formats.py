@@ -139,7 +139,7 @@ class TestShareGPT:
         assert len(replayed(path, rate=1)) == 1
 
     def test_several_conversations_need_a_rate(self, trace):
-        with pytest.raises(DataError, match="is of a trace without arrival times; set a rate"):
+        with pytest.raises(DataError, match="has no arrival time; set a rate"):
             replayed(trace(json.dumps(self.TALKS)))
 
     @pytest.mark.parametrize(("text", "message"), [
