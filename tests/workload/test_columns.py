@@ -147,6 +147,7 @@ def test_settings_that_do_not_go_together(trace, settings, message):
     (CSV, {**OWN, "tenant": "user"}, "trace:1: has no column 'user', only id"),
     (JSON, {"arrival": "time"}, "trace:1: has no 'time', only ts, input_length, output_length; is it"),
     (JSON, {**OWN, "tenant": "user"}, "trace:1: has no 'user', only ts"),
+    ('{"a\\nb": 1}\n', OWN, "trace:1: has no 'ts', only a\\nb; is it of another format?"),
     (JSON + '{"ts": 9, "output_length": 3}\n', OWN, "trace:3: input_length is ''; expected a whole number"),
     (JSON + '{"input_length": 9, "output_length": 3}\n', OWN, "trace:3: ts is ''; expected a number"),
     (CSV + "9,soon,1,2\n", OWN, "trace:4: ts is 'soon'; expected a number"),
