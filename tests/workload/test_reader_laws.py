@@ -100,6 +100,25 @@ DAMAGES = {
 }
 
 
+PIECES = ['"', "{", "}", "[", "]", ",", ":", "-", "1e308", "1e-308", "NaN", "null", "9" * 20, "\n", "\\", "é", "[[", "{}",
+          "2024-05-12", "9999-12-31T23:59:59-23:59", "inf", "\t", ""]
+
+
+@settings(deadline=None)
+@given(name=some.sampled_from(FORMATS), place=some.floats(0, 1), gone=some.integers(0, 5),
+       put=some.sampled_from(PIECES), known=some.booleans())
+def test_a_changed_file_reads_or_is_an_error_of_one_line(tmp_path_factory, name, place, gone, put, known):
+    folder, text = tmp_path_factory.mktemp("law"), reader(name).example
+    for file, content in getattr(reader(name), "beside", {}).items():
+        (folder / file).write_text(content)
+    begin = int(place * len(text))
+    (folder / "trace").write_text(text[:begin] + put + text[begin + gone:], encoding="utf-8")
+    try:
+        requests_of(folder / "trace", name if known else "")
+    except DataError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+
+
 ROWS = some.lists(some.tuples(some.integers(0, 30), some.integers(0, 9), some.integers(0, 9)), min_size=1, max_size=40)
 
 

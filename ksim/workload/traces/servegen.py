@@ -106,7 +106,7 @@ class _Window(NamedTuple):
             total = gaps.sum()
         if not 0 < total < math.inf:
             gaps, total = np.ones(size), float(size)
-        arrivals: list[float] = (self.start + np.cumsum(gaps[:-1]) * (_WINDOW / total)).tolist()
+        arrivals: list[float] = (self.start + np.cumsum(gaps[:-1] / total) * _WINDOW).tolist()
         return arrivals
 
 
