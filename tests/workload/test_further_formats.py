@@ -258,7 +258,8 @@ class TestServeGen:
         replay = Replay(client())
         assert list(replay.requests(1)) == list(replay.requests(1)) != list(replay.requests(2))
 
-    @pytest.mark.parametrize("gaps", ["Gamma,1e-300,1", "Gamma,1e9,1e-318", "Gamma,1e300,1e300", "Weibull,1e-9,1", "Weibull,1e300,1"])
+    @pytest.mark.parametrize("gaps", ["Gamma,1e-300,1", "Gamma,1e9,1e-318", "Gamma,1e300,1e300", "Weibull,1e-9,1",
+                                      "Weibull,1e300,1"])
     def test_gaps_beyond_all_numbers_are_even(self, client, gaps):
         arrivals = [row.arrival for row in read(client(f"0,0.1,1,{gaps}\n"))]
         assert len(arrivals) == 60 and arrivals[-1] < 600

@@ -100,8 +100,8 @@ DAMAGES = {
 }
 
 
-PIECES = ['"', "{", "}", "[", "]", ",", ":", "-", "1e308", "1e-308", "NaN", "null", "9" * 20, "\n", "\\", "é", "[[", "{}",
-          "2024-05-12", "9999-12-31T23:59:59-23:59", "inf", "\t", ""]
+PIECES = ['"', "{", "}", "[", "]", ",", ":", "-", "1e308", "1e-308", "NaN", "null", "9" * 20, "\n", "\\", "é", "[[",
+          "{}", "2024-05-12", "9999-12-31T23:59:59-23:59", "inf", "\t", ""]
 
 
 @settings(deadline=None)
@@ -141,10 +141,10 @@ def test_every_row_is_accounted_for(tmp_path_factory, rows, sort, limit, start):
 
 def test_memory_does_not_grow_with_the_trace(tmp_path):
     path = tmp_path / "long.csv"
-    path.write_text("arrival,prompt,output\n" + "".join(f"{row / 8},1000,{row % 300 + 1}\n" for row in range(50_000)))
+    path.write_text("arrival,prompt,output\n" + "".join(f"{row / 8},1000,{row % 300 + 1}\n" for row in range(20_000)))
     tracemalloc.start()
     count = sum(1 for _ in Replay(path, rate=3).requests(0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 50_000
-    assert peak < 1_000_000, "50,000 rows held would take ten times as much"
+    assert count == 20_000
+    assert peak < 1_000_000, "20,000 rows held would take four times as much"
