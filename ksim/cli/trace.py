@@ -36,6 +36,7 @@ def trace(
 def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     from ksim.cli.screen import console
     from ksim.workload.ledger import Ledger
+    from ksim.workload.replay import MADE_UP
     from ksim.workload.statistics import measure
 
     unit, ledger = replay.clock(), Ledger()
@@ -50,7 +51,7 @@ def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     for part in _tables(statistics.table(), timed=bool(unit)):
         screen.print(part)
     for remark in ledger.remarks():
-        if unit or "Poisson" not in remark:
+        if not remark.startswith(MADE_UP):
             screen.print(f"note: {remark}")
     if plot or output is not None:
         screen.print(f"drawn into {_drawn(replay, output)}")

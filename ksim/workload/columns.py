@@ -64,8 +64,9 @@ def named_columns(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> 
 
 def _check_header(found: Sequence[str], names: Sequence[str], needed: Sequence[str], lines: Lines) -> None:
     if missing := [name for name in needed if name not in found]:
-        raise lines.error(f"has no column {missing[0]!r}, only {listed(found) or 'an unreadable header'}; is it of "
-                          f"another format? (--columns says what each column is)")
+        commas = "columns are separated by commas" if len(found) < 2 else "is it of another format?"
+        raise lines.error(f"has no column {missing[0]!r}, only {listed(found) or 'an unreadable header'}; {commas} "
+                          f"(--columns says what each column is)")
     times = Counter(found)
     if twice := [name for name in names if times[name] > 1]:
         raise lines.error(f"has the column {twice[0]!r} {times[twice[0]]} times; rename all but one")

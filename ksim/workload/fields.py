@@ -26,7 +26,7 @@ def shown(value: Any) -> str:
 
 def listed(names: Iterable[Any]) -> str:
     """Return *names* for a message, separated by commas and cut where they are many or long."""
-    text = ", ".join(map(str, names))
+    text = "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in ", ".join(map(str, names)))
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 

@@ -37,14 +37,14 @@ def objects(lines: Lines) -> Iterator[dict[str, Any]]:
 
 
 def named_members(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values under the keys *names* of each line's object; one that is absent or null is "".
+    """Yield the values under the keys *names* of each object, of lines or of a list; one absent or null is "".
 
     ``usage.prompt`` is also the key ``prompt`` of the object under ``usage``.
     The first object has to have all *needed* keys, later ones may leave some
     out.  Raises DataError for what does not hold.
     """
     first = True
-    for row in objects(lines):
+    for row in documents(lines) if lines.first().startswith("[") else objects(lines):
         if first:
             first = False
             if missing := [name for name in needed if name not in row and _inner(row, name) is None]:

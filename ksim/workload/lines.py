@@ -44,7 +44,7 @@ class Lines:
                     self.number += 1
                     if text := self._text(raw):
                         yield text
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: a name that no file can have
             reason = getattr(error, "strerror", None) or error
             raise self.error(f"cannot be read: {reason}") from None
 

@@ -10,6 +10,7 @@ from ksim.foundation.catalog import find, names
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.workload.fields import UNITS
+from ksim.workload.jsonl import first_object
 from ksim.workload.ledger import Ledger
 from ksim.workload.lines import Lines
 from ksim.workload.order import from_zero, in_order, sort
@@ -26,6 +27,7 @@ def recognise(path: Path) -> str:
     """
     first = Lines(path).beginning()
     fitting = [name for name in names(FOLDER) if reader(name).recognises(first)]
+    first_object.cache_clear()  # it may be a whole session of megabytes
     if len(fitting) == 1:
         return fitting[0]
     seen = first if len(first) <= 80 else f"{first[:77]}..."
@@ -134,17 +136,10 @@ def _placed(rows: Iterable[Row], lines: Lines, arrivals: Iterator[float] | None)
         if not row.session or row.session != session:
             time = next(times)
             if time is None:
-                raise lines.error("is of a trace without arrival times; set a rate at which requests arrive "
-                                  "(--request-rate, or rate in the scenario)")
+                raise lines.error("has no arrival time; set a rate at which requests arrive (--request-rate, or rate in"
+                                  " the scenario), or name the column of arrivals (--columns arrival=...)")
             now, session = time, row.session
         yield row._replace(arrival=now)
-
-
-def _with_prompts(rows: Iterable[Row], lines: Lines) -> Iterator[Row]:
-    for row in rows:
-        if row.output and not row.prompt:
-            raise lines.error("prompt is 0; a request has at least one token; remove the row")
-        yield row
 
 
 def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
@@ -152,5 +147,7 @@ def _with_tokens(rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:
         ledger.rows += 1
         if not row.output:
             ledger.zero_outputs += 1
+        elif not row.prompt:
+            ledger.zero_prompts += 1
         else:
             yield row

@@ -35,6 +35,10 @@ def _choice(value: Any) -> Choice:
         raise ValueError(f"format: {error}") from None
 
 
+#: How the remark on arrivals begins that are not the trace's.
+MADE_UP = "the trace has no arrival times"
+
+
 @frozen
 class Replay:
     """The requests of the trace at `path`, changed in this order by what is set: its window, lengths, number and times.
@@ -152,7 +156,7 @@ class Replay:
         return self._noted(Arrivals("poisson", self.rate).times(stream(seed, "workload.arrivals"), maxsize), ledger)
 
     def _noted(self, times: Iterator[float], ledger: Ledger) -> Iterator[float]:
-        ledger.notes.append(f"the trace has no arrival times; Poisson arrivals at {self.rate:g}/s")
+        ledger.notes.append(f"{MADE_UP}; Poisson arrivals at {self.rate:g}/s")
         yield from times
 
     def _inside_window(self, rows: Iterable[Row], ledger: Ledger) -> Iterator[Row]:

@@ -1,5 +1,7 @@
 """Files of no known format: columns and units that the user names."""
 
+import json
+
 import pytest
 
 from ksim.foundation.config import Choice, plain, structure
@@ -18,7 +20,8 @@ def requests(path, **settings):
     return list(Replay(path, **settings).requests(0))
 
 
-@pytest.mark.parametrize("content", [CSV, JSON])
+@pytest.mark.parametrize("content", [CSV, JSON, f"[{','.join(JSON.splitlines())}]",
+                                     json.dumps([json.loads(line) for line in JSON.splitlines()], indent=2)])
 @pytest.mark.parametrize(("unit", "seconds"), [
     (None, 2000), ("s", 2000), ("ms", 2), ("us", 0.002), ("ns", 2e-6), ("min", 120_000), ("h", 7_200_000)])
 def test_columns_and_unit(trace, content, unit, seconds):
@@ -44,6 +47,11 @@ def test_every_field_of_a_request_in_json(trace):
     first, second = requests(path)  # ksim's own names are recognised
     assert (first.priority, first.session, first.tenant, first.chunks) == (2, "5", "ann", (1, 2))
     assert (second.priority, second.session, second.tenant, second.chunks) == (0, "", "", ())
+
+
+def test_a_list_of_objects_is_recognised(trace):
+    path = trace('[\n {"arrival": 1, "prompt": 2, "output": 3},\n {"arrival": 2, "prompt": 2, "output": 3}\n]\n')
+    assert [request.arrival for request in requests(path)] == [0, 1]
 
 
 def test_keys_of_inner_objects(trace):
@@ -80,7 +88,7 @@ def test_whole_numbers_that_look_like_dates_are_numbers(trace):
 
 def test_without_arrivals_a_rate_is_needed(trace):
     path, columns = trace("in,out\n" + "10,2\n" * 400), {"prompt": "in", "output": "out"}
-    with pytest.raises(DataError, match=r"trace:3: is of a trace without arrival times; set a rate .*--request-rate"):
+    with pytest.raises(DataError, match=r"trace:3: has no arrival time; set a rate .*--request-rate.*--columns"):
         requests(path, columns=columns)
     ledger = Ledger()
     found = list(Replay(path, columns=columns, rate=8).requests(0, ledger))
@@ -134,9 +142,12 @@ def test_settings_that_do_not_go_together(trace, settings, message):
 
 @pytest.mark.parametrize(("content", "columns", "message"), [
     (CSV, {"arrival": "time"}, "trace:1: has no column 'time', only id, ts, input_length, output_length; is it"),
+    (CSV.replace(",", ";"), OWN, "trace:1: has no column 'ts', only id;ts;input_length;output_length; columns are"
+                                 " separated by commas"),
     (CSV, {**OWN, "tenant": "user"}, "trace:1: has no column 'user', only id"),
     (JSON, {"arrival": "time"}, "trace:1: has no 'time', only ts, input_length, output_length; is it"),
     (JSON, {**OWN, "tenant": "user"}, "trace:1: has no 'user', only ts"),
+    ('{"a\\nb": 1}\n', OWN, "trace:1: has no 'ts', only a\\nb; is it of another format?"),
     (JSON + '{"ts": 9, "output_length": 3}\n', OWN, "trace:3: input_length is ''; expected a whole number"),
     (JSON + '{"input_length": 9, "output_length": 3}\n', OWN, "trace:3: ts is ''; expected a number"),
     (CSV + "9,soon,1,2\n", OWN, "trace:4: ts is 'soon'; expected a number"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -139,7 +140,7 @@ class TestShareGPT:
         assert len(replayed(path, rate=1)) == 1
 
     def test_several_conversations_need_a_rate(self, trace):
-        with pytest.raises(DataError, match="is of a trace without arrival times; set a rate"):
+        with pytest.raises(DataError, match="has no arrival time; set a rate"):
             replayed(trace(json.dumps(self.TALKS)))
 
     @pytest.mark.parametrize(("text", "message"), [
@@ -256,6 +257,27 @@ class TestServeGen:
     def test_the_seed_of_the_run_decides_what_is_drawn(self, client):
         replay = Replay(client())
         assert list(replay.requests(1)) == list(replay.requests(1)) != list(replay.requests(2))
+
+    @pytest.mark.parametrize("gaps", ["Gamma,1e-300,1", "Gamma,1e9,1e-318", "Gamma,1e300,1e300", "Weibull,1e-9,1",
+                                      "Weibull,1e300,1"])
+    def test_gaps_beyond_all_numbers_are_even(self, client, gaps):
+        arrivals = [row.arrival for row in read(client(f"0,0.1,1,{gaps}\n"))]
+        assert len(arrivals) == 60 and arrivals[-1] < 600
+        assert arrivals == pytest.approx([arrivals[1] * place for place in range(60)], rel=1e-3)
+
+    def test_a_folder_is_a_pool_of_clients(self, client, trace):
+        path = client("0,0.1,1,Gamma,1,10\n")
+        trace("0,0.05,1,Gamma,1,10\n600,0.05,1,Gamma,1,10\n", "chunk-12-trace.csv")
+        trace(self.LENGTHS, "chunk-12-dataset.json")
+        pool = replayed(path.parent, format="servegen")
+        assert [request.arrival for request in pool] == sorted(request.arrival for request in pool)
+        assert Counter(request.tenant for request in pool) == {"chunk-3": 60, "chunk-12": 60}
+        first = [request.arrival for request in pool if request.tenant == "chunk-3"]
+        assert first != [request.arrival for request in pool if request.tenant == "chunk-12"]
+
+    def test_a_folder_without_clients(self, tmp_path):
+        refused(tmp_path, "holds no client of ServeGen; expected files such as chunk-0-trace.csv", format="servegen")
+        refused(tmp_path, "is a folder; name a file in it")
 
     @pytest.mark.parametrize(("rates", "lengths", "message"), [
         ("0,0.5,1,Gamma,0.5,4\n0,1,1,Gamma,1,1\n", LENGTHS, "trace.csv:2: starts at 0 s, not after the window before"),

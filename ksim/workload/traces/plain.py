@@ -10,7 +10,7 @@ from attrs import field, frozen
 from ksim.workload.columns import FIELDS, header, known_fields, named_columns
 from ksim.workload.dates import Dates, is_date
 from ksim.workload.fields import chunk_names, count, duration, id_list, integer, label, moment
-from ksim.workload.jsonl import first_object, named_members
+from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
 
@@ -24,8 +24,8 @@ _NEEDED = ("arrival", "prompt", "output")
 class Plain:
     """Reads rows of one `session` as its turns, each at least `delay` seconds after the end of the one before.
 
-    `columns` say which column or key is which field, where it is not called
-    after it.  Without an arrival, the trace has no arrival times.
+    `columns` say which column, or key of JSON, is which field, where it is
+    not called after it.  Without an arrival, the trace has no arrival times.
     """
 
     columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
@@ -40,7 +40,8 @@ class Plain:
     empty = "error"
 
     def recognises(self, first: str) -> bool:
-        return set(_NEEDED) <= first_object(first).keys() | set(header(first))
+        names = keys(first) if first.startswith("[") else first_object(first).keys() or header(first)
+        return set(_NEEDED) <= set(names)
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         size = chunk_tokens or _CHUNK_TOKENS
@@ -64,7 +65,7 @@ class Plain:
         """The values of all fields, in their order, of CSV or of JSON lines."""
         needed = [name for field, name in zip(FIELDS, names, strict=True)
                   if field in self.columns or field in ("prompt", "output")]
-        read = named_members if lines.first().startswith("{") else named_columns
+        read = named_members if lines.first().startswith(("{", "[")) else named_columns
         return read(lines, names, needed)
 
 

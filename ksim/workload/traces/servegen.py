@@ -4,9 +4,11 @@ https://github.com/alibaba/ServeGen
 """
 
 import ast
+import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,6 +39,9 @@ _MOST = 10**7
 class ServeGen:
     """Draws what `chunk-i-trace.csv` and, beside it, `chunk-i-dataset.json` describe: one client of a pool.
 
+    A folder, if the format is named, is a pool: all clients in it, each a tenant
+    and with random numbers of its own.
+
     A window of 600 s has rate x 600 requests.  The gaps between them are drawn
     from the window's distribution and stretched to fill it.  Prompt and output
     are drawn independently, from the lengths in force.  Images, audio and video
@@ -61,8 +66,19 @@ class ServeGen:
         return len(fields) == 6 and fields[3] in ("", *_GAPS) and all(map(_is_number, (*fields[:3], *fields[4:])))
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
+        if not lines.path.is_dir():
+            yield from self._client(lines, "")
+            return
+        files = sorted(file for pattern in ("*-trace.csv", "*-trace.csv.gz") for file in lines.path.glob(pattern))
+        if not files:
+            raise lines.error("holds no client of ServeGen; expected files such as chunk-0-trace.csv")
+        clients = (Lines(file, lines.per_second, lines.least_tokens) for file in files)
+        yield from heapq.merge(*(self._client(client, client.path.name.partition("-trace")[0]) for client in clients),
+                               key=attrgetter("arrival"))
+
+    def _client(self, lines: Lines, name: str) -> Iterator[Row]:
         lengths = _Lengths(_beside(lines.path))
-        rng = stream(self.seed, "workload.servegen")
+        rng = stream(self.seed, f"workload.servegen.{name}" if name else "workload.servegen")
         before = -1.0
         for line in lines:
             window = _window(line, lines)
@@ -70,14 +86,9 @@ class ServeGen:
                 raise lines.error(f"starts at {window.start:g} s, not after the window before it ({before:g} s)")
             before = window.start
             if window.requests:
-                yield from self._drawn(window, lengths, rng, lines)
-
-    def _drawn(self, window: "_Window", lengths: "_Lengths", rng: "np.random.Generator", lines: Lines) -> Iterator[Row]:
-        gaps = window.gaps(rng)
-        arrivals = (window.start + np.cumsum(gaps[:-1]) * (_WINDOW / gaps.sum())).tolist()
-        prompts, outputs = lengths.draw(window, rng, lines)
-        for arrival, prompt, output in zip(arrivals, prompts, outputs, strict=True):
-            yield Row(arrival, prompt, output)
+                prompts, outputs = lengths.draw(window, rng, lines)
+                for arrival, prompt, output in zip(window.arrivals(rng), prompts, outputs, strict=True):
+                    yield Row(arrival, prompt, output, tenant=name)
 
 
 class _Window(NamedTuple):
@@ -87,11 +98,16 @@ class _Window(NamedTuple):
     shape: float
     scale: float
 
-    def gaps(self, rng: "np.random.Generator") -> NDArray[np.float64]:
-        """One gap before each request, and one after the last."""
+    def arrivals(self, rng: "np.random.Generator") -> list[float]:
+        """Draw the gap before each request and the one after the last, and stretch them to fill the window."""
         size = self.requests + 1
-        drawn = rng.gamma(self.shape, self.scale, size) if self.kind == "Gamma" else rng.weibull(self.shape, size)
-        return drawn if drawn.sum() > 0 else np.ones(size)
+        gaps = rng.gamma(self.shape, self.scale, size) if self.kind == "Gamma" else rng.weibull(self.shape, size)
+        with np.errstate(over="ignore"):  # of a shape that no client has
+            total = gaps.sum()
+        if not 0 < total < math.inf:
+            gaps, total = np.ones(size), float(size)
+        arrivals: list[float] = (self.start + np.cumsum(gaps[:-1] / total) * _WINDOW).tolist()
+        return arrivals
 
 
 def _window(line: str, lines: Lines) -> _Window:
