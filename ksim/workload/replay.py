@@ -40,20 +40,21 @@ MADE_UP = "the trace has no arrival times"
 class Replay:
     """The requests of the trace at `path`, changed in this order by what is set.
 
-    `format` is recognised from the file where empty.  `columns` say which
-    column of a CSV file, or key of JSON lines, is the arrival, prompt, output,
-    priority, session, delay, tenant or hash_ids of a request, in a file of no
-    known format.  `time_unit` and `chunk_tokens` replace the format's unit of
-    time and tokens to a block id; rows without tokens are left out where `empty`
-    is "skip", an error where it is "error", and by default what they are in the
-    format.  `sort` reads a trace into memory that is out of order.  `start` and
-    `end` cut out a window, in seconds since the first request.  A prompt above `max_prompt`, or with its output above
-    `max_tokens`, is dropped, clipped (its prompt, as Vidur does) or an error,
-    as `overlong` says.  `limit` keeps the first so many.  `spread` places
-    requests of equal time stamps at random inside the step of the trace's
-    clock.  `time_scale` multiplies all times; `rate`, in requests/s, does so to
-    make (arrivals - 1) / (last arrival - first) that rate, where turns that only
-    follow others of their session do not count.
+    `format` is recognised from the file where empty.  In a file of no known
+    format, `columns` say which column of CSV, or key of JSON, is which field of
+    `ksim.workload.columns.FIELDS`.  `time_unit` and `chunk_tokens` replace the
+    format's unit of time and its tokens to a block id.  Rows without tokens are
+    left out if `empty` is "skip" and an error if it is "error"; by default the
+    format decides.  `sort` reads a trace into memory that is out of order.
+    `start` and `end` cut out a window, in seconds since the first request.  A
+    prompt above `max_prompt`, or with its output above `max_tokens`, is dropped,
+    clipped (its prompt, as Vidur does) or an error, as `overlong` says.  `limit`
+    keeps the first requests, that many.  `spread` places requests of equal time
+    stamps at random inside the step of the trace's clock.  `time_scale`
+    multiplies all times; `rate`, in requests/s, does so to make
+    (arrivals - 1) / (last arrival - first) that rate, where turns that only
+    follow others of their session do not count.  In a trace without arrival
+    times, `rate` is that of Poisson arrivals.
 
     `rate` and `spread` each read the file once more to know their factor.
     """
