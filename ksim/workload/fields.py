@@ -106,7 +106,7 @@ def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines, loose: b
     only.  Raises DataError where *ids* are not a list of whole numbers or texts,
     or not as many as *prompt* tokens have chunks.
     """
-    if not ids:
+    if ids is None or ids == []:
         return ()
     if not isinstance(ids, list) or not _plain(ids):
         raise lines.error("the block ids are not a list of whole numbers")

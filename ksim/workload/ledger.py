@@ -15,6 +15,7 @@ class Ledger:
 
     rows: int = 0
     zero_outputs: int = 0
+    zero_prompts: int = 0
     outside_window: int = 0
     overlong: int = 0
     clipped: int = 0
@@ -36,6 +37,7 @@ class Ledger:
 
 _REMARKS = {
     "zero_outputs": "rows without output tokens (failed requests), dropped",
+    "zero_prompts": "rows without prompt tokens, dropped",
     "outside_window": "rows outside the window of time, left out",
     "overlong": "requests over the length limit, dropped",
     "clipped": "requests over the length limit, cut to it",

@@ -44,8 +44,9 @@ class Replay:
     """The requests of the trace at `path`, changed in this order by what is set: its window, lengths, number and times.
 
     A request that is too long is dropped, clipped (its prompt, as Vidur does) or an error, as `overlong` says.
-    `rate` makes (arrivals - 1) / (last arrival - first) that rate; turns that only follow others of their session do
-    not count.  `rate` and `spread` each read the file once more to know their factor.
+    `rate` makes (arrivals - 1) / (last arrival - first) that rate, where turns that only follow others of their session
+    do not count; in a trace without arrival times it is the rate of Poisson arrivals.  `rate` and `spread` each read
+    the file once more to know their factor.
     """
 
     path: Path = field(converter=Path)

@@ -7,7 +7,7 @@ import pytest
 from ksim.foundation.catalog import names
 from ksim.workload.columns import FIELDS
 from ksim.workload.reading import FOLDER, reader
-from tests.cli.command import ROOT, ksim_here
+from tests.cli.command import ROOT, ksim, ksim_here
 
 PAGE = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -50,13 +50,18 @@ def test_the_page_lists_every_field():
 
 
 @pytest.mark.parametrize(("unit", "span"), [
-    ([], "in s (--time-unit changes it): from first to last 40,983 days 19 h"),
     (["--time-unit", "ms"], "in ms (--time-unit changes it): from first to last 40 days 23 h"),
     (["--time-unit", "us"], "in us (--time-unit changes it): from first to last 59 min 1 s"),
 ])
 def test_a_wrong_unit_shows(tmp_path, unit, span):
     (tmp_path / "t.csv").write_text(MILLIONS)
     assert span in shown(tmp_path, "t.csv", "--columns", "arrival=ts,prompt=in,output=out", *unit)
+
+
+def test_times_that_span_decades_ask_for_a_unit(tmp_path):
+    (tmp_path / "t.csv").write_text(MILLIONS)
+    error = ksim("trace", "t.csv", "--columns", "arrival=ts,prompt=in,output=out", folder=tmp_path, code=1)
+    assert "t.csv: arrivals span 11,598 days" in error and "--time-unit us" in error
 
 
 def test_dates_and_traces_without_times_say_so(folder):

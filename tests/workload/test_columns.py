@@ -157,6 +157,8 @@ def test_settings_that_do_not_go_together(trace, settings, message):
     ("ts,prompt,output\n05/12/24 10:00,1,2\n", {"arrival": "ts"}, "trace:2: ts is '05/12/24 10:00'; expected a number"),
     ('{"ts": {"a": 1}, "prompt": 1, "output": 1}\n', {"arrival": "ts"}, "trace:1: ts is {'a': 1}; expected a number"),
     ('{"arrival": 1, "prompt": 1, "output": 1, "who": [1]}\n', {"tenant": "who"}, "trace:1: who is [1]; expected"),
+    ('{"arrival": 1, "prompt": 1, "output": 1, "who": false}\n', {"priority": "who"}, "trace:1: who is False; exp"),
+    ('{"arrival": 1, "prompt": 1, "output": 1, "who": {}}\n', {"hash_ids": "who"}, "trace:1: the block ids are not a"),
     ("arrival,prompt,output,ids\n0,1,2,[1\n", {"hash_ids": "ids"}, "trace:2: ids is '[1'; expected block ids such as"),
 ])
 def test_says_where_and_what(trace, content, columns, message):

@@ -55,10 +55,10 @@ class Plain:
         for time, tokens, output, priority, session, delay, tenant, ids in chain((first,), values):
             prompt = count(tokens, of_prompt, lines)
             yield Row(seconds(time, at), prompt, count(output, of_output, lines),
-                      _chunks(ids, of_ids, prompt, size, lines) if ids else (), size,
-                      integer(priority, of_priority, lines) if priority else 0,
+                      _chunks(ids, of_ids, prompt, size, lines) if ids != "" else (), size,
+                      integer(priority, of_priority, lines) if priority != "" else 0,
                       session if session.__class__ is str else label(session, of_session, lines),
-                      duration(delay, of_delay, lines) if delay else 0.0,
+                      duration(delay, of_delay, lines) if delay != "" else 0.0,
                       tenant if tenant.__class__ is str else label(tenant, of_tenant, lines))
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
