@@ -8,12 +8,12 @@ from ksim.compute.model import Model
 from ksim.cost.oracles import peak
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.studies.defaults import Defaults
 from ksim.studies.lookup import gpu_of, system_of
-from ksim.studies.sizing import RESERVED, Memory, memory, shards_of
+from ksim.studies.sizing import RESERVED, Memory, memory, shards_of, usable
 
 __all__ = ["Fit", "fits"]
 
@@ -21,6 +21,9 @@ __all__ = ["Fit", "fits"]
 WAYS = (1, 2, 4, 8, 16, 32, 64)
 #: Beyond so many GPUs, only until something fits.
 USUAL = 8
+
+#: What ranks need, by their shares of the model and the largest step.
+Known = dict[tuple[tuple[Shard, ...], int | None, int | None], list[Memory]]
 
 
 @frozen
@@ -48,18 +51,20 @@ def fits(model: Model, gpus: Sequence[str], settings: EngineSettings, version: E
 
     Sizes that do not divide the model are left out where none are asked for.  Raises KsimError for a GPU that is none.
     """
+    known: Known = {}
     for name in gpus:
         gpu, system, found = gpu_of(name), system_of(name), False
         for tensor in ways or [way for way in WAYS if way <= max(system.gpus, 1)]:
             if not ways and tensor > USUAL and found:
                 break
-            fit = _fit(model, name, gpu, system, evolve(settings, tensor_parallel_size=tensor), version)
+            fit = _fit(model, name, gpu, system, evolve(settings, tensor_parallel_size=tensor), version, known)
             found |= fit.fits
             if ways or not fit.why.startswith("tensor_parallel_size"):
                 yield fit
 
 
-def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSettings, version: EngineVersion) -> Fit:
+def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSettings, version: EngineVersion,
+         known: Known) -> Fit:
     needed = settings.gpus * settings.data_parallel_size
     failed = Fit(name, settings.tensor_parallel_size, needed)
     if needed > system.gpus:
@@ -67,7 +72,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     try:
         serve = Defaults(settings, version, model, gpu).complete()
         peak(gpu, serve.precision.activations)
-        ranks = [memory(model, shard, gpu, serve) for shard in shards_of(model, serve)]
+        ranks = _ranks(model, gpu, serve, known)
     except KsimError as error:
         return evolve(failed, why=str(error))
     assert serve.block_size and serve.max_model_len, "complete settings have both"
@@ -78,6 +83,15 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     tokens, weights = max(blocks, 0) * size, max(rank.weights for rank in ranks)
     return Fit(name, serve.tensor_parallel_size, needed, length, weights, tokens, tokens // length,
                _shortage(ranks, tokens, length))
+
+
+def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: Known) -> list[Memory]:
+    """The memory of one rank of each stage; what does not depend on the GPU is worked out once."""
+    shards = tuple(shards_of(model, serve))
+    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs
+    if key not in known:
+        known[key] = [memory(model, shard, gpu, serve) for shard in shards]
+    return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]
 
 
 def _shortage(ranks: Sequence[Memory], tokens: int, length: int) -> str:

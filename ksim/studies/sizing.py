@@ -50,6 +50,11 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
             for stage in range(serve.pipeline_parallel_size)]
 
 
+def usable(gpu: Gpu, settings: EngineSettings) -> float:
+    """Bytes of *gpu*'s memory that an engine takes."""
+    return gpu.memory * settings.gpu_memory_utilization
+
+
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
     """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch.
 
@@ -58,7 +63,7 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
     """
     assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
     return Memory(
-        usable=gpu.memory * settings.gpu_memory_utilization,
+        usable=usable(gpu, settings),
         weights=model.weights(shard),
         activations=activations(model, settings.max_num_batched_tokens, settings.max_num_seqs, shard),
         cache_per_token=model.cache_per_token(shard),

@@ -68,12 +68,13 @@ def test_layers_are_told_apart_by_how_they_attend(name, expected):
     assert {kind.name: kind.layers for kind in kinds(model_of(name), Shard())} == expected
 
 
-@pytest.mark.parametrize(("name", "settings"), [
-    ("llama-3.1-70b", {}), ("llama-3.1-70b", {"quantization": "fp8", "max_model_len": 8192}),
-    ("qwen3-next-80b-a3b", {"max_num_seqs": 64}), ("deepseek-v3", {"enable_expert_parallel": True})])
-def test_what_fits_is_what_an_engine_finds_when_it_starts(name, settings):
+@pytest.mark.parametrize(("name", "gpus", "settings"), [
+    ("llama-3.1-8b", ["h200", "l4"], {}), ("llama-3.1-8b", ["l4"], {"quantization": "fp8", "max_model_len": 8192}),
+    ("qwen3-next-80b-a3b", ["l40s"], {"max_num_seqs": 64}),
+    ("gpt-oss-120b", ["h100"], {"enable_expert_parallel": True})])
+def test_what_fits_is_what_an_engine_finds_when_it_starts(name, gpus, settings):
     model = model_of(name)
-    for fit in fits(model, ["h200", "l40s"], EngineSettings(**settings), VLLM):
+    for fit in fits(model, gpus, EngineSettings(**settings), VLLM):
         asked = EngineSettings(tensor_parallel_size=fit.tensor, **settings)
         gpu = gpu_of(fit.gpu)
         serve = Defaults(asked, VLLM, model, gpu).complete()
