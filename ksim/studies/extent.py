@@ -4,11 +4,11 @@ from itertools import islice
 
 from attrs import evolve, frozen
 
+from ksim.foundation.errors import KsimError
 from ksim.studies.scenario import Scenario
 from ksim.workload.lines import Lines
 from ksim.workload.reading import reader, recognise
 from ksim.workload.replay import Replay
-from ksim.workload.workload import Workload
 
 __all__ = ["Extent", "extent"]
 
@@ -25,7 +25,7 @@ MANY_REQUESTS, MANY_TOKENS = 50_000, 10_000_000
 
 @frozen
 class Extent:
-    """About how many `requests` a workload has, and how many output `tokens` in all."""
+    """About how many `requests` a workload has, and how many output `tokens` in all; 0 where that is not known."""
 
     requests: int
     tokens: int
@@ -50,32 +50,31 @@ def extent(scenario: Scenario) -> Extent:
     """The extent of the workload of *scenario*: by its first requests, and by the lines of a trace.
 
     Rows without tokens count as well, and outputs after the first rows are taken to be like those.  Where only a window
-    of a trace counts, or lengths decide which rows do, the trace is read to the end of the window.  Raises what reading
-    the workload raises.
+    of a trace counts, or lengths decide which rows do, the trace is read to the end of the window.  Of a workload that
+    cannot be read nothing is known, and the extent is 0: the run itself says why.
     """
-    workload = scenario.workload
-    if workload.replay is None:
-        assert workload.synthetic, "a workload without a replay is synthetic"
-        outputs = [request.output for request in islice(workload.requests(scenario.seed), SAMPLE)]
-        return _extent(workload.synthetic.count, outputs)
-    if _chooses(workload.replay):
-        found = [request.output for request in _as_recorded(workload.replay).requests(scenario.seed)]
-        return Extent(len(found), sum(found))
-    return _of_lines(workload.replay)
+    try:
+        return _synthetic(scenario) if scenario.workload.replay is None else _replay(scenario.workload.replay)
+    except KsimError:
+        return Extent(0, 0)
+
+
+def _synthetic(scenario: Scenario) -> Extent:
+    assert scenario.workload.synthetic, "a workload without a replay is synthetic"
+    outputs = [request.output for request in islice(scenario.workload.requests(scenario.seed), SAMPLE)]
+    return _extent(scenario.workload.synthetic.count, outputs)
+
+
+def _replay(replay: Replay) -> Extent:
+    if not (replay.start or replay.end is not None or replay.max_prompt or replay.max_tokens):
+        return _of_lines(replay)
+    # A rate and spread arrivals change no row, and each would take a pass of its own.
+    outputs = [request.output for request in evolve(replay, rate=None, spread=False).requests(0)]
+    return Extent(len(outputs), sum(outputs))
 
 
 def _extent(requests: int, outputs: list[int]) -> Extent:
     return Extent(requests, round(requests * sum(outputs) / max(1, len(outputs))))
-
-
-def _chooses(replay: Replay) -> bool:
-    """Whether only some rows are replayed, other than the first so many."""
-    return bool(replay.start or replay.end is not None or replay.max_prompt or replay.max_tokens)
-
-
-def _as_recorded(replay: Replay) -> Workload:
-    """A rate and spread arrivals change no row, and each would take a pass of its own."""
-    return Workload(evolve(replay, rate=None, spread=False))
 
 
 def _of_lines(replay: Replay) -> Extent:

@@ -57,6 +57,12 @@ def test_a_long_trace_is_not_read_as_rows(tmp_path, monkeypatch):
     assert len(taken) == module.SAMPLE
 
 
+@pytest.mark.parametrize("text", ["", "arrival,prompt,output\n", "arrival,prompt,output\n0,1,x\n", "a,b\n1,2\n"])
+def test_of_a_trace_that_cannot_be_read_nothing_is_known(text, tmp_path):
+    (tmp_path / "t.csv").write_text(text)
+    assert extent(replay(tmp_path / "t.csv")) == extent(replay(tmp_path / "none.csv")) == Extent(0, 0)
+
+
 @pytest.mark.parametrize(("found", "is_long"), [
     (Extent(50_000, 10_000_000), False), (Extent(50_001, 1), True), (Extent(1, 10_000_001), True)])
 def test_many_requests_or_tokens_make_a_run_long(found, is_long):
