@@ -1,6 +1,7 @@
 """How long a workload is, found without running it, and what keeping such a run takes."""
 
 from itertools import islice
+from pathlib import Path
 
 from attrs import evolve, frozen
 
@@ -85,14 +86,16 @@ def _of_lines(replay: Replay) -> Extent:
     if len(outputs) == replay.limit:
         return Extent(len(outputs), sum(outputs))
     read = lines.number
-    left = _count(lines) - read
+    left = _count(replay.path) - read
     if left <= 0:  # nothing left, or all rows are in one line
         outputs += [row.output for row in rows]
     requests = len(outputs) + (left * len(outputs) // max(1, read) if left > 0 else 0)
     return _extent(min(requests, replay.limit or requests), outputs)
 
 
-def _count(lines: Lines) -> int:
+def _count(path: Path) -> int:
     """How many lines a file has."""
-    with lines.open() as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    lines = Lines(path)
+    for _ in lines:
+        pass
+    return lines.number
