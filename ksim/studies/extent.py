@@ -12,12 +12,12 @@ __all__ = ["Extent", "extent"]
 
 #: Requests whose outputs stand for those of all.
 SAMPLE = 1000
-#: Bytes that a run takes which is kept whole, and for each request and output token of it: the peaks of runs of 1,000
-#: to 20,000 requests with 50 and 200 output tokens each, all files written (298 MB, 9.4 kB, 69 B).
-BASE, PER_REQUEST, PER_TOKEN = 300e6, 9.4e3, 69.0
+#: Bytes that a run takes which is kept whole, and for each request and output token of it: within 3 % of the peaks of
+#: runs of 5,000 to 50,000 requests with 50 to 230 output tokens each, all files written (362 MB to 1.75 GB).
+BASE, PER_REQUEST, PER_TOKEN = 300e6, 9.4e3, 80.0
 #: CPU seconds of the same runs for each request and output token (0.31 ms, 2.5 us on a 2-core cloud machine).
 SECONDS_PER_REQUEST, SECONDS_PER_TOKEN = 3e-4, 2.5e-6
-#: More requests or output tokens than these make a run that is kept whole take 0.8 to 1.5 GB.
+#: More requests or output tokens than these make a run that is kept whole take 0.8 to 1.6 GB.
 MANY_REQUESTS, MANY_TOKENS = 50_000, 10_000_000
 
 

@@ -19,6 +19,8 @@ Bools = NDArray[np.bool_]
 DEFAULT = ("joules_per_output_token", "median_e2el_ms")
 #: The share of requests that a point may reject by default.  So few change no objective by much; more would look cheap.
 TOLERATED = 0.01
+#: Why a point does not count whose load was too high.
+SATURATED = "saturated: its queue kept growing, so its latencies depend on how long the run was"
 
 
 @frozen
@@ -112,7 +114,9 @@ def first_of(reasons: Sequence[str]) -> str:
 
 
 def _advice(points: Sequence[Point]) -> str:
-    """What would let points count that reject too many requests."""
+    """What would let points count that reject too many requests, or that none keeps up with."""
+    if all(point.problem == SATURATED for point in points):
+        return "; lower the rate of requests, or try more GPUs"
     shares = [point.outcome.unserved_share for point in points if point.problem == point.outcome.unserved]
     return f"; --max-rejected {ceil(1000 * min(shares)) / 1000:g} would let the best of them count" if shares else ""
 
@@ -141,7 +145,7 @@ def _problem(each: Outcome, wanted: Sequence[Objective], required: Sequence[Requ
     if each.unserved_share > tolerated:
         return each.unserved
     if each.summary.get("saturated"):
-        return "saturated: its queue kept growing, so its latencies depend on how long the run was"
+        return SATURATED
     missing = [f"nothing in the run tells {objective.key}" for objective in wanted
                if each.summary[objective.key] is None]
     missed = [reason for requirement in required if (reason := requirement.missed(each.summary))]

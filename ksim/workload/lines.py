@@ -39,7 +39,7 @@ class Lines:
         """
         self.number = 0
         try:
-            with self.open() as file:
+            with self._open() as file:
                 for raw in file:
                     self.number += 1
                     if text := self._text(raw):
@@ -67,7 +67,8 @@ class Lines:
         """Return the error that says *problem* of the line read last."""
         return DataError(f"{self.path}:{self.number}" if self.number else str(self.path), problem)
 
-    def open(self) -> BinaryIO:
+    def _open(self) -> BinaryIO:
+        """Open the file, which is read more than once, and from its start."""
         with regular(self.path).open("rb") as file:
             packed = file.read(2) == _GZIP
         return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")

@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from ksim.foundation.errors import DataError
 from ksim.studies.extent import Extent, extent
 from ksim.studies.scenario import Scenario
 
@@ -46,6 +47,12 @@ def test_the_span_is_that_of_recorded_times(tmp_path):
     assert extent(replay(path)).span == 49
     assert extent(replay(path, time_scale=2.0, limit=11)).span == 20
     assert extent(replay(path, rate=3.0)).span == 0
+
+
+def test_a_trace_that_cannot_be_read_is_an_error_here_too(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,1,x\n")
+    with pytest.raises(DataError, match=r"t.csv:2: output is 'x'"):
+        extent(replay(tmp_path / "t.csv"))
 
 
 @pytest.mark.parametrize(("found", "is_long"), [

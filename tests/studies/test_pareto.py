@@ -87,7 +87,7 @@ def test_a_saturated_point_is_on_no_front_and_beats_nothing():
     points = judge([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))], BOTH)
     assert [(point.on_front, point.beaten_by) for point in points] == [(True, None), (False, 1), (False, None)]
     assert points[2].problem.startswith("saturated") and points[2].values == (0.1, 99.0)
-    assert "saturated" in refusal(judge([saturated], BOTH))
+    assert refusal(judge([saturated], BOTH)).endswith("; lower the rate of requests, or try more GPUs")
 
 
 def test_what_misses_a_requirement_does_not_count():
