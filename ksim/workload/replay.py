@@ -90,7 +90,7 @@ class Replay:
         days = last / _DAY
         if self.rate is not None or days < 1 or (days < _MANY_DAYS and last / count < _RARE):
             return []
-        return [f"{self.path}: arrivals span {days:,.0f} days; {_UNITS}"]
+        return [f"arrivals span {days:,.0f} days; {_UNITS}"]
 
     def _too_long(self, seconds: float) -> DataError:
         return DataError(str(self.path), f"arrivals span {seconds / _DAY:,.0f} days, and at most {LONGEST / _DAY:,.0f}"

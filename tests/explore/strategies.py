@@ -44,6 +44,11 @@ def arrivals() -> Tables:
 
 
 def workloads() -> Tables:
+    def possible(table: dict[str, Any]) -> dict[str, Any]:
+        if "sessions" in table:  # the number of which is not known before, so that their arrivals cannot be exact
+            table["arrivals"].pop("exact", None)
+        return table
+
     synthetic = some.fixed_dictionaries(
         {"count": some.integers(1, 12), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
         optional={
@@ -52,7 +57,8 @@ def workloads() -> Tables:
             "priorities": some.lists(some.integers(-3, 3), max_size=3),
             "tenants": some.dictionaries(some.sampled_from("abc"), some.floats(0.1, 10), max_size=3),
             "max_tokens": some.integers(2, 800), "chunk_tokens": some.sampled_from([1, 16, 30, 512])})
-    return some.fixed_dictionaries({"synthetic": synthetic}, optional={"max_concurrency": some.integers(1, 5)})
+    return some.fixed_dictionaries({"synthetic": synthetic.map(possible)},
+                                   optional={"max_concurrency": some.integers(1, 5)})
 
 
 def settings() -> Tables:
@@ -76,11 +82,24 @@ def settings() -> Tables:
         "cudagraph_mode": some.sampled_from(CUDAGRAPH_MODES),
         "cudagraph_capture_sizes": some.lists(some.integers(1, 600), min_size=1, max_size=4),
         "max_cudagraph_capture_size": some.sampled_from([1, 8, 512, 5000]),
+        "fuse_allreduce_rms": some.booleans()})
+
+
+def experts() -> Tables:
+    """Settings of those who hold experts, and of messages that are overlapped: mostly ones that go together."""
+    anything = some.fixed_dictionaries({}, optional={
         "enable_expert_parallel": some.booleans(), "enable_eplb": some.booleans(),
         "num_redundant_experts": some.sampled_from([0, 1, 8]), "all2all_backend": some.sampled_from(EXCHANGES),
         "expert_placement_strategy": some.sampled_from(["linear", "round_robin"]),
-        "fuse_allreduce_rms": some.booleans(), "overlap_stages": some.sampled_from([1, 2]),
-        "overlap_sms": some.sampled_from([0, 8])})
+        "overlap_stages": some.sampled_from([1, 2]), "overlap_sms": some.sampled_from([0, 8])})
+    whole = {"enable_expert_parallel": True, "tensor_parallel_size": 2}
+    return some.one_of(
+        some.just({}), some.just({}), some.just({"overlap_stages": 2, "overlap_sms": 8, "tensor_parallel_size": 2}),
+        some.builds(lambda exchange: whole | {"data_parallel_size": 2, "all2all_backend": exchange},
+                    some.sampled_from(EXCHANGES)),
+        some.builds(lambda more: whole | more, some.sampled_from([
+            {}, {"expert_placement_strategy": "round_robin"}, {"enable_eplb": True},
+            {"enable_eplb": True, "num_redundant_experts": 8}, {"expert_parallel_size": 1}])), anything)
 
 
 def scenarios() -> Tables:
@@ -92,7 +111,7 @@ def scenarios() -> Tables:
                                         some.sampled_from(["1 GHz", "1.2 GHz", "10 GHz"])))
     rest = some.fixed_dictionaries(
         {"model": some.one_of(some.sampled_from(SMALL), entries("models")), "workload": workloads(),
-         "serve": settings()},
+         "serve": some.builds(lambda one, other: one | other, settings(), experts())},
         optional={
             "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": plugins("cluster.routers"),
             "oracle": some.sampled_from(["roofline", "learned", "measured"]), "host": entries("hosts"),
