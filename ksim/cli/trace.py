@@ -21,12 +21,14 @@ def trace(
 ) -> None:
     """Say what a trace holds: counts, rates, lengths, burstiness, shared prefixes."""
     from ksim.cli.screen import console
+    from ksim.foundation.config import structure
     from ksim.workload.ledger import Ledger
     from ksim.workload.reading import recognise
     from ksim.workload.replay import Replay
     from ksim.workload.statistics import measure
 
-    replay = Replay(path, trace_format, chunk_tokens=chunk_tokens, sort=sort)
+    replay = structure(Replay, {"path": path, "format": trace_format, "chunk_tokens": chunk_tokens, "sort": sort},
+                       "trace")
     ledger = Ledger()
     statistics = measure(replay.requests(0, ledger), ledger)
     screen = console()

@@ -179,7 +179,7 @@ class EngineSettings:
     num_redundant_experts: int = field(default=0, validator=(ge(0), le(1024)))
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     fuse_allreduce_rms: bool = False
-    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional([gt(0), le(1e6)]))
+    fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional(and_(gt(0), le(1e6))))
     overlap_stages: int = field(default=1, validator=gt(0))
     overlap_sms: int = field(default=0, validator=ge(0))
 

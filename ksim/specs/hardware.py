@@ -88,6 +88,10 @@ class Transport:
     protocols: Mapping[str, Timing]
 
 
+#: More nodes than any system has.
+MOST_NODES = 10_000
+
+
 @frozen
 class System:
     """`nodes` equal nodes of `gpus_per_node` GPUs.
@@ -105,7 +109,7 @@ class System:
     network: Link | None = None
     between_sockets: Link | None = None
     sockets: int = field(default=1, validator=gt(0))
-    nodes: int = field(default=1, validator=gt(0))
+    nodes: int = field(default=1, validator=(gt(0), le(MOST_NODES)))
     source: str = ""
     #: Catalogue names of what was measured on it.
     transports: tuple[str, ...] = ()

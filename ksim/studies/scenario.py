@@ -8,13 +8,14 @@ from typing import Any
 
 import tomli_w
 from attrs import field, frozen
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
+from ksim.specs.hardware import MOST_NODES
 from ksim.specs.power import PowerSettings
 from ksim.workload.workload import Workload
 
@@ -52,7 +53,7 @@ class Scenario:
     engine: str = "vllm-0.33"
     gpu: str | None = None
     system: str | None = None
-    nodes: int | None = field(default=None, validator=optional(gt(0)))
+    nodes: int | None = field(default=None, validator=optional([gt(0), le(MOST_NODES)]))
     serve: EngineSettings = EngineSettings()
     router: Choice = Choice("round_robin")
     oracle: Choice | None = None

@@ -39,7 +39,8 @@ def test_values_that_are_not_in_their_unit(value, unit, problem):
     ({"wait": 3}, "^wait: 3 has no unit"), ({"end": "2 MB"}, "^end: '2 MB' is in B"), ({"cap": "1 GHz"}, "^cap: .*Hz"),
     ({"wait": True}, "^wait: expected a number or a text such as '200 ms'"), ({"wait": [1]}, "^wait: expected"),
     ({"think": {"kind": "fixed", "value": 3}}, "^think: value: 3 has no unit"),
-    ({"think": {"kind": "none", "value": 3}}, "^think: expected a table with kind"), ({"think": 3}, "^think: expected")])
+    ({"think": {"kind": "none", "value": 3}}, "^think: expected a table with kind"),
+    ({"think": 3}, "^think: expected")])
 def test_errors_name_the_key(table, message):
     with pytest.raises(ConfigError, match=message):
         structure(Keys, table)
