@@ -1,7 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
+from attrs.validators import and_, ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, Seconds, optional_quantity
@@ -169,8 +169,7 @@ class EngineSettings:
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     enforce_eager: bool = False
     cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
-    cudagraph_capture_sizes: tuple[int, ...] | None = field(
-        default=None, validator=optional(deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))))
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional(and_(gt(0), le(LARGEST_GRAPH))))
     enable_expert_parallel: bool = False
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
