@@ -50,7 +50,7 @@ def workloads() -> Tables:
         return table
 
     synthetic = some.fixed_dictionaries(
-        {"count": some.integers(1, 12), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
+        {"count": some.integers(1, 30), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
         optional={
             "sessions": some.fixed_dictionaries({"turns": amounts(1, 3)}, optional={"think": amounts(0, 2, "s")}),
             "prefixes": some.fixed_dictionaries({"groups": some.integers(1, 3), "tokens": some.integers(1, 300)}),
@@ -63,14 +63,23 @@ def workloads() -> Tables:
 
 def settings() -> Tables:
     powers = some.sampled_from([1, 1, 1, 2, 4, 8])
-    return some.fixed_dictionaries({"max_model_len": some.sampled_from([40, 256, 1000, 4096])}, optional={
+    # Few blocks, so that requests are preempted and prefixes evicted.
+    length = some.sampled_from([40, 256, 1000, 4096])
+    scarce = some.builds(lambda length, times: {"max_model_len": length, "num_gpu_blocks_override": int(
+        length * times / 16) + 2}, length, some.floats(0.5, 3))
+    room = some.one_of(scarce, some.builds(lambda length: {"max_model_len": length}, length))
+    return some.builds(lambda one, other: one | other, room, _others(powers))
+
+
+def _others(powers: some.SearchStrategy[int]) -> Tables:
+    return some.fixed_dictionaries({}, optional={
         "tensor_parallel_size": powers, "pipeline_parallel_size": some.sampled_from([1, 2, 3]),
         "data_parallel_size": some.sampled_from([1, 2, 3]), "scheduling_policy": plugins("scheduling.policies"),
         "admission": plugins("scheduling.admissions"), "eviction": plugins("memory.evictions"),
         "max_num_batched_tokens": some.sampled_from([1, 7, 64, 512, 2048, 8192]),
         "max_num_seqs": some.sampled_from([1, 2, 5, 64]), "max_num_active_seqs": some.sampled_from([1, 3, 100]),
         "gpu_memory_utilization": some.sampled_from([0.3, 0.9, 1.0]),
-        "num_gpu_blocks_override": some.integers(2, 200), "block_size": some.sampled_from([1, 8, 16, 32, 48, 64]),
+        "block_size": some.sampled_from([1, 8, 16, 32, 48, 64]),
         "enable_prefix_caching": some.booleans(), "prefix_cache": some.sampled_from(["vllm", "sglang"]),
         "enable_chunked_prefill": some.booleans(), "long_prefill_token_threshold": some.sampled_from([0, 1, 30, 500]),
         "long_prefill_token_threshold_adaptive": some.booleans(),
