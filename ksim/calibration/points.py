@@ -17,6 +17,8 @@ from ksim.specs.hardware import Gpu
 
 #: Seconds of GPU time that a sweep may take, and that one kernel may.
 BUDGET, LONGEST = 300.0, 0.025
+#: Seconds in 11 days, which no sweep needs.
+_MOST = 1e6
 
 
 @frozen(eq=False)
@@ -48,6 +50,8 @@ def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), b
     is too short for the rest thins out every family alike; a longer one has all points of a shorter one.
     Raises UnknownName for a family that is none, ConfigError for a budget too short to calibrate anything.
     """
+    if not budget <= _MOST:  # nor where it is no number
+        raise ConfigError("--budget", f"a sweep takes at most {_MOST:g} s, not {budget:g}")
     wanted = list(families) or list(GRIDS)
     for name in wanted:
         if name not in GRIDS:

@@ -131,7 +131,7 @@ def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
 def _seconds(text: str) -> tuple[float, float] | None:
     """A window of time such as 10:20, or none; raises ConfigError for any other text."""
     from ksim.foundation.errors import ConfigError
-    from ksim.foundation.units import quantity
+    from ksim.foundation.units import LONGEST, quantity
 
     if not text:
         return None
@@ -139,7 +139,7 @@ def _seconds(text: str) -> tuple[float, float] | None:
         begin, end = map(quantity, text.split(":"))
     except ValueError:
         begin, end = 0.0, 0.0
-    if not 0 <= begin < end:
+    if not 0 <= begin < end <= LONGEST:
         raise ConfigError("--trace-window", f"expected FROM:TO in seconds, such as 10:20, not {text!r}")
     return begin, end
 

@@ -126,6 +126,9 @@ class Batch:
         (a chunk of 512 tokens after none, one of 256 after 128); raise ValueError for any other."""
         groups = [_pair(part, "x", "64x1024") for part in decode.split(",") if part.strip()]
         chunks = [_pair(part, "+", "512+0") for part in prefill.split(",") if part.strip()]
+        if sum(count for count, _ in groups) > _SEQUENCES or max((max(pair) for pair in groups + chunks), default=0) > (
+                _TOKENS):
+            raise ValueError(f"a step has at most {_SEQUENCES:,} sequences, each of at most {_TOKENS:,} tokens")
         sequences = [(1, context) for count, context in groups for _ in range(count)] + chunks
         if not sequences or any(new < 1 for new, _ in sequences):
             raise ValueError("a batch needs at least one sequence, and each of them a new token")
@@ -134,6 +137,10 @@ class Batch:
     @property
     def sequences(self) -> int:
         return len(self.contexts.offsets) + len(self.chunks)
+
+
+#: What a batch in words may have: more than any engine takes.
+_SEQUENCES, _TOKENS = 100_000, 10**7
 
 
 def _pair(text: str, separator: str, example: str) -> tuple[int, int]:

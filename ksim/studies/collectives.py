@@ -17,6 +17,9 @@ KINDS: tuple[str, ...] = get_args(CollectiveKind)
 #: How often (ranks - 1) / ranks of a message pass each link, by NCCL's tests; of other kinds, the message does once.
 _PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
+#: Bytes of a message: more than all memory of a large system.
+_LARGEST = 1e15
+
 
 @frozen
 class Message:
@@ -65,6 +68,8 @@ def messages(gpu: str | None, system: str | None, nodes: int | None, kinds: Sequ
                          f" {-(-max(ranks) // found.gpus_per_node)} or more")
     if not wanted or wanted[0] <= 0:
         raise ConfigError("sizes", "messages have at least one byte")
+    if wanted[-1] > _LARGEST:
+        raise ConfigError("sizes", f"messages have at most {_LARGEST:g} bytes, not {wanted[-1]:g}")
     network = network_of(found, map(Choice, COLLECTIVES))
     for count in ranks:
         pricer = Pricer(gpu_of(found.gpu), None, network, {"all": range(count)})

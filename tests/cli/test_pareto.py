@@ -103,7 +103,7 @@ def test_objectives_may_be_any_and_many_and_points_a_sample(scenario):
               "--objective", "max:output_throughput", "--objective", "median_ttft_ms", "--objective", "p99_tpot_ms")
     assert "max:output_throughput" in out and "best" in out
     assert len(rows(scenario)) == 2 and "p99_tpot_ms" in rows(scenario)[0]
-    run("--over", "seed=1", "--set", "oracle=roofline", "-o", "out")  # in its place
+    run("--over", "seed=1", "--set", "oracle=roofline", "-o", "out", "--force")  # in its place
     assert len(rows(scenario)) == 1
 
 

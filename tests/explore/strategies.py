@@ -44,27 +44,42 @@ def arrivals() -> Tables:
 
 
 def workloads() -> Tables:
+    def possible(table: dict[str, Any]) -> dict[str, Any]:
+        if "sessions" in table:  # the number of which is not known before, so that their arrivals cannot be exact
+            table["arrivals"].pop("exact", None)
+        return table
+
     synthetic = some.fixed_dictionaries(
-        {"count": some.integers(1, 12), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
+        {"count": some.integers(1, 30), "arrivals": arrivals(), "prompt": amounts(1, 600), "output": amounts(1, 40)},
         optional={
             "sessions": some.fixed_dictionaries({"turns": amounts(1, 3)}, optional={"think": amounts(0, 2, "s")}),
             "prefixes": some.fixed_dictionaries({"groups": some.integers(1, 3), "tokens": some.integers(1, 300)}),
             "priorities": some.lists(some.integers(-3, 3), max_size=3),
             "tenants": some.dictionaries(some.sampled_from("abc"), some.floats(0.1, 10), max_size=3),
             "max_tokens": some.integers(2, 800), "chunk_tokens": some.sampled_from([1, 16, 30, 512])})
-    return some.fixed_dictionaries({"synthetic": synthetic}, optional={"max_concurrency": some.integers(1, 5)})
+    return some.fixed_dictionaries({"synthetic": synthetic.map(possible)},
+                                   optional={"max_concurrency": some.integers(1, 5)})
 
 
 def settings() -> Tables:
     powers = some.sampled_from([1, 1, 1, 2, 4, 8])
-    return some.fixed_dictionaries({"max_model_len": some.sampled_from([40, 256, 1000, 4096])}, optional={
+    # Few blocks, so that requests are preempted and prefixes evicted.
+    length = some.sampled_from([40, 256, 1000, 4096])
+    scarce = some.builds(lambda length, times: {"max_model_len": length, "num_gpu_blocks_override": int(
+        length * times / 16) + 2}, length, some.floats(0.5, 3))
+    room = some.one_of(scarce, some.builds(lambda length: {"max_model_len": length}, length))
+    return some.builds(lambda one, other: one | other, room, _others(powers))
+
+
+def _others(powers: some.SearchStrategy[int]) -> Tables:
+    return some.fixed_dictionaries({}, optional={
         "tensor_parallel_size": powers, "pipeline_parallel_size": some.sampled_from([1, 2, 3]),
         "data_parallel_size": some.sampled_from([1, 2, 3]), "scheduling_policy": plugins("scheduling.policies"),
         "admission": plugins("scheduling.admissions"), "eviction": plugins("memory.evictions"),
         "max_num_batched_tokens": some.sampled_from([1, 7, 64, 512, 2048, 8192]),
         "max_num_seqs": some.sampled_from([1, 2, 5, 64]), "max_num_active_seqs": some.sampled_from([1, 3, 100]),
         "gpu_memory_utilization": some.sampled_from([0.3, 0.9, 1.0]),
-        "num_gpu_blocks_override": some.integers(2, 200), "block_size": some.sampled_from([1, 8, 16, 32, 48, 64]),
+        "block_size": some.sampled_from([1, 8, 16, 32, 48, 64]),
         "enable_prefix_caching": some.booleans(), "prefix_cache": some.sampled_from(["vllm", "sglang"]),
         "enable_chunked_prefill": some.booleans(), "long_prefill_token_threshold": some.sampled_from([0, 1, 30, 500]),
         "long_prefill_token_threshold_adaptive": some.booleans(),
@@ -76,11 +91,24 @@ def settings() -> Tables:
         "cudagraph_mode": some.sampled_from(CUDAGRAPH_MODES),
         "cudagraph_capture_sizes": some.lists(some.integers(1, 600), min_size=1, max_size=4),
         "max_cudagraph_capture_size": some.sampled_from([1, 8, 512, 5000]),
+        "fuse_allreduce_rms": some.booleans()})
+
+
+def experts() -> Tables:
+    """Settings of those who hold experts, and of messages that are overlapped: mostly ones that go together."""
+    anything = some.fixed_dictionaries({}, optional={
         "enable_expert_parallel": some.booleans(), "enable_eplb": some.booleans(),
         "num_redundant_experts": some.sampled_from([0, 1, 8]), "all2all_backend": some.sampled_from(EXCHANGES),
         "expert_placement_strategy": some.sampled_from(["linear", "round_robin"]),
-        "fuse_allreduce_rms": some.booleans(), "overlap_stages": some.sampled_from([1, 2]),
-        "overlap_sms": some.sampled_from([0, 8])})
+        "overlap_stages": some.sampled_from([1, 2]), "overlap_sms": some.sampled_from([0, 8])})
+    whole = {"enable_expert_parallel": True, "tensor_parallel_size": 2}
+    return some.one_of(
+        some.just({}), some.just({}), some.just({"overlap_stages": 2, "overlap_sms": 8, "tensor_parallel_size": 2}),
+        some.builds(lambda exchange: whole | {"data_parallel_size": 2, "all2all_backend": exchange},
+                    some.sampled_from(EXCHANGES)),
+        some.builds(lambda more: whole | more, some.sampled_from([
+            {}, {"expert_placement_strategy": "round_robin"}, {"enable_eplb": True},
+            {"enable_eplb": True, "num_redundant_experts": 8}, {"expert_parallel_size": 1}])), anything)
 
 
 def scenarios() -> Tables:
@@ -92,7 +120,7 @@ def scenarios() -> Tables:
                                         some.sampled_from(["1 GHz", "1.2 GHz", "10 GHz"])))
     rest = some.fixed_dictionaries(
         {"model": some.one_of(some.sampled_from(SMALL), entries("models")), "workload": workloads(),
-         "serve": settings()},
+         "serve": some.builds(lambda one, other: one | other, settings(), experts())},
         optional={
             "engine": entries("engines"), "nodes": some.sampled_from([1, 2, 4]), "router": plugins("cluster.routers"),
             "oracle": some.sampled_from(["roofline", "learned", "measured"]), "host": entries("hosts"),

@@ -56,7 +56,7 @@ def test_files_that_cannot_be(tmp_path, text, problem):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="No such file"):
         measured(tmp_path / "absent.json")
 
 
