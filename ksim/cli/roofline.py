@@ -40,12 +40,15 @@ def roofline(
     from ksim.studies.assembly import Site
     from ksim.studies.portability import points, survey
     from ksim.studies.scenario import ANY_WORKLOAD, Scenario
+    from ksim.studies.sizing import check_step
 
     batches = _batches(decode, prefill)
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
              "workload": ANY_WORKLOAD}
     scenario = Scenario.of(given(table), "roofline")
     site = Site.of(scenario)
+    for batch in batches.values():
+        check_step(site.model, site.shards, site.gpu, site.scenario.serve, site.system, batch)
     others = _others(scenario, str(site.scenario.gpu), gpus)
     check(output, json_file)
     steps = {name: points(site, batch) for name, batch in batches.items()}

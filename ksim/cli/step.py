@@ -25,6 +25,7 @@ def step(
     from ksim.foundation.errors import ConfigError
     from ksim.studies.assembly import Site
     from ksim.studies.scenario import ANY_WORKLOAD, Scenario
+    from ksim.studies.sizing import check_step
 
     try:
         batch = Batch.parse(decode, prefill)
@@ -33,5 +34,6 @@ def step(
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
              "workload": ANY_WORKLOAD}
     site = Site.of(Scenario.of(given(table), "step"))
+    check_step(site.model, site.shards, site.gpu, site.scenario.serve, site.system, batch)
     timelines = [timer.timeline(batch) for timer in site.timers()]
     show(console(), site, batch, timelines)

@@ -152,16 +152,18 @@ def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
     convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
     router = plugin("cluster.routers", scenario.router)
     watched = ranks > 1 and not getattr(router, "blind", False)
-    engines = [_engine(site, number, env, log, convoy, watched) if here is None or number in here else Elsewhere(number)
-               for number in range(ranks)]
+    blocks = kv_blocks(site.model, site.shards, site.gpu, scenario.serve, site.system)
+    engines = [_engine(site, number, env, log, blocks, convoy, watched) if here is None or number in here
+               else Elsewhere(number) for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: Horizon, log: Log, convoy: Convoy | None, watched: bool) -> Engine:
-    serve, shards = site.scenario.serve, site.shards
+def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy: Convoy | None,
+            watched: bool) -> Engine:
+    serve = site.scenario.serve
     first = number * serve.gpus
     timers = site.timers(first, _priced(site.remembered, site.version) if site.remembered else None)
-    cache = _cache(site, kv_blocks(site.model, shards, site.gpu, serve, site.system))
+    cache = _cache(site, blocks)
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
     log.engines.append(_record(site, number, cache))

@@ -8,8 +8,8 @@ from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.foundation.units import GIB
-from ksim.specs.deployment import QUANTIZATIONS, EngineSettings
+from ksim.foundation.units import GIB, DType
+from ksim.specs.deployment import PARTS, QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 
@@ -114,7 +114,15 @@ class Defaults:
         parts, source = checkpoint.unquantized, config
         if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
             parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
-        return [name, self._row("unquantized", parts, source), cache]
+        row = self._row("unquantized", parts, source)
+        own = {getattr(op, "part", "") for layer in checkpoint.layers for op in layer
+               if getattr(op, "quantized", False)}
+        if QUANTIZATIONS[name.value][0] is not DType.BF16 and own <= {*row.value}:
+            raise ConfigError("serve.quantization",
+                              f"{name.value} leaves {self.model.name} as it is: it does not quantize"
+                              f" {', '.join(part for part in PARTS if part in own)}, and there is nothing else; leave"
+                              f" it out, or choose one that does, such as 'fp8'")
+        return [name, row, cache]
 
     def _row(self, setting: str, value: Any, source: str) -> Derived:
         given = getattr(self.settings, setting)

@@ -110,6 +110,21 @@ def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSetti
     return blocks - 1
 
 
+def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System,
+               batch: Batch) -> None:
+    """Raise DoesNotFit where GPUs cannot hold the weights, or the KV cache of *batch*'s sequences."""
+    assert settings.block_size, "complete the settings first"
+    sequences = [*batch.chunks, *((1, context) for context in batch.contexts)]
+    longest = max(new + context for new, context in sequences)
+    blocks = kv_blocks(model, shards, gpu, attrs.evolve(settings, max_model_len=max(longest, 2)), system)
+    needed = sum(-(-(new + context) // settings.block_size) for new, context in sequences)
+    if needed > blocks:
+        raise DoesNotFit(f"the sequences of this step need {needed} KV blocks of {settings.block_size} tokens, and"
+                         f" {gpu.name} has room for {blocks} beside {model.name}: take fewer or shorter ones, or raise"
+                         f" tensor_parallel_size, or set num_gpu_blocks_override to {needed + 1} to price it all the"
+                         f" same")
+
+
 def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, part: Memory) -> str:
     missing = part.weights + part.activations + part.states + RESERVED - part.usable
     fitting = [ways for ways in (2**i for i in range(11)) if ways > settings.tensor_parallel_size

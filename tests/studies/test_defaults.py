@@ -46,7 +46,7 @@ def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
 
 
 @pytest.mark.parametrize("model, asked, quantization, unquantized", [
-    ("llama-3.1-8b", "auto", "none", ()), ("llama-3.1-8b", "mxfp4", "mxfp4", ("attention", "mlp", "shared_experts")),
+    ("llama-3.1-8b", "auto", "none", ()), ("qwen3-30b-a3b", "mxfp4", "mxfp4", ("attention", "mlp", "shared_experts")),
     ("gpt-oss-20b", "auto", "mxfp4", ("attention", "mlp", "shared_experts")), ("gpt-oss-20b", "none", "none", ()),
     ("minimax-m2.5", "auto", "fp8_block", ()), ("minimax-m2.5", "nvfp4", "nvfp4", ()),
 ])
@@ -55,6 +55,16 @@ def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, 
     complete = Defaults(settings, engine_of("vllm-0.33"), model_of(model), gpu_of("b200")).complete()
     assert (complete.quantization, complete.unquantized) == (quantization, unquantized)
     assert complete.kv_cache_dtype == "auto"
+
+
+@pytest.mark.parametrize("settings", [
+    {"quantization": "mxfp4"}, {"quantization": "mxfp4_mxfp8"},
+    {"quantization": "fp8", "unquantized": ["attention", "mlp"]},
+])
+def test_a_quantization_of_nothing_is_refused(settings):
+    with pytest.raises(ConfigError, match="serve.quantization: .* leaves llama-3.1-8b as it is: it does not quantize"
+                                          " attention, mlp, and there is nothing else"):
+        defaults(**settings).complete()
 
 
 @pytest.mark.parametrize("asked", ["enable_eplb", "enable_expert_parallel"])
