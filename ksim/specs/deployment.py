@@ -1,7 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
-from attrs.validators import ge, gt, in_, le, optional
+from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, optional_quantity
@@ -155,7 +155,7 @@ class EngineSettings:
     max_num_active_seqs: int | None = field(default=None, validator=optional(gt(0)))
     prefill_schedule_interval: int = field(default=1, validator=gt(0))
     scheduler_reserve_full_isl: bool | None = None
-    watermark: float = field(default=0.0, validator=(ge(0), le(1)))
+    watermark: float = field(default=0.0, validator=(ge(0), lt(1)))
     async_scheduling: bool = True
     quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)))
     unquantized: tuple[str, ...] | None = field(default=None, validator=_of_parts)
