@@ -1,7 +1,7 @@
 """The limits an engine's scheduler keeps, all of them known."""
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, le
+from attrs.validators import ge, gt, lt
 
 from ksim.foundation.errors import ConfigError
 
@@ -21,7 +21,7 @@ class Limits:
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
     long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
-    watermark: float = field(default=0.0, validator=(ge(0), le(1)))
+    watermark: float = field(default=0.0, validator=(ge(0), lt(1)))
     prefill_schedule_interval: int = field(default=1, validator=gt(0))
     max_num_active_seqs: int | None = None
     cap_binds_lone_request: bool = False

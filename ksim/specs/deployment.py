@@ -3,7 +3,7 @@
 from typing import Any
 
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
+from attrs.validators import and_, deep_iterable, ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, Seconds, optional_quantity
@@ -177,7 +177,7 @@ class EngineSettings:
     """Admit prefill only every Nth step while other requests decode. Unit: steps. Source: vLLM."""
     scheduler_reserve_full_isl: bool | None = None
     """Admit a request only if its whole prompt fits into the KV cache. Default: set by release. Source: vLLM."""
-    watermark: float = field(default=0.0, validator=(ge(0), le(1)))
+    watermark: float = field(default=0.0, validator=(ge(0), lt(1)))
     """Share of KV blocks to keep free when a request is admitted. Unit: share. Source: vLLM."""
     async_scheduling: bool = True
     """Schedule a step while the one before it runs. Source: vLLM."""
