@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
+from ksim.results.energy import above_limit
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
 from ksim.results.plots.style import (
@@ -80,12 +81,10 @@ def _watts(axes: Axes, history: History) -> None:
 
 def _peaks(axes: Axes, history: History) -> None:
     """How far single steps go above the limit, and why they may."""
-    steps = history.steps
-    over = steps.watts - steps.per_engine("limit_watts")
-    if (over > 0.5).any():
-        worst = int(over.argmax())
-        text = (f"{percent(float((over > 0.5).mean()))} of the steps draw more than the limit, up to"
-                f" {number(float(steps.watts[worst]))} W: the limit holds on average, over some tens of milliseconds")
+    watts = above_limit(history.steps)
+    if len(watts):
+        text = (f"{percent(len(watts) / len(history.steps))} of the steps draw more than the limit, up to"
+                f" {number(float(watts.max()))} W: the limit holds on average, over some tens of milliseconds")
         axes.text(0.01, 0.985, text, transform=axes.transAxes, va="top", fontsize=8.5, color=RED)
 
 

@@ -193,13 +193,14 @@ def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, 
                         autolim=False)
 
 
-def reach(values: Floats) -> float:
+def reach(values: Floats, room: float = 2.0) -> float:
     """How far an axis goes that is to show *values*, from 0 on: to the largest, unless that is over three times as much
-    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together."""
+    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together: then it
+    has *room* times as much as those."""
     if not len(values):
         return 0.0
     most, bulk = float(values.max()), float(np.quantile(values, 0.98, method="lower"))
-    return most if most <= 3 * bulk or bulk <= 0 else 2 * bulk
+    return most if most <= 3 * bulk or bulk <= 0 else room * bulk
 
 
 #: Numbers as they are, thousands apart.

@@ -47,8 +47,8 @@ def shown_span(history: History) -> tuple[float, str]:
     """Up to when figures show the run, and a note if that leaves out a few requests long after all others."""
     requests = history.requests
     moments = np.concatenate([requests.arrival, requests.last_token[requests.output > 0]])
-    end = 1.05 * reach(moments)
-    if not 0 < end < history.duration:
+    end = reach(moments, room=1.1)
+    if not 0 < end < 0.9 * history.duration:
         return history.duration or 1.0, ""
     late = int((np.fmax(requests.arrival, requests.last_token) > end).sum())
     return end, f"; beyond the axis: {late:,} of {len(requests):,} requests, the last at {number(history.duration)} s"
