@@ -95,7 +95,7 @@ def _stacks(axes: Axes, data: Composition) -> None:
     axes.set_title("Share of the step")
     percent_axis(axes)
     axes.set_ylim(0, 1)
-    places, shares = np.arange(len(data.bins)), data.seconds / data.seconds.sum(axis=1, keepdims=True)
+    places, shares = np.arange(len(data.bins), dtype=np.float64), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
         boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part)

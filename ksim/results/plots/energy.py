@@ -90,7 +90,7 @@ def _peaks(axes: Axes, history: History) -> None:
 
 def _families(axes: Axes, bars: list[FamilyShare]) -> None:
     axes.set_title("Joules by kernel family")
-    places = np.arange(len(bars))
+    places = np.arange(len(bars), dtype=np.float64)
     static, dynamic = (np.array([getattr(row, name) for row in bars]) for name in ("static", "joules"))
     nothing = np.zeros(len(bars))
     boxes(axes, nothing, static, places - 0.34, places + 0.34, GREY)
