@@ -98,7 +98,7 @@ def _stacks(axes: Axes, data: Composition) -> None:
     places, shares = np.arange(len(data.bins), dtype=np.float64), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
-        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part)
+        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part, edge=0.6)
     axes.set_xlim(-0.6, len(places) - 0.4)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -69,7 +69,8 @@ def latency_figure(history: History, limits: Limits, summary: Summary, title: st
 def _distribution(axes: Axes, panel: _Panel, marked: list[float]) -> None:
     few = np.sort(panel.values[:: -(-len(panel.values) // _VALUES)])
     quantiles = 1e3 * np.interp(_POINTS * (len(few) - 1), np.arange(len(few)), few)
-    high = 1e3 * reach(panel.values)
+    # The largest of all, whichever are drawn.
+    high = 1e3 * reach(np.append(few, panel.values.max()))
     _axis(axes, quantiles, high, marked[-1], panel.limit)
     right = axes.get_xlim()[1]
     curve = np.append(quantiles, max(right, quantiles[-1])), np.append(_POINTS, 1.0)
@@ -102,7 +103,7 @@ def _notes(axes: Axes, panel: _Panel, right: float, beyond: list[tuple[int, floa
         axes.axvline(1e3 * panel.limit, color=RED, linewidth=1.2, linestyle=DASHES)
         met = float((panel.values <= panel.limit).mean())
         lines.append((f"target {number(1e3 * panel.limit)} ms: met by {percent(met)}", RED))
-    if outside := int((1e3 * panel.values > right).sum()):
+    if outside := int((panel.values > 1e-3 * right).sum()):
         lines.append((f"{outside:,} beyond the axis, up to {number(1e3 * float(panel.values.max()))} ms", FAINT))
     lines += [(f"p{share}  {number(value)}, beyond the axis", INK) for share, value in beyond]
     for place, (text, colour) in enumerate(lines):

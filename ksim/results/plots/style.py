@@ -186,10 +186,12 @@ def linear_ticks(axes: Axes, x: int = 8, y: int = 5) -> None:
         axis.set_major_formatter(PLAIN)
 
 
-def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "") -> None:
-    """Bars from *left* to *right* and from *bottom* to *top* as one object, which is drawn faster than one for each."""
+def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "",
+          edge: float = 0.0) -> None:
+    """Bars from *left* to *right* and from *bottom* to *top*, with white edges of *edge* points, as one object, which
+    is drawn faster than one for each."""
     corners: Any = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
-    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=0.6, label=label),
+    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=edge, label=label),
                         autolim=False)
 
 
