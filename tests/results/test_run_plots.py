@@ -6,6 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 from attrs import evolve
+from matplotlib.axis import Tick
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from ksim.flow.log import Log
@@ -127,3 +131,17 @@ def test_a_png_holds_its_pixels(tmp_path):
         assert (np.asarray(image.convert("RGB")) == pixels).all()
         assert image.info["dpi"] == pytest.approx((150, 150), abs=0.1)
     assert zlib.crc32(encoded(pixels, 150)) == zlib.crc32(encoded(pixels, 150))
+
+
+def test_figures_are_drawn_once_and_never_laid_out_on_trial(tmp_path, monkeypatch):
+    """What made the plots of a run cost more than the run: layouts draw every text twice more, ticks are five objects
+    each."""
+    drawings, ticks = [], []
+    draw, tick = FigureCanvasAgg.draw, Tick.__init__
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda canvas: (drawings.append(canvas), draw(canvas)))
+    monkeypatch.setattr(Tick, "__init__", lambda self, *args, **kw: (ticks.append(self), tick(self, *args, **kw))[1])
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", None)
+    monkeypatch.setattr(Figure, "draw_without_rendering", None)
+    files = result(fabricate.log(count=20)).plots(tmp_path)
+    axes = {each for canvas in drawings for each in canvas.figure.axes}
+    assert len(drawings) == len(files) == 5 and len(ticks) <= 4 * len(axes)
