@@ -60,7 +60,8 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
 def composition_figure(history: History, occurrences: Occurrences, title: str = "Steps") -> Figure:
     """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
     data = composition(history, occurrences)
-    figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch")
+    figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
+                    fixed=True)
     legend = 0.75 + 0.085 * max(map(len, data.parts))
     above, below = grid_of(figure, 2, 1, heights=(1, 2.2), share_x=True,
                            margins=Margins(right=legend, rows=0.45, bottom=0.75))

@@ -39,7 +39,7 @@ def energy_figure(history: History, found: list[FamilyShare], title: str = "Ener
     total = sum(row.joules + row.static for row in found)
     figure = canvas(10, 5.6 + 0.28 * len(bars), title,
                     f"{number(total / 1e3)} kJ of {history.gpus} GPU{'s' if history.gpus > 1 else ''}, static power"
-                    f" split over kernels by their time{shown_span(history)[1]}")
+                    f" split over kernels by their time{shown_span(history)[1]}", fixed=True)
     names = max([len(_WAITING.get(row.family, row.family)) for row in bars], default=0)
     above, below = grid_of(figure, 2, 1, heights=(3.0, 0.3 + 0.28 * len(bars)),
                            margins=Margins(left=0.35 + 0.075 * names, rows=1.3, bottom=0.4))

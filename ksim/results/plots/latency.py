@@ -47,7 +47,8 @@ def latency_figure(history: History, limits: Limits, summary: Summary, title: st
     """Cumulative distributions of TTFT, TPOT, ITL and end-to-end latency of the completed requests."""
     requests, done = history.requests, history.requests.completed
     count, tokens = int(done.sum()), int(requests.output[done].sum())
-    figure = canvas(10, 7, title, f"{count:,} completed request{'s' if count > 1 else ''}, {tokens:,} output tokens")
+    figure = canvas(10, 7, title, f"{count:,} completed request{'s' if count > 1 else ''}, {tokens:,} output tokens",
+                    fixed=True)
     panels = (
         _Panel("Time to first token (TTFT)", "ttft", requests.ttft[done], limits.ttft),
         _Panel("Time per output token (TPOT)", "tpot", requests.tpot[done & (requests.output > 1)], limits.tpot),

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from ksim.results.arrays import Floats
@@ -83,21 +82,27 @@ def looks() -> Iterator[None]:
 
 def write(figure: Figure, path: Path) -> Path:
     """Write *figure* as a PNG that says nothing of when and by what it was written."""
-    if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+    if figure.get_layout_engine() is None:
         for axes in figure.axes:
             settle(axes, PALE)
     write_png(figure, path, _DPI)
     return path
 
 
-def canvas(width: float, height: float, title: str, note: str = "") -> Figure:
-    """A figure of *width* x *height* inches with a headline, and a fainter line under it."""
-    figure = Figure(figsize=(width, height), dpi=_DPI)
+def canvas(width: float, height: float, title: str, note: str = "", fixed: bool = False) -> Figure:
+    """A figure of *width* x *height* inches with a headline, and a fainter line under it.
+
+    Unless it is *fixed*, matplotlib finds out how much room texts need, which takes longer than to draw them: that is
+    for figures whose labels have any length.
+    """
+    layout: Any = "none" if fixed else None  # matplotlib takes it, and its types do not know
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
     FigureCanvasAgg(figure)  # measures texts; without a canvas, matplotlib makes one for each
     # An empty line keeps room for the note, which a figure title cannot style apart.
     size = min(13.0, 13.0 * 8.6 * width / max(len(title), 1))
-    figure.suptitle(f"{title}\n" if note else title, x=0.012, y=1 - 0.1 / height, ha="left", fontsize=size,
-                    fontweight="bold")
+    # Only where it has no place of its own, a layout makes room for it.
+    place: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
+    figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **place)
     if note:
         figure.text(0.012, 1 - 0.44 / height, note, ha="left", va="center", fontsize=9.5, color=FAINT)
     return figure
@@ -117,15 +122,10 @@ class Margins:
 
 def grid_of(figure: Figure, rows: int, columns: int, heights: Sequence[float] | None = None,
             share_x: bool = False, margins: Margins | None = None) -> list[Axes]:
-    """Axes of *rows* x *columns*, row by row.
-
-    Without *margins*, matplotlib finds out how much room the texts need: that is for figures whose labels have any
-    length, as it takes longer than to draw them.
-    """
+    """Axes of *rows* x *columns*, row by row; those of a fixed figure have *margins*."""
     if margins is None:
         grid = figure.subplots(rows, columns, sharex=share_x, squeeze=False, height_ratios=heights)
         return [axes for row in grid for axes in row]
-    figure.set_layout_engine("none")
     return _placed(figure, columns, heights or [1.0] * rows, share_x, margins)
 
 

@@ -33,7 +33,7 @@ def timeline_figure(history: History, title: str = "The run over time") -> Figur
     per GPU, over the run."""
     end, note = shown_span(history)
     edges = np.linspace(0, end, _BINS + 1)
-    figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}")
+    figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}", fixed=True)
     grid = grid_of(figure, 5, 1, heights=(1.4, 1, 1, 1, 1), share_x=True, margins=Margins(rows=0.5))
     for axes, draw in zip(grid, (_load, _rates, _tokens, _cache, _watts), strict=True):
         linear_ticks(axes, y=4)
