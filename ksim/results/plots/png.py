@@ -19,12 +19,12 @@ _LEVEL = 3
 _INCHES_PER_METRE = 1 / 0.0254
 
 
-def write_png(figure: Figure, path: Path, dpi: int) -> None:
+def write_png(figure: Figure, path: Path | str, dpi: int) -> None:
     """Draw *figure* on white at *dpi* and write it to *path*; the same figure gives the same bytes."""
     figure.set_dpi(dpi)
     canvas: Any = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
     canvas.draw()
-    path.write_bytes(encoded(np.asarray(canvas.buffer_rgba())[..., :3], dpi))
+    Path(path).write_bytes(encoded(np.asarray(canvas.buffer_rgba())[..., :3], dpi))
     FigureCanvasAgg(figure)  # gives up the drawn one: figures are cycles, which nobody collects while a run is saved
 
 

@@ -66,9 +66,10 @@ def _rate(axes: Axes, times: Floats) -> None:
     counts, _ = np.histogram(times, edges)
     axes.stairs(counts / np.diff(edges), edges, fill=True, color=ORANGE, alpha=0.25)
     axes.stairs(counts / np.diff(edges), edges, color=ORANGE, linewidth=1.3)
-    mean = (len(times) - 1) / span
+    shown = times[times <= end]
+    mean = (len(shown) - 1) / (float(shown[-1] - shown[0]) or span)
     axes.axhline(mean, color=FAINT, linewidth=1, linestyle=DASHES)
-    late = int((times > end).sum())
+    late = len(times) - len(shown)
     beside(axes, f"mean {number(mean)}"
                  + (f"; {late:,} later, the last at {number(float(times[-1]))} s" if late else ""))
     axes.set_xlim(edges[0], edges[-1])
