@@ -1,7 +1,6 @@
 """Kernels of one kind as one, whose numbers are columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,16 +41,10 @@ class Several:
     def at(self, row: int) -> Kernel:
         """The one at *row* of the columns."""
         kind: Any = self.kinds[row // self.sizes]
-        columns = [(name, getattr(self.kernel, name)) for name in _names(type(kind))]
+        columns = {each.name: getattr(self.kernel, each.name) for each in fields(type(kind))}
         found: Kernel = type(kind)(*[column[row].item() if isinstance(column, np.ndarray) else getattr(kind, name)
-                                     for name, column in columns])
+                                     for name, column in columns.items()])
         return found
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """What the fields of *kind* are called."""
-    return tuple(each.name for each in fields(kind))
 
 
 @frozen(eq=False)

@@ -12,6 +12,7 @@ from ksim.results.arrays import Bools, Floats, codes, product, ratio, shares, su
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
 from ksim.results.metrics import Summary
+from ksim.results.steps import Steps
 
 PERCENTILES = (90, 99)
 
@@ -73,3 +74,8 @@ def _sessions(history: History, joules: Floats, done: Bools) -> Summary:
         "mean_energy_per_session_joules": ratio(float(found.sum()), len(found)),
         "p90_energy_per_session_joules": float(np.percentile(found, 90)) if len(found) else None,
     }
+
+
+def above_limit(steps: Steps) -> Floats:
+    """The watts per GPU of the steps that draw more than their engine's limit; rounding apart."""
+    return steps.watts[steps.watts > 1.001 * steps.per_engine("limit_watts")]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from ksim.results.arrays import Bools, Floats
+from ksim.results.energy import above_limit
 from ksim.results.history import History
 from ksim.results.kernels import BOUNDS, seconds_by
 from ksim.results.metrics import Summary
@@ -35,6 +36,7 @@ def insights(history: History, occurrences: Occurrences, summary: Summary) -> li
         *_bounds(history, occurrences),
         *_waiting(summary),
         *_cache(summary),
+        *_peaks(history),
     ]
 
 
@@ -65,6 +67,16 @@ def _clocks(history: History) -> Iterator[Insight]:
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"
             f" {number(1e-6 * float(least[below].min()))} MHz, under which nothing was measured on"
             f" {history.engines[0].gpu}: what lower clocks cost and save is extrapolated.", True)
+
+
+def _peaks(history: History) -> Iterator[Insight]:
+    """Why single steps draw more than the limit, where some do."""
+    watts = above_limit(history.steps)
+    if len(watts):
+        yield Insight(
+            f"{percent(len(watts) / len(history.steps))} of the steps draw more than the power limit, up to"
+            f" {number(float(watts.max()))} W per GPU: a GPU may for some tens of milliseconds, until the limit lowers"
+            " its clock, so the limit holds on average and not for each step.")
 
 
 def _sustained(summary: Summary) -> str:

@@ -59,9 +59,9 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
     for family, *amounts in zip(*columns, strict=True):  # pyarrow's own group_by would load pandas
         known = found.setdefault(family, [0.0, 0.0, 0.0])
         found[family] = [one + (other or 0.0) for one, other in zip(known, amounts, strict=True)]
-    rows = sorted(((family, *amounts) for family, amounts in found.items()), key=lambda row: (-row[1], row[0]))
-    total = sum(joules + static for *_, joules, static in rows)
-    return [FamilyShare(*row, ratio(row[2] + row[3], total)) for row in rows]
+    total = sum(joules + static for _, joules, static in found.values())
+    return [FamilyShare(family, time, joules, static, ratio(joules + static, total)) for family, (time, joules, static)
+            in sorted(found.items(), key=lambda row: (-row[1][0], row[0]))]
 
 
 def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:

@@ -33,10 +33,14 @@ _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 _COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
 
 
-def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels: Mapping[str, Any]) -> RenderableType:
-    """Lay out the report, for a rich console to print; *labels* may name the `model_id`, the `gpu` and more."""
+def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels: Mapping[str, Any],
+           subject: str = "") -> RenderableType:
+    """Lay out the report, for a rich console to print.
+
+    *subject* heads it; without one, *labels* do, which may name the `model_id`, the `gpu` and more.
+    """
     return Group(
-        _headline(summary, labels),
+        _headline(summary, labels, subject),
         _latency_table(summary),
         *_mark_explained(summary),
         _intervals(summary),
@@ -57,9 +61,9 @@ def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
-def _headline(summary: Summary, labels: Mapping[str, Any]) -> RenderableType:
-    model, gpu = labels.get("model_id", "a model"), labels.get("gpu", "GPU")
-    text = Text(f"{model} on {summary['gpus']} x {gpu}\n", style="bold")
+def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:
+    plain = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
+    text = Text(f"{subject or plain}\n", style="bold")
     counts = [f"{summary['completed']:,} requests completed"]
     counts += [f"{summary[key]:,} {word}" for key, word in (("failed", "rejected"), ("unfinished", "unfinished"))
                if summary[key]]
@@ -101,6 +105,8 @@ def _intervals(summary: Summary) -> Text:
 
 def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "requests/s", number(summary["request_throughput"])
+    if summary["offered_request_rate"] is not None:
+        yield "  offered", number(summary["offered_request_rate"])
     if summary["request_goodput"] is not None:
         yield "  within targets", number(summary["request_goodput"])
         yield "  share of them", percent(summary["slo_attainment"])

@@ -142,7 +142,7 @@ class Result:
     def __rich__(self) -> "RenderableType":
         from ksim.results.report import report  # rich is for runs that are looked at
 
-        return report(self.summary, self.kernels, self.insights, self.labels)
+        return report(self.summary, self.kernels, self.insights, self.labels, self.subject)
 
     def report(self, width: int = WIDTH) -> str:
         """The report as plain text; `rich.print(result)` prints it in colour."""

@@ -12,9 +12,9 @@ _LONGEST = 40
 
 
 def subject(labels: Mapping[str, Any], engines: Sequence[EngineBuilt], rate: float | None = None) -> str:
-    """Such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s"; *rate* is the offered one."""
+    """Such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s offered"."""
     said = [f"{model_name(labels)} on {hardware(labels, engines)}", *parallelism(engines)]
-    return ", ".join([*said, f"{number(rate)} requests/s"] if rate is not None else said)
+    return ", ".join([*said, f"{number(rate)} requests/s offered"] if rate is not None else said)
 
 
 def model_name(labels: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ from PIL import Image
 from ksim.results.history import History
 from ksim.results.kernels import FamilyShare
 from ksim.results.occurrences import Occurrences
-from ksim.results.plots import plot_trace
+from ksim.results.plots import plot_trace, trace_figure
 from ksim.results.plots.composition import composition
 from ksim.results.plots.energy import MOST, largest
-from ksim.results.plots.style import PALETTE, looks
+from ksim.results.plots.style import PALETTE, canvas, grid_of, looks
 
 from . import fabricate
 
@@ -39,6 +39,23 @@ def test_a_trace_is_plotted_the_same_each_time(arrivals, tmp_path):
     files = [plot_trace(tmp_path / name, arrivals, lengths, lengths, "A trace") for name in ("a.png", "b.png")]
     assert files[0].read_bytes() == files[1].read_bytes()
     assert Image.open(files[0]).info.keys() <= {"dpi"}
+
+
+def test_one_late_arrival_does_not_stretch_a_trace():
+    arrivals = [*np.linspace(0.0, 100.0, 200), 1e6]
+    with looks():
+        rate = trace_figure(arrivals, [10] * 201, [10] * 201, "A trace").axes[0]
+    assert rate.get_xlim()[1] < 200 and rate.get_title(loc="right").endswith("1 later, the last at 1,000,000 s")
+
+
+@pytest.mark.parametrize("note", ["", "a note"])
+def test_headlines_stand_above_all_axes(note):
+    with looks():
+        figure = canvas(5, 4, "A headline", note)
+        (axes,) = grid_of(figure, 1, 1)
+        axes.set_title("An axis")
+        figure.draw_without_rendering()
+    assert axes.title.get_window_extent().y1 <= min(text.get_window_extent().y0 for text in figure.texts)
 
 
 def test_an_empty_trace_is_plotted(tmp_path):

@@ -60,7 +60,8 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
 def composition_figure(history: History, occurrences: Occurrences, title: str = "Steps") -> Figure:
     """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
     data = composition(history, occurrences)
-    figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch")
+    figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
+                    fixed=True)
     legend = 0.75 + 0.085 * max(map(len, data.parts))
     above, below = grid_of(figure, 2, 1, heights=(1, 2.2), share_x=True,
                            margins=Margins(right=legend, rows=0.45, bottom=0.75))
@@ -95,10 +96,10 @@ def _stacks(axes: Axes, data: Composition) -> None:
     axes.set_title("Share of the step")
     percent_axis(axes)
     axes.set_ylim(0, 1)
-    places, shares = np.arange(len(data.bins)), data.seconds / data.seconds.sum(axis=1, keepdims=True)
+    places, shares = np.arange(len(data.bins), dtype=np.float64), data.seconds / data.seconds.sum(axis=1, keepdims=True)
     bottoms = np.cumsum(shares, axis=1) - shares
     for part, colour, share, bottom in zip(data.parts, _colours(data.parts), shares.T, bottoms.T, strict=True):
-        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part)
+        boxes(axes, places - 0.37, places + 0.37, bottom, bottom + share, colour, part, edge=0.6)
     axes.set_xlim(-0.6, len(places) - 0.4)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))

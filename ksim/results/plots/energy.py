@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
+from ksim.results.energy import above_limit
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
 from ksim.results.plots.style import (
@@ -38,7 +39,7 @@ def energy_figure(history: History, found: list[FamilyShare], title: str = "Ener
     total = sum(row.joules + row.static for row in found)
     figure = canvas(10, 5.6 + 0.28 * len(bars), title,
                     f"{number(total / 1e3)} kJ of {history.gpus} GPU{'s' if history.gpus > 1 else ''}, static power"
-                    f" split over kernels by their time{shown_span(history)[1]}")
+                    f" split over kernels by their time{shown_span(history)[1]}", fixed=True)
     names = max([len(_WAITING.get(row.family, row.family)) for row in bars], default=0)
     above, below = grid_of(figure, 2, 1, heights=(3.0, 0.3 + 0.28 * len(bars)),
                            margins=Margins(left=0.35 + 0.075 * names, rows=1.3, bottom=0.4))
@@ -80,18 +81,16 @@ def _watts(axes: Axes, history: History) -> None:
 
 def _peaks(axes: Axes, history: History) -> None:
     """How far single steps go above the limit, and why they may."""
-    steps = history.steps
-    over = steps.watts - steps.per_engine("limit_watts")
-    if (over > 0.5).any():
-        worst = int(over.argmax())
-        text = (f"{percent(float((over > 0.5).mean()))} of the steps draw more than the limit, up to"
-                f" {number(float(steps.watts[worst]))} W: the limit holds on average, over some tens of milliseconds")
+    watts = above_limit(history.steps)
+    if len(watts):
+        text = (f"{percent(len(watts) / len(history.steps))} of the steps draw more than the limit, up to"
+                f" {number(float(watts.max()))} W: the limit holds on average, over some tens of milliseconds")
         axes.text(0.01, 0.985, text, transform=axes.transAxes, va="top", fontsize=8.5, color=RED)
 
 
 def _families(axes: Axes, bars: list[FamilyShare]) -> None:
     axes.set_title("Joules by kernel family")
-    places = np.arange(len(bars))
+    places = np.arange(len(bars), dtype=np.float64)
     static, dynamic = (np.array([getattr(row, name) for row in bars]) for name in ("static", "joules"))
     nothing = np.zeros(len(bars))
     boxes(axes, nothing, static, places - 0.34, places + 0.34, GREY)

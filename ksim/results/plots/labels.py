@@ -9,7 +9,6 @@ import numpy as np
 from attrs import define, frozen
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.text import Annotation
 from numpy.typing import NDArray
 
@@ -132,7 +131,7 @@ def name_marks(axes: Axes, marks: Sequence[Named], size: float = 8.5) -> None:
     layout engine.
     """
     figure = cast("Figure", axes.figure)
-    if figure.get_layout_engine() is not None and not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+    if figure.get_layout_engine() is not None:
         figure.draw_without_rendering()
     inside, point = np.array(axes.get_window_extent().extents), figure.dpi / 72
     places = np.array([axes.transData.transform((mark.x, mark.y)) for mark in marks]).reshape(-1, 2)

@@ -47,7 +47,8 @@ def latency_figure(history: History, limits: Limits, summary: Summary, title: st
     """Cumulative distributions of TTFT, TPOT, ITL and end-to-end latency of the completed requests."""
     requests, done = history.requests, history.requests.completed
     count, tokens = int(done.sum()), int(requests.output[done].sum())
-    figure = canvas(10, 7, title, f"{count:,} completed requests, {tokens:,} output tokens")
+    figure = canvas(10, 7, title, f"{count:,} completed request{'s' if count > 1 else ''}, {tokens:,} output tokens",
+                    fixed=True)
     panels = (
         _Panel("Time to first token (TTFT)", "ttft", requests.ttft[done], limits.ttft),
         _Panel("Time per output token (TPOT)", "tpot", requests.tpot[done & (requests.output > 1)], limits.tpot),
@@ -69,7 +70,8 @@ def latency_figure(history: History, limits: Limits, summary: Summary, title: st
 def _distribution(axes: Axes, panel: _Panel, marked: list[float]) -> None:
     few = np.sort(panel.values[:: -(-len(panel.values) // _VALUES)])
     quantiles = 1e3 * np.interp(_POINTS * (len(few) - 1), np.arange(len(few)), few)
-    high = 1e3 * reach(panel.values)
+    # The largest of all, whichever are drawn.
+    high = 1e3 * reach(np.append(few, panel.values.max()))
     _axis(axes, quantiles, high, marked[-1], panel.limit)
     right = axes.get_xlim()[1]
     curve = np.append(quantiles, max(right, quantiles[-1])), np.append(_POINTS, 1.0)
@@ -102,7 +104,7 @@ def _notes(axes: Axes, panel: _Panel, right: float, beyond: list[tuple[int, floa
         axes.axvline(1e3 * panel.limit, color=RED, linewidth=1.2, linestyle=DASHES)
         met = float((panel.values <= panel.limit).mean())
         lines.append((f"target {number(1e3 * panel.limit)} ms: met by {percent(met)}", RED))
-    if outside := int((1e3 * panel.values > right).sum()):
+    if outside := int((panel.values > 1e-3 * right).sum()):
         lines.append((f"{outside:,} beyond the axis, up to {number(1e3 * float(panel.values.max()))} ms", FAINT))
     lines += [(f"p{share}  {number(value)}, beyond the axis", INK) for share, value in beyond]
     for place, (text, colour) in enumerate(lines):

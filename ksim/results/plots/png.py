@@ -19,12 +19,12 @@ _LEVEL = 3
 _INCHES_PER_METRE = 1 / 0.0254
 
 
-def write_png(figure: Figure, path: Path, dpi: int) -> None:
+def write_png(figure: Figure, path: Path | str, dpi: int) -> None:
     """Draw *figure* on white at *dpi* and write it to *path*; the same figure gives the same bytes."""
     figure.set_dpi(dpi)
-    canvas = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
+    canvas: Any = figure.canvas if isinstance(figure.canvas, FigureCanvasAgg) else FigureCanvasAgg(figure)
     canvas.draw()
-    path.write_bytes(encoded(np.asarray(canvas.buffer_rgba())[..., :3], dpi))
+    Path(path).write_bytes(encoded(np.asarray(canvas.buffer_rgba())[..., :3], dpi))
     FigureCanvasAgg(figure)  # gives up the drawn one: figures are cycles, which nobody collects while a run is saved
 
 
@@ -41,10 +41,10 @@ def encoded(pixels: npt.NDArray[np.uint8], dpi: int) -> bytes:
         _SIGNATURE,
         _chunk(b"IHDR", struct.pack(">II", width, height) + _FORMAT),
         _chunk(b"pHYs", struct.pack(">IIB", density, density, 1)),
-        _chunk(b"IDAT", zlib.compress(filtered, _LEVEL)),
+        _chunk(b"IDAT", zlib.compress(filtered.data, _LEVEL)),
         _chunk(b"IEND", b""),
     ))
 
 
-def _chunk(kind: bytes, content: Any) -> bytes:
+def _chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(content, zlib.crc32(kind)))

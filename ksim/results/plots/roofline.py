@@ -29,7 +29,7 @@ class Panel:
 def roofline_figure(history: History, occurrences: Occurrences, title: str = "Roofline") -> Figure:
     """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
-    figure = canvas(10, 5.4, title, note)
+    figure = canvas(10, 5.4, title, note, fixed=True)
     with_prompts = history.steps.prefills > 0
     panels = [Panel(title, list(_marks(work_columns(history, occurrences, which))))
               for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from ksim.results.arrays import Floats
@@ -83,21 +82,27 @@ def looks() -> Iterator[None]:
 
 def write(figure: Figure, path: Path) -> Path:
     """Write *figure* as a PNG that says nothing of when and by what it was written."""
-    if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+    if figure.get_layout_engine() is None:
         for axes in figure.axes:
             settle(axes, PALE)
     write_png(figure, path, _DPI)
     return path
 
 
-def canvas(width: float, height: float, title: str, note: str = "") -> Figure:
-    """A figure of *width* x *height* inches with a headline, and a fainter line under it."""
-    figure = Figure(figsize=(width, height), dpi=_DPI)
+def canvas(width: float, height: float, title: str, note: str = "", fixed: bool = False) -> Figure:
+    """A figure of *width* x *height* inches with a headline, and a fainter line under it.
+
+    Unless it is *fixed*, matplotlib finds out how much room texts need, which takes longer than to draw them: that is
+    for figures whose labels have any length.
+    """
+    layout: Any = "none" if fixed else None  # matplotlib takes it, and its types do not know
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
     FigureCanvasAgg(figure)  # measures texts; without a canvas, matplotlib makes one for each
     # An empty line keeps room for the note, which a figure title cannot style apart.
     size = min(13.0, 13.0 * 8.6 * width / max(len(title), 1))
-    figure.suptitle(f"{title}\n" if note else title, x=0.012, y=1 - 0.1 / height, ha="left", fontsize=size,
-                    fontweight="bold")
+    # Only where it has no place of its own, a layout makes room for it.
+    place: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
+    figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **place)
     if note:
         figure.text(0.012, 1 - 0.44 / height, note, ha="left", va="center", fontsize=9.5, color=FAINT)
     return figure
@@ -117,15 +122,10 @@ class Margins:
 
 def grid_of(figure: Figure, rows: int, columns: int, heights: Sequence[float] | None = None,
             share_x: bool = False, margins: Margins | None = None) -> list[Axes]:
-    """Axes of *rows* x *columns*, row by row.
-
-    Without *margins*, matplotlib finds out how much room the texts need: that is for figures whose labels have any
-    length, as it takes longer than to draw them.
-    """
+    """Axes of *rows* x *columns*, row by row; those of a fixed figure have *margins*."""
     if margins is None:
         grid = figure.subplots(rows, columns, sharex=share_x, squeeze=False, height_ratios=heights)
         return [axes for row in grid for axes in row]
-    figure.set_layout_engine("none")
     return _placed(figure, columns, heights or [1.0] * rows, share_x, margins)
 
 
@@ -186,20 +186,23 @@ def linear_ticks(axes: Axes, x: int = 8, y: int = 5) -> None:
         axis.set_major_formatter(PLAIN)
 
 
-def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "") -> None:
-    """Bars from *left* to *right* and from *bottom* to *top* as one object, which is drawn faster than one for each."""
-    corners = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
-    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=0.6, label=label),
+def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "",
+          edge: float = 0.0) -> None:
+    """Bars from *left* to *right* and from *bottom* to *top*, with white edges of *edge* points, as one object, which
+    is drawn faster than one for each."""
+    corners: Any = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
+    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=edge, label=label),
                         autolim=False)
 
 
-def reach(values: Floats) -> float:
+def reach(values: Floats, room: float = 2.0) -> float:
     """How far an axis goes that is to show *values*, from 0 on: to the largest, unless that is over three times as much
-    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together."""
+    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together: then it
+    has *room* times as much as those."""
     if not len(values):
         return 0.0
     most, bulk = float(values.max()), float(np.quantile(values, 0.98, method="lower"))
-    return most if most <= 3 * bulk or bulk <= 0 else 2 * bulk
+    return most if most <= 3 * bulk or bulk <= 0 else room * bulk
 
 
 #: Numbers as they are, thousands apart.

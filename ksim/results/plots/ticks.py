@@ -28,11 +28,15 @@ def _lay(axes: Axes, axis: Axis, transform: Any, places: list[float], texts: lis
         axes.add_collection(LineCollection(ends, colors=grid_colour, linewidths=0.8, transform=transform, zorder=0.5),
                             autolim=False)
     if shown.get("labelbottom" if horizontal else "labelleft"):
-        away = offset_copy(transform, axes.figure, *((0, -_PAD) if horizontal else (-_PAD, 0)), units="points")
+        figure: Any = axes.figure
+        x, y = (0.0, -_PAD) if horizontal else (-_PAD, 0.0)
+        away = offset_copy(transform, figure, x, y, units="points")
         sides: Any = {"ha": "center", "va": "top"} if horizontal else {"ha": "right", "va": "center"}
         for place, text in zip(places, texts, strict=True):
-            axes.text(*((place, 0) if horizontal else (0, place)), text, transform=away, fontsize=shown["labelsize"],
-                      color=shown["labelcolor"], **sides)
+            left, bottom = (place, 0.0) if horizontal else (0.0, place)
+            axes.text(left, bottom, text, transform=away, fontsize=shown["labelsize"], color=shown["labelcolor"],
+                      **sides)
     if name := axis.label.get_text():
-        axes.text(*axis.label.get_position(), name, transform=axes.transAxes, ha="center",
+        left, bottom = axis.label.get_position()
+        axes.text(left, bottom, name, transform=axes.transAxes, ha="center",
                   va="top" if horizontal else "bottom", rotation=axis.label.get_rotation())

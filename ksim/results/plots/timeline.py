@@ -33,7 +33,7 @@ def timeline_figure(history: History, title: str = "The run over time") -> Figur
     per GPU, over the run."""
     end, note = shown_span(history)
     edges = np.linspace(0, end, _BINS + 1)
-    figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}")
+    figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}", fixed=True)
     grid = grid_of(figure, 5, 1, heights=(1.4, 1, 1, 1, 1), share_x=True, margins=Margins(rows=0.5))
     for axes, draw in zip(grid, (_load, _rates, _tokens, _cache, _watts), strict=True):
         linear_ticks(axes, y=4)
@@ -47,8 +47,8 @@ def shown_span(history: History) -> tuple[float, str]:
     """Up to when figures show the run, and a note if that leaves out a few requests long after all others."""
     requests = history.requests
     moments = np.concatenate([requests.arrival, requests.last_token[requests.output > 0]])
-    end = 1.05 * reach(moments)
-    if not 0 < end < history.duration:
+    end = reach(moments, room=1.1)
+    if not 0 < end < 0.9 * history.duration:
         return history.duration or 1.0, ""
     late = int((np.fmax(requests.arrival, requests.last_token) > end).sum())
     return end, f"; beyond the axis: {late:,} of {len(requests):,} requests, the last at {number(history.duration)} s"

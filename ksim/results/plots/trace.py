@@ -21,6 +21,7 @@ from ksim.results.plots.style import (
     log_axis,
     looks,
     percent_axis,
+    reach,
     write,
 )
 from ksim.results.wording import number
@@ -53,20 +54,24 @@ def trace_figure(arrivals: Sequence[float], prompts: Sequence[int], outputs: Seq
 
 
 def _rate(axes: Axes, times: Floats) -> None:
-    """Requests per second."""
+    """Requests per second; a few that arrive long after all others are counted beside it."""
     axes.set_title("Requests per second")
     axes.set_xlabel("seconds from the start of the trace")
     span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
     if span <= 0:
         axes.text(0.5, 0.5, "all at once", transform=axes.transAxes, ha="center", color=FAINT)
         return
-    edges = np.linspace(times[0], times[-1], max(10, min(150, len(times) // 4)) + 1)
+    end = float(times[0]) + reach(times - times[0], room=1.1)
+    edges = np.linspace(times[0], end, max(10, min(150, len(times) // 4)) + 1)
     counts, _ = np.histogram(times, edges)
     axes.stairs(counts / np.diff(edges), edges, fill=True, color=ORANGE, alpha=0.25)
     axes.stairs(counts / np.diff(edges), edges, color=ORANGE, linewidth=1.3)
-    mean = (len(times) - 1) / span
+    shown = times[times <= end]
+    mean = (len(shown) - 1) / (float(shown[-1] - shown[0]) or span)
     axes.axhline(mean, color=FAINT, linewidth=1, linestyle=DASHES)
-    beside(axes, f"mean {number(mean)}")
+    late = len(times) - len(shown)
+    beside(axes, f"mean {number(mean)}"
+                 + (f"; {late:,} later, the last at {number(float(times[-1]))} s" if late else ""))
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(bottom=0)
 

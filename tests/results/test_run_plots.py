@@ -1,0 +1,147 @@
+"""The figures of a run: what is drawn and what is said, not how it looks."""
+
+import zlib
+from itertools import combinations
+
+import numpy as np
+import pytest
+from attrs import evolve
+from matplotlib.axis import Tick
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
+
+from ksim.flow.log import Log
+from ksim.results.kernels import families
+from ksim.results.metrics import Limits
+from ksim.results.plots import composition_figure, energy_figure, latency_figure, roofline_figure, timeline_figure
+from ksim.results.plots.png import encoded
+from ksim.results.plots.style import PALE, RED, looks, reach
+from ksim.results.plots.ticks import settle
+from ksim.results.plots.timeline import shown_span
+from ksim.results.result import Result
+
+from . import by_hand, fabricate
+
+LIMITS = Limits(ttft=0.05, e2el=2.0)
+LABELS = {"model_id": "llama", "gpu": "h200"}
+
+
+def result(log, limits=LIMITS):
+    return Result(log, LABELS, limits)
+
+
+DRAWN = {
+    "latency": lambda found: latency_figure(found.history, found.limits, found.summary, found.subject),
+    "timeline": lambda found: timeline_figure(found.history, found.subject),
+    "composition": lambda found: composition_figure(found.history, found.occurrences, found.subject),
+    "roofline": lambda found: roofline_figure(found.history, found.occurrences, found.subject),
+    "energy": lambda found: energy_figure(found.history, families(found.kernels), found.subject),
+}
+
+
+def drawn(name, found):
+    with looks():
+        return DRAWN[name](found).axes
+
+
+def said(axes):
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+@pytest.mark.parametrize("log", [fabricate.log(count=40, ranks=2, engines=2),
+                                 fabricate.log(count=150, rate=60, seats=2), fabricate.log(count=1)])
+def test_headlines_name_the_run_and_no_labels_collide(log):
+    found = result(log)
+    for name in DRAWN:
+        for axes in drawn(name, found):
+            assert axes.figure.get_suptitle().startswith("llama on")
+            with looks():
+                settle(axes, PALE)
+            texts = [*axes.texts, axes.title, axes._right_title]
+            boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+            assert not [(name, one, other) for (one, box), (other, beside) in combinations(boxes, 2)
+                        if box.overlaps(beside)]
+            assert all(box.x0 >= 0 and box.x1 <= axes.figure.bbox.x1 for _, box in boxes)
+
+
+def test_targets_are_lines_and_say_how_many_meet_them():
+    found = result(fabricate.log(count=30))
+    first, per_token, _, last = drawn("latency", found)
+    met = float((found.history.requests.ttft[found.history.requests.completed] <= 0.05).mean())
+    assert any(text == f"target 50.0 ms: met by {100 * met:.1f} %" for text in said(first))
+    assert [line.get_xdata() for line in first.lines if line.get_color() == RED] == [[50.0, 50.0]]
+    assert any(text.startswith("target 2,000 ms") for text in said(last))
+    assert not any(text.startswith("target") for text in said(per_token))
+
+
+@pytest.mark.parametrize(("values", "end"), [
+    ([], 0.0), ([4.0], 4.0), ([1.0, 2.0, 2.9], 2.9), ([1.0] * 99 + [1000.0], 2.0), ([1.0, 1.0, 1000.0], 2.0),
+    ([0.0] * 99 + [7.0], 7.0)])
+def test_a_few_outliers_do_not_stretch_an_axis(values, end):
+    assert reach(np.array(values)) == end
+
+
+def test_latencies_beyond_the_axis_are_counted():
+    found = result(fabricate.log(count=60))
+    requests = found.history.requests
+    requests.__dict__["ttft"] = np.where(np.arange(len(requests)) == 7, 900.0, requests.ttft)
+    first = drawn("latency", found)[0]
+    assert "1 beyond the axis, up to 900,000 ms" in said(first)
+    assert first.get_xlim()[1] < 90_000
+
+
+def test_a_request_long_after_all_others_does_not_stretch_the_run():
+    early = fabricate.log(count=40)
+    found = result(early)
+    end, note = shown_span(found.history)
+    assert (end, note) == (found.history.duration, "")
+    found.history.__dict__["duration"] = 1e6
+    found.history.requests.arrival[-1] = 1e6 - 1
+    end, note = shown_span(found.history)
+    assert end < 1e5 and note == "; beyond the axis: 1 of 40 requests, the last at 1,000,000 s"
+
+
+def test_the_offered_rate_stands_beside_the_served_one():
+    rates = drawn("timeline", result(fabricate.log(count=30)))[1]
+    assert [text.get_text() for text in rates.get_legend().get_texts()] == ["offered", "served"]
+    offered, served = (patch.get_data() for patch in rates.patches)
+    for stairs in (offered, served):
+        assert (stairs.values * np.diff(stairs.edges)).sum() == pytest.approx(30)
+
+
+def test_steps_above_the_limit_are_explained_in_place():
+    log = by_hand.small()
+    found = result(Log([evolve(by_hand.ENGINE, limit_watts=150.0)], log.events))
+    (note,) = said(drawn("energy", found)[0])
+    assert note.startswith("100.0 % of the steps draw more than the limit, up to 160 W") and "on average" in note
+    assert any("more than the power limit" in insight.text for insight in found.insights)
+    unlimited = result(log)
+    assert not said(drawn("energy", unlimited)[0])
+    assert not any("power limit" in insight.text for insight in unlimited.insights)
+
+
+def test_a_png_holds_its_pixels(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    (tmp_path / "a.png").write_bytes(encoded(pixels, 150))
+    with Image.open(tmp_path / "a.png") as image:
+        image.verify()
+    with Image.open(tmp_path / "a.png") as image:
+        assert (np.asarray(image.convert("RGB")) == pixels).all()
+        assert image.info["dpi"] == pytest.approx((150, 150), abs=0.1)
+    assert zlib.crc32(encoded(pixels, 150)) == zlib.crc32(encoded(pixels, 150))
+
+
+def test_figures_are_drawn_once_and_never_laid_out_on_trial(tmp_path, monkeypatch):
+    """What made the plots of a run cost more than the run: layouts draw every text twice more, ticks are five objects
+    each."""
+    drawings, ticks = [], []
+    draw, tick = FigureCanvasAgg.draw, Tick.__init__
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda canvas: (drawings.append(canvas), draw(canvas)))
+    monkeypatch.setattr(Tick, "__init__", lambda self, *args, **kw: (ticks.append(self), tick(self, *args, **kw))[1])
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", None)
+    monkeypatch.setattr(Figure, "draw_without_rendering", None)
+    files = result(fabricate.log(count=20)).plots(tmp_path)
+    axes = {each for canvas in drawings for each in canvas.figure.axes}
+    assert len(drawings) == len(files) == 5 and len(ticks) <= 4 * len(axes)
