@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ksim
@@ -24,6 +24,7 @@ from ksim.flow.request import Request
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.properties import examples
 from tests.runtime.by_hand import Seconds, play
 from tests.studies.test_scenario import TABLE
 
@@ -102,7 +103,7 @@ engines = st.fixed_dictionaries({"async_scheduling": st.booleans(), "blocks": st
 
 
 @given(requests=loads(), engine=engines)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_the_gpu_never_idles_while_somebody_waits(requests, engine):
     """The host takes no time here: a step follows upon a step, or else nobody was there when the last one ended."""
     log = play(requests, steps=(busy,), **engine).log
@@ -113,7 +114,7 @@ def test_the_gpu_never_idles_while_somebody_waits(requests, engine):
 
 
 @given(requests=loads(), engine=engines)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_every_request_gets_its_tokens_and_every_block_comes_back(requests, engine):
     cluster = play(requests, steps=(busy,), **engine)
     emitted = dict.fromkeys(range(len(requests)), 0)
@@ -124,7 +125,7 @@ def test_every_request_gets_its_tokens_and_every_block_comes_back(requests, engi
 
 
 @given(requests=loads(), engine=engines)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_every_token_is_computed_once(requests, engine):
     """But for those found in the cache, the last one of each request, and what those pushed out lose."""
     log = play(requests, steps=(busy,), **engine).log
@@ -137,7 +138,7 @@ def test_every_token_is_computed_once(requests, engine):
 
 
 @given(requests=loads(), engine=engines, stages=st.lists(st.floats(0.1, 5), min_size=1, max_size=3).map(tuple))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_token_is_computed_before_the_one_it_follows_is_known(requests, engine, stages):
     """However many batches are in flight at once."""
     log = play(requests, steps=stages, **engine).log
@@ -149,7 +150,7 @@ def test_no_token_is_computed_before_the_one_it_follows_is_known(requests, engin
 
 
 @given(requests=loads(), most=st.sampled_from([1, 3, 10]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_those_who_run_in_each_step_add_up_to_the_time_in_service(requests, most):
     """Little's law within the engine: steps, as many as run in each, and requests, each as long as it is served."""
     log = play(requests, steps=(busy,), max_num_seqs=most).log

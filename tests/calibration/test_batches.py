@@ -1,7 +1,7 @@
 """Ragged batches in flat arrays, against plain lists."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.measurements import Batches, listed
@@ -14,7 +14,6 @@ def plain(batches):
     return [list(zip(*(lengths.tolist() for lengths in batches.lengths(i)), strict=True)) for i in range(len(batches))]
 
 
-@settings(deadline=None)
 @given(several)
 def test_what_goes_in_comes_out(lists):
     batches = Batches.of(*lists)
@@ -23,7 +22,6 @@ def test_what_goes_in_comes_out(lists):
     assert batches.queries.tolist() == [sum(new for new, _ in pairs) for pairs in lists]
 
 
-@settings(deadline=None)
 @given(several, st.data())
 def test_taking_and_joining_are_those_of_lists(lists, data):
     places = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=6))
@@ -33,7 +31,6 @@ def test_taking_and_joining_are_those_of_lists(lists, data):
     assert plain(batches.take(np.array([bool(pairs) for pairs in lists]))) == [pairs for pairs in lists if pairs]
 
 
-@settings(deadline=None)
 @given(several)
 def test_keys_tell_batches_apart(lists):
     keys = Batches.of(*lists).keys()

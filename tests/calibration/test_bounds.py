@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.bounds import floor, work
@@ -12,6 +12,7 @@ from ksim.calibration.measurements import COLLECTIVES, FAMILIES, Batches, Points
 from ksim.cost.oracles.roofline import Roofline
 from ksim.foundation.errors import DataError
 from ksim.studies.lookup import gpu_of
+from tests.properties import examples
 
 H200 = gpu_of("h200")
 
@@ -27,14 +28,14 @@ def expected(made):
     return sum(part.flops for part in done), sum(part.bytes for part in done)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(sorted({*GRIDS} - {"gemm", "attention", "moe"})), st.integers(1, 9000), st.integers(1, 64))
 def test_what_moves_memory_moves_the_same_bytes(family, tokens, size):
     made = points(family, **{name: tokens if name in ("t", "bytes") else size for name in FAMILIES[family].needs})
     assert work(made).bytes[0] == pytest.approx(expected(made)[1], rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 9000), st.sampled_from(["bf16", "fp8", "fp8_w8a16"]))
 def test_products(m, n, k, dtype):
     made = points("gemm", dtype, m=m, n=n, k=k)
@@ -45,14 +46,13 @@ def test_products(m, n, k, dtype):
 pairs = st.tuples(st.integers(1, 600), st.integers(0, 9000)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(pairs, min_size=1, max_size=6), st.sampled_from([0, 1, 17, 4096]), st.sampled_from(["bf16", "fp8"]))
 def test_attention_over_ragged_batches_with_and_without_a_window(batch, window, dtype):
     made = points("attention", dtype, batch, hq=32, hkv=8, d=128, window=window)
     assert (work(made).flops[0], work(made).bytes[0]) == pytest.approx(expected(made))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500), st.sampled_from([(8, 2), (128, 8)]))
 def test_a_mixture_does_no_less_than_its_products(tokens, experts):
     made = points("moe", t=tokens, e=experts[0], topk=experts[1], h=1024, inter=512, active=experts[1])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.checks import AGREEMENT, FEWEST, TooFew, check, check_all, gpu_of
@@ -11,6 +11,7 @@ from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.reading import read
 from ksim.foundation.errors import DataError, UnknownName
 from tests.calibration.conftest import EXTRACT
+from tests.properties import examples
 
 FOUND = {str(part): part for part in read(EXTRACT)}
 GEMM, ATTENTION = FOUND["gemm bf16"], FOUND["attention bf16"]
@@ -96,7 +97,7 @@ def test_copies_that_agree_are_merged_and_those_that_do_not_are_left_out():
         "my.csv: 2 rows of rms_norm bf16 repeat a shape and agree; each shape has the median of its rows"]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(2.0, 2.4)), min_size=40, max_size=80), st.randoms())
 def test_merging_keeps_the_median_of_each_shape_in_any_order(rows, random):
     def outcome(pairs):

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.constants import shares
 from ksim.calibration.courses import held_out, teach
 from ksim.calibration.fitting import NOTHING, Recipe
 from tests.calibration.toys import TRUTH, Memory, Witness, course, lesson, other
+from tests.properties import examples
 
 pytest.importorskip("scipy")
 groups = st.lists(st.integers(0, 6), min_size=8, max_size=24).filter(lambda drawn: len({*drawn}) > 1)
-quick = settings(max_examples=12, deadline=None)
+quick = examples(12)
 
 
 @quick

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.checks import FEWEST
@@ -14,6 +14,7 @@ from ksim.calibration.timing import MEMORY_SHARE, MOST_LAUNCHES, buffers, copies
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.studies.lookup import gpu_of, model_of
+from tests.properties import examples
 
 H200 = gpu_of("h200")
 SMALL = ["rms_norm", "argmax", "copy", "moe"]
@@ -46,7 +47,7 @@ def test_every_family_can_be_launched():
     assert {*GRIDS} == {*LAUNCHES} <= {*FAMILIES}
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.floats(2.0, 12.0), st.floats(2.0, 12.0))
 def test_a_longer_budget_has_the_points_of_a_shorter_one(one, other):
     short, long = (plan(H200, SMALL, budget=budget) for budget in sorted((one, other)))
@@ -75,14 +76,12 @@ def test_no_point_takes_too_long_on_a_small_gpu():
     assert max(seconds.max() for seconds in plan(gpu_of("l4")).costs) <= cost(LONGEST)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-7, 1.0))
 def test_a_graph_holds_a_few_milliseconds_of_launches(seconds):
     assert 3 <= launches(seconds) <= MOST_LAUNCHES
     assert launches(seconds) * seconds <= max(3 * seconds, 2e-3 + seconds)
 
 
-@settings(deadline=None)
 @given(st.floats(1, 1e11))
 def test_buffers_rotate_through_more_than_the_cache(size):
     assert copies(size, 50e6) * size >= 2 * 50e6 or copies(size, 50e6) == MOST_LAUNCHES

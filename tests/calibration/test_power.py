@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.power import extrapolation, sustained
@@ -19,6 +19,7 @@ from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
 from ksim.studies.lookup import gpu_of
+from tests.properties import examples
 
 H200 = gpu_of("h200")
 SWEEP = Path(__file__).parents[3] / "shared" / "data" / "h200" / "kernels_energy.parquet"
@@ -44,7 +45,7 @@ def rows(power=H200.power):
     return [row(*kernel, power) for kernel in KERNELS]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.tuples(st.floats(1e-13, 1e-12), *[st.floats(5e-12, 5e-11)] * 3, st.floats(20, 300)))
 def test_a_fit_recovers_what_actions_cost(planted):
     found = fit(rows(with_terms(H200, np.array(planted))), H200)

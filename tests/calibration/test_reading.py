@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.measurements import Batches, Points, tagged
@@ -12,6 +12,7 @@ from ksim.calibration.reading.sweep import points
 from ksim.calibration.writing import write_points
 from ksim.foundation.errors import DataError, UnknownName
 from tests.calibration.conftest import EXTRACT
+from tests.properties import examples
 
 LOG = """\
 # nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
@@ -86,7 +87,7 @@ def test_one_csv_of_several_families(write):
     assert found["rms_norm bf16"].at(np.array([0])) == f"{path}, line 5"  # the third row, after a blank line
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99), st.sampled_from(["grid", "random"])), min_size=1),
        st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(9, 99)), min_size=1, max_size=4), min_size=1),
        st.sampled_from([".csv", ".parquet"]))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration import timing
@@ -204,7 +204,6 @@ def test_a_product_in_a_format_that_has_no_kernel():
         LAUNCHES["gemm"](Stub(), Point("gemm", "fp4", {"m": 1, "n": 1, "k": 1}), 1)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from([(8, 2), (16, 1), (128, 8), (4, 4)]), st.floats(0, 2))
 def test_each_token_goes_to_different_experts(tokens, experts, skew):
     point = Point("moe", "bf16", {"t": tokens, "e": experts[0], "topk": experts[1], "skew": skew})

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.testing import PolicyFault, check_policy
 from ksim.testing.counter_example import files
 from ksim.testing.replayed import Written, replay
 from ksim.testing.strategies import replayable_cases
 from ksim.testing.trial import Subject, examine
+from tests.properties import examples
 from tests.testing.mutants.policies import LastComeFirst, PassesOverLong
 
 from .command import ksim_here
@@ -55,7 +56,7 @@ def test_what_cannot_be_played_again_is_told_from_its_head(fault, tmp_path):
 
 
 @given(replayable_cases())
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_a_case_that_is_written_plays_as_it_did(tmp_path_factory, case):
     folder = tmp_path_factory.mktemp("case")
     written = files(case, LastComeFirst, note="LastComeFirst breaks bounded_wait in step 1: so it is")

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 from attrs import frozen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cluster.routers.least_outstanding import LeastOutstanding
@@ -12,6 +12,7 @@ from ksim.cluster.routers.prefix_aware import PrefixAware
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Routed
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
+from tests.properties import examples
 from tests.runtime.by_hand import play
 
 
@@ -85,7 +86,7 @@ requests = st.lists(st.tuples(st.floats(0, 15), st.integers(1, 300), st.integers
 
 
 @given(requests=requests, most=st.integers(1, 4), engines=st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_never_more_are_under_way_than_the_client_allows(requests, most, engines):
     log = play(requests, max_concurrency=most, engines=engines).log
     changes = [(event.time, 1) for event in log.of(Arrived)] + [(event.time, -1) for event in log.of(Finished)]

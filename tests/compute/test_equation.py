@@ -4,10 +4,11 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.equation import Contraction, parse
+from tests.properties import examples
 
 
 @st.composite
@@ -39,7 +40,7 @@ def multiplied(part: Contraction, left: np.ndarray, right: np.ndarray) -> np.nda
 
 
 @given(equations(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_products_from_left_to_right_are_the_einsum(text, data):
     read = parse(text)
     read.check()

@@ -1,7 +1,7 @@
 """What is known of a few numbers of tokens holds for all."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Block, Op
@@ -10,6 +10,7 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.specs.deployment import Shard
 from ksim.studies.lookup import model_of
 from tests.cost.test_price import MODELS
+from tests.properties import examples
 
 KNOWN: dict[object, Growing | None] = {}
 
@@ -22,7 +23,7 @@ def grown(name: str, shard: Shard) -> Growing | None:
 
 @pytest.mark.parametrize("name, tensor", [*MODELS, ("llama-3.1-70b", 8), ("gemma-2-2b", 2), ("qwen3-32b", 4)])
 @given(tokens=st.integers(1, 100_000))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_it_launches_what_the_model_does(name, tensor, tokens):
     shard = Shard(tensor=tensor)
     if (growing := grown(name, shard)) is not None:

@@ -1,7 +1,7 @@
 """Latent attention's FLOP and bytes by hand, and which of its two forms a batch gets."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.batched_gemm import BatchedGemm
@@ -11,6 +11,7 @@ from ksim.compute.layers import Layer, Rows
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
+from tests.properties import examples
 
 #: DeepSeek-V3's heads on one of eight ranks.
 PROMPTS, DECODES = (LatentLayer(form, 16, 128, 64, 128, 512) for form in ("expanded", "absorbed"))
@@ -47,7 +48,7 @@ def test_a_batch_without_its_kind_launches_nothing(layer, batch):
 
 
 @given(st.lists(st.tuples(st.integers(2, 50), st.integers(0, 50)), min_size=1, max_size=4))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_pairs_of_prompts_are_those_of_an_enumeration(chunks):
     """Token i of a chunk sees what is cached and the chunk up to itself."""
     pairs = sum(context + i + 1 for new, context in chunks for i in range(new))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from attrs import astuple
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Op
@@ -11,6 +11,7 @@ from ksim.compute.growing import DRAWN, Growing, Sized
 from ksim.compute.several import COLUMNAR, alike
 from ksim.specs.deployment import Shard
 from ksim.studies.lookup import model_of
+from tests.properties import examples
 
 SIZED = {}
 
@@ -27,7 +28,7 @@ def sized(name: str, tensor: int) -> list[tuple[int, Sized]]:
 
 @pytest.mark.parametrize("name, tensor", [("llama-3.1-8b", 1), ("gemma-2-2b", 2), ("qwen3-32b", 4)])
 @given(tokens=st.lists(st.integers(1, 100_000), min_size=1, max_size=4))
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_columns_are_the_kernels_one_by_one(name, tensor, tokens):
     ops = dict(sized(name, tensor))
     groups = alike(ops.items())

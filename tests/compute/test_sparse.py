@@ -1,6 +1,6 @@
 """The indexer's scores and sparse latent attention, by hand and against an enumeration."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.index_scores import ChoiceLayer, IndexLayer
@@ -8,6 +8,7 @@ from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
+from tests.properties import examples
 
 #: GLM-5's heads on one of eight ranks; decodes below and above the keys that are chosen, and a chunk that grows past.
 SPARSE = SparseLatentLayer(8, 512, 64, chosen=2048)
@@ -25,7 +26,7 @@ def test_a_query_attends_to_what_is_chosen_for_it():
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 90)), min_size=1, max_size=4), st.integers(1, 80))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_pairs_are_those_of_an_enumeration(sequences, chosen):
     pairs = sum(min(context + i + 1, chosen) for new, context in sequences for i in range(new))
     assert SparseLatentLayer(8, 512, 64, chosen).over(Batch.of(*sequences)).pairs == pairs

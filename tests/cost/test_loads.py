@@ -2,7 +2,7 @@
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.efficiency.estimates import shipped
@@ -18,6 +18,7 @@ from ksim.flow.load import Load
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.foundation.errors import ConfigError
 from tests.cost.test_price import MODELS, ORACLES, timer
+from tests.properties import examples
 
 GPUS = ["h200", "h100", "a100-80g", "b200", "b300", "l40s"]
 PACES = [AT_BOOST, Pace(1.4, 0.7, 0.6)]
@@ -45,21 +46,21 @@ def assert_alike(found, expected):
 @pytest.mark.parametrize("oracle", ["measured", "learned"])
 @pytest.mark.parametrize("gpu", GPUS)
 @given(batch=batches)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_load_is_that_of_the_timeline(gpu, oracle, batch):
     check(timer("llama-3.1-8b", 1, oracle, gpu), batch)
 
 
 @pytest.mark.parametrize("model, tensor", [("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("qwen3-30b-a3b", 4)])
 @given(batch=batches, gpu=st.sampled_from(["h200", "a100-80g", "b200"]))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_of_models_with_windows_and_experts(model, tensor, gpu, batch):
     check(timer(model, tensor, "measured", gpu), batch)
 
 
 @pytest.mark.parametrize("model, tensor", MODELS)
 @given(batch=batches)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_of_any_model(model, tensor, batch):
     pricer = timer(model, tensor)
     assert_alike(pricer.load(batch), pricer.timeline(batch))
@@ -67,13 +68,13 @@ def test_of_any_model(model, tensor, batch):
 
 @pytest.mark.parametrize("oracle", [*ORACLES, "own"])
 @given(batch=batches)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_whoever_prices_it(oracle, batch):
     check(timer("llama-3.1-8b", 1, oracle), batch, light=oracle in ("measured", "learned"))
 
 
 @given(batch=batches)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_with_products_beside_their_sums(batch):
     check(evolve(timer("gemma-2-2b", 2), overlap=Overlap(4, 16)), batch)
 
@@ -115,7 +116,7 @@ def test_an_oracle_that_says_nonsense_is_named():
 
 
 @given(batch=batches, turns=st.integers(1, 20))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_kernels_that_were_measured_at_a_lower_clock(batch, turns):
     pricer = timer("llama-3.1-8b", 1, "measured", "a100-80g")
     cool = evolve(pricer.gpu.power.clocks, measured={"attention": 0.7})
@@ -129,7 +130,7 @@ def test_kernels_that_were_measured_at_a_lower_clock(batch, turns):
     ("llama-3.1-8b", "waves", "h200"), ("deepseek-v3", "measured", "h200")])
 @given(contexts=st.lists(st.integers(0, 100_000), min_size=1, max_size=8), times=st.sampled_from([1, 20]),
        turns=st.integers(1, 40))
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_loads_of_steps_that_go_on_decoding(model, oracle, gpu, contexts, times, turns):
     check_run(timer(model, 8 if model == "deepseek-v3" else 1, oracle, gpu), contexts * times, turns)
 

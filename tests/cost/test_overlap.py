@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective, Op
@@ -22,6 +22,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Link, System, Timing
 from ksim.studies.lookup import gpu_of
 from tests.cost.toys import ALL, TOY, network
+from tests.properties import examples
 
 A100 = gpu_of("a100-80g")
 WIRED = network("hgx-a100", *ALL)
@@ -55,7 +56,7 @@ def test_pieces_are_all_rows_and_as_even_as_can_be(rows, overlap):
 
 
 @given(sizes, overlaps, pricers)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_each_sum_runs_beside_the_next_product(one, overlap, price):
     """Neither lane is faster than alone, and both together not slower than one after the other."""
     spans = overlapped(price, one, overlap)
@@ -69,7 +70,7 @@ def test_each_sum_runs_beside_the_next_product(one, overlap, price):
 
 
 @given(sizes, overlaps, pricers)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_no_work_is_lost(one, overlap, price):
     """The FLOP and the message are the product's own; weights are read for each piece."""
     spans, whole = overlapped(price, one, overlap), price.kernel("whole", one.product)
@@ -83,7 +84,7 @@ def test_no_work_is_lost(one, overlap, price):
 
 
 @given(sizes, st.integers(2, 6), st.integers(1, 106), st.integers(1, 106), pricers)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_more_sms_make_no_sum_slower_and_no_product_faster(one, stages, some, more, price):
     few, many = (lanes(overlapped(price, one, Overlap(stages, sms))) for sms in sorted((some, more)))
     if len(one_stage := few[0]) > 1:
@@ -92,7 +93,7 @@ def test_more_sms_make_no_sum_slower_and_no_product_faster(one, stages, some, mo
 
 
 @given(sizes, st.integers(1, 107), pricers)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_one_stage_is_no_overlap(one, sms, price):
     plain = price.spans([("o_proj", one.product), ("o_proj_all_reduce", one.message)])
     assert list(overlapped(price, one, Overlap(1, sms))) == plain

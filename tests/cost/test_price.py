@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 from attrs import evolve, fields
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.oracles.measured import Measured
@@ -16,6 +16,7 @@ from ksim.foundation.config import Choice
 from ksim.studies.assembly import Site
 from ksim.studies.lookup import plugin
 from ksim.studies.scenario import Scenario
+from tests.properties import examples
 from tests.studies.test_scenario import TABLE
 
 #: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
@@ -64,7 +65,7 @@ def check(pricer: StepTimer, several: list[Batch]) -> None:
 
 @pytest.mark.parametrize("model, tensor", MODELS)
 @given(several=windows)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_steps_together_are_steps_apart(model, tensor, several):
     check(timer(model, tensor), several)
 
@@ -72,13 +73,13 @@ def test_steps_together_are_steps_apart(model, tensor, several):
 @pytest.mark.parametrize("oracle", [*ORACLES, "own"])
 @pytest.mark.parametrize("gpu", ["h200", "a100-80g", "b200"])
 @given(several=windows)
-@settings(max_examples=4, deadline=None)
+@examples(4)
 def test_whoever_prices_them(gpu, oracle, several):
     check(timer("gpt-oss-20b" if oracle == "own" else "llama-3.1-8b", 1, oracle, gpu), several)
 
 
 @given(several=windows)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_with_products_beside_their_sums(several):
     check(evolve(timer("gemma-2-2b", 2), overlap=Overlap(4, 16)), several)
 

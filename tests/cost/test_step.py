@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
@@ -19,6 +19,7 @@ from ksim.flow.timeline import Span
 from ksim.foundation.errors import ConfigError
 from ksim.studies.assembly import Site
 from ksim.studies.scenario import Scenario
+from tests.properties import examples
 from tests.studies.test_scenario import TABLE
 
 #: Two decodes and a chunk; two of the three sample.
@@ -80,7 +81,7 @@ sequences = st.one_of(st.tuples(st.just(1), st.integers(1, 8000)), st.tuples(st.
 @pytest.mark.parametrize("model, tensor", [
     ("gemma-2-2b", 1), ("gemma-2-2b", 2), ("qwen3-30b-a3b", 4), ("deepseek-v3", 8)])
 @given(batch=st.lists(sequences, min_size=1, max_size=6), share=st.floats(0, 1))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
     """Whether folded, unfolded or asked for one by one."""
     pricer, step = timer(model, tensor), Batch.of(*batch, samples=round(share * len(batch)))

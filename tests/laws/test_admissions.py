@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -16,6 +16,7 @@ from ksim.scheduling.admissions.reserve_output import ReserveOutput
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies.fcfs import Fcfs
 from tests.laws.test_policies import AGES, check_batch, check_blocks, policy
+from tests.properties import examples
 from tests.scheduling.loop import Loop, loop
 from tests.scheduling.test_steady import PAUSES, ProposingFcfs, seen
 from tests.scheduling.workloads import Workload, workloads
@@ -45,7 +46,7 @@ def play(workload: Workload, rules: Any) -> Loop:
     ("fcfs", FutureMemory(quantile=0.5)), ("fcfs", FutureMemory(reserve=0.3)), ("fcfs", FutureMemory(reserve=3.0)),
 ], ids=lambda value: value if isinstance(value, str) else type(value).__name__)
 @given(workload=workloads(pipelines=True))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_request_gets_exactly_its_tokens(name, gate, workload):
     engine = play(under(workload, evolve(gate)), policy(name))
     dropped = {number for _, number, _ in workload.aborts}
@@ -68,7 +69,7 @@ class Exact:
 
 
 @given(workload=workloads())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_counts_of_jobs_that_decode_are_true_ones(workload):
     """A policy that proposes has every job counted in every step."""
     lazy, counted = Exact([]), Exact([])
@@ -80,7 +81,7 @@ def test_the_counts_of_jobs_that_decode_are_true_ones(workload):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(workload=workloads(aborts=False))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_what_is_always_admitted_is_what_the_scheduler_admits_alone(name, workload):
     """One request at a time meets no refusal: nothing else runs."""
     alone = evolve(workload, arrivals=workload.arrivals[:1])
@@ -89,7 +90,7 @@ def test_what_is_always_admitted_is_what_the_scheduler_admits_alone(name, worklo
 
 
 @given(workload=workloads(aborts=False))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_with_memory_set_aside_for_outputs_nobody_gives_way(workload):
     engine = play(under(workload, ReserveOutput()), Fcfs())
     assert not any(job.preemptions for job in engine.jobs)

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import networkx as nx
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
@@ -16,6 +16,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.studies.lookup import protocols_of
 from tests.cost.toys import network, system
+from tests.properties import examples
 
 NAMES = catalog.names("cost.collectives")
 SYSTEMS = catalog.entries("systems")
@@ -66,7 +67,7 @@ def promised(kind: str, ranks: list[int]) -> dict[tuple[int, int], set[int]]:
 
 @pytest.mark.parametrize("name, kind, size", taken())
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@examples(5)
 def test_everyone_ends_up_with_what_is_promised(name, kind, size, data):
     """Whatever the numbers of the GPUs: pieces are counted by their places in the group."""
     ranks = data.draw(st.permutations(range(20)))[:size]
@@ -77,7 +78,7 @@ def test_everyone_ends_up_with_what_is_promised(name, kind, size, data):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(kind=st.sampled_from([*KINDS, "broadcast"]), ranks=st.integers(2, 8), size=SIZES)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_an_algorithm_is_used_for_what_it_takes_and_nothing_else(name, kind, ranks, size):
     alone = network("hgx-h200", name)
     taken = algorithm(name).takes(kind, ranks, size)
@@ -120,7 +121,7 @@ def groups(draw) -> tuple[Network, str, Collective, list[int]]:
 
 
 @given(groups())
-@settings(max_examples=35, deadline=None)
+@examples(35)
 def test_no_time_is_below_what_the_links_allow(group):
     """Neither below what any algorithm would need of the GPUs' links, nor below this one's own load on any link."""
     alone, name, message, ranks = group
@@ -157,7 +158,7 @@ def loads(graph: nx.DiGraph, name: str, message: Collective, ranks: list[int]) -
 
 
 @given(groups(), st.floats(1, 1000))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_larger_message_never_takes_less(group, factor):
     alone, name, message, ranks = group
     larger = Collective(message.kind, message.bytes * factor, message.group)

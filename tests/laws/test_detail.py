@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.routes import Hop, Route
@@ -15,6 +15,7 @@ from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
+from tests.properties import examples
 from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
 
@@ -62,7 +63,7 @@ overlaps = st.sampled_from([{}, {"overlap_stages": 2, "overlap_sms": 1}, {"overl
 
 @given(serve=serves, overlap=overlaps, workload=workloads, system=st.sampled_from(["hgx-h200", "pairs.toml"]),
        host=st.sampled_from(["default", "free.toml"]), seed=st.integers(0, 1000))
-@settings(max_examples=28, deadline=None)
+@examples(28)
 def test_a_run_is_the_same_in_whole_steps_and_kernel_by_kernel(folder, serve, overlap, workload, system, host, seed):
     serve = serve if serve["tensor_parallel_size"] == 1 else {**serve, **overlap}
     scenario = {"model": str(folder / "config.json"), "serve": serve, "workload": workload, "seed": seed,
@@ -104,7 +105,7 @@ def test_a_route_takes_as_long_whatever_sizes_it_was_asked_about_before(rounds, 
 
 
 @given(rounds=rounds, start=st.floats(0, 9), size=st.floats(0, 9))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_route_takes_as_long_as_its_ranks_take_to_exchange(rounds, start, size):
     """Whoever sends what to whom, and however long each hop takes."""
     route, env = Route("any", "any", start, tuple(map(tuple, rounds))), simpy.Environment()

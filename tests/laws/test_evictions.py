@@ -1,7 +1,7 @@
 """Whatever an eviction says: only what nobody uses is lost, nobody loses a token, and with room it is not asked."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
@@ -12,6 +12,7 @@ from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
+from tests.properties import examples
 from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
@@ -41,7 +42,7 @@ def play(workload: Workload, cache: KVCache | SglangCache) -> Loop:
 @each_eviction
 @each_cache
 @given(workload=workloads(aborts=False))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_every_request_gets_exactly_its_tokens_and_gives_all_back(name, kind, workload):
     room = (workload.settings[key] for key in ("blocks", "block_tokens", "prefix_caching"))
     engine = play(workload, cache_of(kind, *room, name))
@@ -54,7 +55,7 @@ def test_every_request_gets_exactly_its_tokens_and_gives_all_back(name, kind, wo
 @each_eviction
 @each_cache
 @given(workload=workloads(aborts=False))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
     tokens = workload.settings["block_tokens"]
     roomy, usual = (play(workload, cache_of(kind, 2000, tokens, True, choice)) for choice in (name, "lru"))
@@ -64,7 +65,7 @@ def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
 @each_eviction
 @each_cache
 @given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12), kept=st.text("ab", min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_what_is_in_use_stays(name, kind, prompts, kept):
     cache = cache_of(kind, 20, 1, True, name)
     holding = _start(cache, kept)
@@ -79,7 +80,7 @@ def test_what_is_in_use_stays(name, kind, prompts, kept):
 @each_eviction
 @each_cache
 @given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_all_that_nobody_uses_can_be_had(name, kind, prompts):
     cache = cache_of(kind, 20, 1, True, name)
     for prompt in prompts:

@@ -4,7 +4,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from attrs import evolve, fields
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels import Kernel
@@ -17,6 +17,7 @@ from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
+from tests.properties import examples
 
 NAMES = catalog.names("compute.kernels")
 Loads = tuple[tuple[int, float], ...]
@@ -79,7 +80,7 @@ def more(value: Any, amount: int) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_nothing_is_negative(name, data):
     work = data.draw(shapes(name)).work
     assert min(work.flops, work.reads, work.writes) >= 0
@@ -88,7 +89,7 @@ def test_nothing_is_negative(name, data):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data(), amount=st.integers(1, 500))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_work_grows_with_every_field(name, data, amount):
     kernel = data.draw(shapes(name))
     for field in fields(type(kernel)):
@@ -101,7 +102,7 @@ def test_work_grows_with_every_field(name, data, amount):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data(), sms=st.sampled_from([58, 108, 132, 148, 188]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_blocks_cover_the_work(name, data, sms):
     """Tiles are filled up, so what all blocks compute is at least the kernel's FLOP."""
     kernel = data.draw(shapes(name))
@@ -112,7 +113,7 @@ def test_blocks_cover_the_work(name, data, sms):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data(), sms=st.sampled_from([58, 108, 132, 148, 188]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_waves_hold_all_blocks_and_no_sm_idles_through_one(name, data, sms):
     for launch in data.draw(shapes(name)).launches(sms):
         waves = launch.waves(sms)
@@ -123,7 +124,7 @@ def test_waves_hold_all_blocks_and_no_sm_idles_through_one(name, data, sms):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_a_kernel_is_a_shape_and_nothing_else(name, data):
     kernel = data.draw(shapes(name))
     assert hash(evolve(kernel)) == hash(kernel)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import astuple, evolve
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
@@ -32,6 +32,7 @@ from ksim.studies.lookup import gpu_of, model_of, plugin
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from tests.laws.test_kernels import shapes
+from tests.properties import examples
 from tests.studies.test_scenario import TABLE
 
 NAMES = catalog.names("cost.oracles")
@@ -80,7 +81,7 @@ def parts(gpu: Gpu) -> st.SearchStrategy[Kernel]:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_every_time_is_positive_and_finite(name, data):
     found = estimate(build(name), *data.draw(launches(name)))
     assert 0 < found.seconds < math.inf
@@ -91,7 +92,7 @@ def test_every_time_is_positive_and_finite(name, data):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_time_is_below_what_the_hardware_allows(name, data):
     """By its peaks: an oracle gives reasons why a kernel takes longer.  Why one takes less has one reason, that what
     the kernel before it left in the L2 cache need not be read."""
@@ -130,7 +131,7 @@ def test_rows_of_an_embedding_come_from_memory(gpu):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_an_answer_depends_on_the_question_alone(name, data):
     """Not on what was asked before, nor on whom."""
     several = data.draw(st.lists(launches(name), min_size=2, max_size=5))
@@ -146,7 +147,7 @@ def bits(found: Estimate) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name, gpu", [(name, gpu) for name in NAMES for gpu in KNOWN.get(name, ("h200", "l40s"))])
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_company_changes_no_bit_of_an_answer(name, gpu, data):
     """So that it makes no difference which kernels are asked about together, and which are known from before."""
     kernels = data.draw(st.lists(parts(GPUS[gpu]), min_size=2, max_size=14))
@@ -161,7 +162,7 @@ def test_company_changes_no_bit_of_an_answer(name, gpu, data):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_attention_asked_about_together_takes_as_long_as_apart(name, data):
     """Few are worked out one by one, in the arithmetic of single numbers."""
     gpu = data.draw(gpus(name))
@@ -209,7 +210,7 @@ GROWTH: dict[str, st.SearchStrategy[tuple[Kernel, Kernel]]] = {
 @pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
 @pytest.mark.parametrize("what", GROWTH)
 @given(data=st.data(), gpu=st.sampled_from([*GPUS.values()]))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_more_work_never_takes_less(name, what, data, gpu):
     less, more = data.draw(GROWTH[what])
     oracle = build(name)
@@ -218,7 +219,7 @@ def test_more_work_never_takes_less(name, what, data, gpu):
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
 @given(kernel=gemms, more=extra, gpu=st.sampled_from([*GPUS.values()]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_deeper_product_takes_less_by_a_seventh_at_most(name, kernel, more, gpu):
     """Less, because another split of the contracted dimension becomes worth while."""
     deeper = evolve(kernel, k=kernel.k + more)
@@ -227,7 +228,7 @@ def test_a_deeper_product_takes_less_by_a_seventh_at_most(name, kernel, more, gp
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - MEASURED))
 @given(layer=layers, batch=batches, one=sequences, gpu=st.sampled_from([*GPUS.values()]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_one_sequence_more_takes_less_by_one_wave_at_most(name, layer, batch, one, gpu):
     """Less, because unequal blocks are balanced over the SMs, while equal ones come in whole waves."""
     less, more = layer.over(Batch.of(*batch)), layer.over(Batch.of(*batch, one))
@@ -249,7 +250,7 @@ SCALED: dict[str, st.SearchStrategy[tuple[Kernel, Kernel]]] = {
 @pytest.mark.parametrize("name", sorted(MEASURED))
 @pytest.mark.parametrize("what", SCALED)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_several_times_the_work_takes_no_less(name, what, data):
     """What was measured is no straight line, but it rises: a fifth less at most, where another kernel takes over."""
     less, more = data.draw(SCALED[what])

@@ -4,10 +4,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.foundation import catalog
 from ksim.scheduling.job import State
+from tests.properties import examples
 from tests.scheduling.loop import Loop, loop
 from tests.scheduling.workloads import Workload, workloads
 
@@ -52,7 +53,7 @@ def check_blocks(engine: Loop) -> None:
 
 @each_policy
 @given(workload=workloads(aborts=False, pipelines=True))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_request_gets_exactly_its_tokens(name, workload):
     engine = play(workload, name)
     for job, arrival in zip(engine.jobs, sorted(workload.arrivals, key=lambda arrival: arrival.turn), strict=True):
@@ -64,7 +65,7 @@ def test_every_request_gets_exactly_its_tokens(name, workload):
 
 @each_policy
 @given(workload=workloads(pipelines=True))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_aborts_disturb_nobody_else(name, workload):
     engine = play(workload, name)
     assert all(job.state is State.DONE for job in engine.jobs)
@@ -75,7 +76,7 @@ def test_aborts_disturb_nobody_else(name, workload):
 
 @each_policy
 @given(workload=workloads(pipelines=True))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_equal_runs_are_equal(name, workload):
     one, other = ([(job.number, job.emitted, job.preemptions) for job in play(workload, name).finished]
                   for _ in range(2))

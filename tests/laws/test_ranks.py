@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 import simpy
 from attrs import evolve, frozen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
@@ -14,6 +14,7 @@ from ksim.cost.routes import Hop, Route
 from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.runtime.legs import Way
 from ksim.runtime.ranks import Gang
+from tests.properties import examples
 from tests.runtime.process_by_process import Crowd
 
 RANKS = 4
@@ -63,7 +64,7 @@ def slower(span: Span | int, times: float) -> Span | int:
 
 @given(laps=laps, route=routes, fill=products, pace=st.floats(1, 2),
        skews=st.lists(st.floats(1, 3), min_size=RANKS, max_size=RANKS))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_legs_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
     timelines = [Timeline.of([evolve(lap, spans=tuple(slower(span, times) for span in lap.spans)) for lap in laps],
                              [slower(fill, times)]) for times in skews]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from attrs import frozen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cluster.elsewhere import Elsewhere
@@ -13,6 +13,7 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.studies.lookup import plugin
+from tests.properties import examples
 
 NAMES = catalog.names("cluster.routers")
 BLIND = [name for name in NAMES if getattr(plugin("cluster.routers", Choice(name)), "blind", False)]
@@ -44,7 +45,7 @@ def answers(name: str, history: Sequence[tuple[list[V], int]]) -> list[V]:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(history=histories)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_an_answer_is_one_of_those_given(name, history):
     for answer, (views, _) in zip(answers(name, history), history, strict=True):
         assert any(answer is view for view in views)
@@ -52,14 +53,14 @@ def test_an_answer_is_one_of_those_given(name, history):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(history=histories)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_equal_histories_have_equal_answers(name, history):
     assert answers(name, history) == answers(name, history)
 
 
 @pytest.mark.parametrize("name", BLIND)
 @given(history=histories)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_blind_one_answers_without_looking(name, history):
     unseen = [([Elsewhere(view.number) for view in views], prompt) for views, prompt in history]
     assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.request import Request
@@ -22,6 +22,7 @@ from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst
 from ksim.scheduling.scheduler import Scheduler
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.properties import examples
 from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
@@ -81,7 +82,7 @@ def check_slots(engine: Loop) -> None:
 @each_cache
 @pytest.mark.parametrize("policy", [Fcfs, LongestPrefixFirst])
 @given(workload=workloads(aborts=False, pipelines=True))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_request_gets_exactly_its_tokens(name, policy, workload):
     engine = engine_of(workload, name, policy())
     for engine in play(workload, name, policy()):
@@ -94,7 +95,7 @@ def test_every_request_gets_exactly_its_tokens(name, policy, workload):
 
 @each_cache
 @given(workload=workloads(pipelines=True))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_aborts_leave_nothing_behind(name, workload):
     engine = engine_of(workload, name, Fcfs())
     for engine in play(workload, name, Fcfs()):
@@ -112,7 +113,7 @@ def seen(engine: Loop) -> dict[str, Any]:
 
 
 @given(workload=workloads())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_decodes_that_are_not_counted_step_by_step_take_their_slots_all_the_same(workload):
     runs = play(workload, "sglang", Fcfs()), play(workload, "sglang", Proposing())
     for short, long in islice(zip(*runs, strict=True), 1000):
@@ -121,7 +122,7 @@ def test_decodes_that_are_not_counted_step_by_step_take_their_slots_all_the_same
 
 @pytest.mark.parametrize("policy", [Fcfs, Proposing])
 @given(workload=workloads(pipelines=True))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_vllms_cache_in_runs_makes_the_schedules_that_it_makes_block_by_block(policy, workload):
     runs = play(workload, "vllm", policy()), play(workload, "blocks", policy())
     for short, long in islice(zip(*runs, strict=True), 1000):
@@ -155,7 +156,7 @@ def conversations(draw: st.DrawFn, chunk_tokens: int) -> list[Request]:
 
 @pytest.mark.parametrize("chunk_tokens", [1, 16, 48])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_with_room_for_all_sglang_finds_no_less_than_vllm_with_blocks_of_16(chunk_tokens, data):
     requests = data.draw(conversations(chunk_tokens))
     to_the_token = one_by_one(SglangCache(16000), requests)

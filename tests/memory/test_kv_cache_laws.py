@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -13,6 +12,7 @@ from ksim.memory.evictions.vllm import vllm
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.radix import Node
 from tests.memory.naive import NaiveCache, NaiveRequest, Prefix
+from tests.properties import examples
 
 Pair = tuple[Holding, NaiveRequest]
 
@@ -130,4 +130,4 @@ class Comparison(RuleBasedStateMachine):
 
 
 TestKVCache = Comparison.TestCase
-TestKVCache.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestKVCache.settings = examples(100, stateful_step_count=40)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from ksim.memory.cache import Holding
 from ksim.memory.sglang import SglangCache
 from tests.memory.naive_tokens import NaiveRequest, NaiveTokens, Tokens
+from tests.properties import examples
 
 LONGEST = 60
 
@@ -119,4 +119,4 @@ class Comparison(RuleBasedStateMachine):
 
 
 TestSglangCache = Comparison.TestCase
-TestSglangCache.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSglangCache.settings = examples(200, stateful_step_count=50)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 from attrs import define, field
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.request import Request
@@ -12,6 +12,7 @@ from ksim.memory.cache import Hit, Holding
 from ksim.memory.extents import Extent
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.vllm import VllmCache
+from tests.properties import examples
 
 
 @define(eq=False)
@@ -174,7 +175,7 @@ class Walk:
        block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]),
        caches=st.sampled_from([True, True, True, False]), plain_first=st.booleans(),
        steps=st.sampled_from([15, 120]))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, plain_first, steps):
     walk = Walk(Random(seed), VllmCache(capacity, block_tokens, caches, plain_first),
                 KVCache(capacity, block_tokens, caches, plain_first=plain_first), chunk_tokens)

@@ -17,7 +17,6 @@ def test_texts(words):
     assert arrow.texts(words).equals(pa.array(words, pa.string()))
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=20))
 def test_numbers_and_flags(values):
     missing = np.array([value is None for value in values], dtype=bool)

@@ -5,7 +5,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Admitted, Stepped
@@ -16,6 +16,7 @@ from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Sh
 from ksim.results.result import Result
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.properties import examples
 
 from . import by_hand, fabricate
 from .strategies import logs
@@ -46,7 +47,7 @@ def assert_a_partition(result: Result) -> None:
 
 
 @given(logs())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_phases_add_up_in_any_log(log):
     assert_a_partition(Result(log))
 
@@ -71,7 +72,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @given(scenarios())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_phases_add_up_in_any_run(scenario):
     result = simulate(scenario)
     assert_a_partition(result)
@@ -94,7 +95,7 @@ def test_phases_add_up_beside_dummy_steps(async_scheduling):
 
 
 @given(scenarios())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_every_chunk_and_every_joule_of_a_step_is_somebodys(scenario):
     """Chunks of one token and those computed again too, where all requests complete."""
     result = simulate(scenario)

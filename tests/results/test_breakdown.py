@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
 from ksim.results.attribution.breakdown import METRICS, STATISTICS, Breakdown, behind, paired
 from ksim.results.plots import plot_breakdown, plot_changes
 from ksim.results.result import Result
+from tests.properties import examples
 
 from . import by_hand, fabricate
 
@@ -32,7 +33,7 @@ def test_statistics_are_those_of_the_summary(runs):
 
 
 @given(st.integers(1, 300), st.integers(0, 99), st.sampled_from(STATISTICS))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_what_is_behind_a_statistic_adds_up_to_it(count, seed, statistic):
     seconds = np.random.default_rng(seed).exponential(1.0, (count, 4)) * [1.0, 10.0, 0.0, 0.1]
     found, totals = behind(statistic, seconds), seconds.sum(axis=1)

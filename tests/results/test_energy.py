@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.flow.log import Log
 from ksim.results.result import Result
+from tests.properties import examples
 
 from . import by_hand, fabricate
 from .strategies import logs
@@ -71,7 +72,7 @@ def test_twice_the_joules_of_kernels_are_twice_the_dynamic_joules_of_all():
     assert np.nansum(both.energy.requests) == pytest.approx(np.nansum(dynamic.energy.requests) + static)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(logs())
 def test_every_joule_is_some_requests_or_nobodys(log):
     result = Result(log)

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.flow.events import Stepped
 from ksim.flow.log import Log
@@ -11,6 +11,7 @@ from ksim.results.history import History
 from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
 from ksim.results.metrics import summarise
 from ksim.results.occurrences import Occurrences
+from tests.properties import examples
 
 from . import by_hand, fabricate
 from .strategies import logs
@@ -81,7 +82,7 @@ def test_counting_equals_unfolding_every_step(log):
         assert found[label] == pytest.approx(row.tolist())
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(logs())
 def test_all_time_is_accounted_for(log):
     history = History(log)

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Stepped
 from ksim.flow.log import Log
@@ -11,6 +11,7 @@ from ksim.flow.request import Request
 from ksim.results.history import History
 from ksim.results.metrics import LATENCIES, Limits, summarise
 from ksim.results.series import concurrency, power
+from tests.properties import examples
 
 from . import by_hand, fabricate
 from .strategies import logs
@@ -132,7 +133,7 @@ def test_a_run_in_which_nothing_completed_has_no_latency(log):
     assert not any(isinstance(value, float) and math.isnan(value) for value in summary.values())
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(logs())
 def test_laws_of_any_log(log):
     history = History(log)

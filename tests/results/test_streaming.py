@@ -4,7 +4,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -27,6 +27,7 @@ from ksim.results.result import Result
 from ksim.results.streaming import sink as module
 from ksim.results.streaming.histogram import RESOLUTION, Histogram
 from ksim.results.streaming.sink import Sink
+from tests.properties import examples
 
 from . import by_hand, fabricate
 
@@ -105,7 +106,7 @@ def test_streamed_runs_say_what_kept_ones_say(log, every, tmp_path):
 
 
 @given(st.integers(1, 30), st.integers(1, 50), st.integers(1, 60))
-@settings(max_examples=8, deadline=None)
+@examples(8)
 def test_steps_may_come_at_once_and_after_the_tokens_that_are_from_them(tmp_path_factory, most, every, preempt):
     log = fabricate.log(count=40, engines=2, preempt_every=preempt)
     agree(log, tmp_path_factory.mktemp("run"), every, in_stretches(told(log), most))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from hypothesis import given, settings
+from hypothesis import given
 
 from ksim.memory.kv_cache import KVCache
 from ksim.memory.vllm import VllmCache
@@ -14,6 +14,7 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL, Waiting, Wish
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.priority import Priority
+from tests.properties import examples
 from tests.scheduling.loop import Loop, loop
 from tests.scheduling.workloads import workloads
 
@@ -80,7 +81,7 @@ def history(job: Job) -> tuple[Any, ...]:
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
 @pytest.mark.parametrize("cache", [KVCache, VllmCache])
 @given(workload=workloads())
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, cache, workload):
     short = long = loop()
     for short, long in islice(zip(workload.play(policy, cache), workload.play(proposing), strict=True), PAUSES):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from attrs import define
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
@@ -13,6 +13,7 @@ from ksim.studies import simulation
 from ksim.studies.apart import shares
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
+from tests.properties import examples
 
 
 def fixed(value: int) -> dict[str, object]:
@@ -66,7 +67,7 @@ serves = st.fixed_dictionaries({
 
 
 @given(serve=serves, load=loads, jobs=st.integers(2, 5), seed=st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_result_is_the_same_for_any_number_of_processes(serve, load, jobs, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "spread", lambda work, items, jobs: map(work, items))

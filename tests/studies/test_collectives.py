@@ -4,13 +4,14 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ksim.cli import app
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.studies.collectives import messages
+from tests.properties import examples
 
 
 def priced(kind="all_reduce", ranks=8, sizes=(1e6,), gpu="a100-80g", nodes=None):
@@ -27,7 +28,7 @@ def test_small_messages_cost_their_overhead_and_large_ones_their_bytes(gpu, rank
     assert tiny.joules_per_bit > 300 * huge.joules_per_bit
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.floats(1e3, 1e9), st.sampled_from(["all_reduce", "all_gather", "all_to_all"]), st.sampled_from([2, 4, 8]))
 def test_more_bytes_never_cost_less_energy_and_a_bit_of_them_never_more(size, kind, ranks):
     """But for the steps at which a library goes over to another protocol, which differ by less than half."""

@@ -2,7 +2,7 @@
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim import Layer, PowerSettings, communicate, op, ring, ulysses
@@ -14,6 +14,7 @@ from ksim.specs.deployment import Shard
 from ksim.studies.assembly import Site
 from ksim.studies.lookup import model_of
 from ksim.studies.scenario import Scenario
+from tests.properties import examples
 from tests.studies.layers import ATTEND, LLAMA, SIZES
 from tests.studies.test_scenario import TABLE
 
@@ -62,7 +63,7 @@ def test_ulysses_sends_all_but_its_own_part_of_queries_keys_values_and_outputs()
 
 
 @given(st.sampled_from([2, 4, 8]), st.booleans())
-@settings(max_examples=6, deadline=None)
+@examples(6)
 def test_a_ring_sends_the_keys_and_values_of_all_but_the_last(ranks, overlap):
     priced = Layer([ring(ATTEND, overlap=overlap)], SIZES).on("h200", context=ranks, oracle="waves")
     assert priced.sent == pytest.approx((ranks - 1) * 2 * 4096 * 8 * 128 * 2 / ranks)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -15,6 +15,7 @@ from ksim.cli.validate import app
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.studies.validation import cases, prompts, schedules
 from ksim.studies.validation.replay import Replay
+from tests.properties import examples
 
 #: Two requests of one prompt, 4 tokens to a block: the second hits what the first computes in the same step.
 DOCUMENT = {
@@ -264,7 +265,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @given(place=st.sampled_from(places(DOCUMENT)[1:]), value=st.sampled_from(
     [None, True, 0, -1, 3, 1.5, 10**20, "", "a", [], [1], [[1]], {}, {"a": 1}]))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @example(place=("case", "settings", "block_size"), value=10**20)  # more than any list can have
 def test_whatever_a_file_says_it_is_refused_or_compared(tmp_path_factory, place, value):
     document = json.loads(json.dumps(DOCUMENT))

@@ -6,7 +6,7 @@ import tracemalloc
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.foundation.catalog import names
@@ -104,7 +104,6 @@ PIECES = ['"', "{", "}", "[", "]", ",", ":", "-", "1e308", "1e-308", "NaN", "nul
           "{}", "2024-05-12", "9999-12-31T23:59:59-23:59", "inf", "\t", ""]
 
 
-@settings(deadline=None)
 @given(name=some.sampled_from(FORMATS), place=some.floats(0, 1), gone=some.integers(0, 5),
        put=some.sampled_from(PIECES), known=some.booleans())
 def test_a_changed_file_reads_or_is_an_error_of_one_line(tmp_path_factory, name, place, gone, put, known):
@@ -124,7 +123,6 @@ ROWS = some.lists(some.tuples(some.integers(0, 30), some.integers(0, 9), some.in
     lambda row: row[1] or not row[2]), min_size=1, max_size=40)
 
 
-@settings(deadline=None)
 @given(rows=ROWS, sort=some.booleans(), limit=some.none() | some.integers(1, 9), start=some.integers(0, 9))
 def test_every_row_is_accounted_for(tmp_path_factory, rows, sort, limit, start):
     path = tmp_path_factory.mktemp("law") / "trace.csv"

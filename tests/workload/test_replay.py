@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.foundation.config import plain, structure
@@ -122,7 +122,6 @@ def test_duplicates_are_counted_and_kept(trace):
     assert (ledger.ties, ledger.duplicates) == (2, 1)
 
 
-@settings(deadline=None)
 @given(scale=some.floats(1e-3, 1e3))
 def test_law_time_scale_scales(tmp_path_factory, scale):
     path = tmp_path_factory.getbasetemp() / "scaled.csv"

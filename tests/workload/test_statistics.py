@@ -4,7 +4,7 @@ from math import isnan
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.request import Request
@@ -91,7 +91,6 @@ def test_table_is_plain_and_leaves_out_what_does_not_apply():
     assert all(isinstance(value, int | float) for group in table.values() for value in group.values())
 
 
-@settings(deadline=None)
 @given(some.lists(some.integers(0, 50), min_size=1))
 def test_quantiles_are_those_of_numpy(values):
     tally = Tally()

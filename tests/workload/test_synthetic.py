@@ -4,7 +4,7 @@ from itertools import islice, pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.foundation.config import plain, structure
@@ -24,6 +24,7 @@ from ksim.workload.distributions import (
 from ksim.workload.lengths import LengthTable
 from ksim.workload.statistics import measure
 from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
+from tests.properties import examples
 
 BURST = Arrivals("burst")
 TABLE = 'source = "me"\nlicence = "CC0"\nrequests = 2\nrate = 1.0\nburstiness = 1.0\nprobabilities = [0, 1]\n'
@@ -206,7 +207,7 @@ FORMULAS = some.sampled_from([Fixed(20), Uniform(1, 50), Exponential(30), LogNor
 ARRIVALS = some.sampled_from([Arrivals(rate=3), Arrivals("gamma", 2, 0.1), Arrivals("constant", 5), BURST])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(arrivals=ARRIVALS, prompt=FORMULAS, output=FORMULAS, count=some.integers(1, 60), seed=some.integers(0, 9),
        prefixes=some.none() | some.just(Prefixes(2, 40)), sessions=some.none() | some.just(Sessions(Uniform(1, 5))),
        max_tokens=some.none() | some.integers(2, 500))

@@ -1,7 +1,7 @@
 """Fused attention: the kernel that vLLM's batches give too, and what is refused."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
@@ -11,12 +11,13 @@ from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from tests.compute.notation.layers import flops, launched, tasks
+from tests.properties import examples
 
 EQUATION = "bKrsh,bKzh,bKzh->bKrsh"
 
 
 @given(st.integers(1, 8), st.integers(1, 200), st.integers(0, 200), st.sampled_from([0, 1, 50]))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_causal_attention_is_that_of_a_batch(count, new, context, window):
     """Of so many sequences, each with new tokens after those in the cache; one new token is a decode."""
     made = launched(attend(EQUATION, window=window, cache="fp8"), {"b": count, "s": new, "z": new + context})

@@ -1,7 +1,7 @@
 """Context parallelism: what rings and Ulysses compute and send."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
@@ -12,6 +12,7 @@ from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
 from ksim.foundation.errors import ConfigError
 from tests.compute.notation.layers import launched, tasks
+from tests.properties import examples
 
 ATTEND = attend("bKrsh,bKzh,bKzh->bKrsh", parallel="K")
 QUERIES, KEYS = 4096 * 64 * 128 * 2, 4096 * 8 * 128 * 2  # bytes of all queries, and of all keys
@@ -51,7 +52,7 @@ def test_a_context_of_one_rank_is_plain_attention(block):
 
 
 @given(st.integers(1, 4), st.integers(2, 8), st.integers(1, 100), st.integers(0, 100), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_ring_has_as_many_pairs_as_attention(count, ranks, piece, cached, causal):
     """Causal or not, and whatever is in the cache: the rounds of all ranks together see each pair once."""
     sizes = {"b": count, "s": 2 * ranks * piece, "z": ranks * (2 * piece + cached)}

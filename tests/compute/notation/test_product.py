@@ -3,7 +3,7 @@
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.equation import parse
@@ -16,6 +16,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from tests.compute.notation.layers import flops, launched, tasks
 from tests.compute.test_equation import equations
+from tests.properties import examples
 
 QKV = op("bsm,miKh->bsiKh", parallel="K", label="qkv")
 O_PROJ = op("bsKrh,Krhm->bsm", parallel="K", label="o_proj")
@@ -100,7 +101,7 @@ def test_without_a_label_it_is_called_by_its_equation():
 
 
 @given(equations(), st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_flop_are_two_for_each_product_of_sizes(text, data):
     sizes = {index: data.draw(st.integers(1, 64)) for index in parse(text).indices}
     parts = parse(text).contractions()
@@ -109,7 +110,7 @@ def test_flop_are_two_for_each_product_of_sizes(text, data):
 
 
 @given(equations(), st.sampled_from(GROUPS), st.integers(2, 8), st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_flop_of_all_ranks_are_those_of_the_whole(text, group, ranks, data):
     """Where every product has the split index; and sums are sent just where it is contracted."""
     read = parse(text)

@@ -1,7 +1,7 @@
 """Attention staged for the batches that come is the attention that was written down."""
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
@@ -38,7 +38,6 @@ def physics(layer, gpu):
 
 
 @given(layer=layers, gpu=gpus, batch=batches)
-@settings(deadline=None)
 def test_of_a_batch(layer, gpu, batch):
     assume(batch.sequences)
     formula, counts = physics(layer, gpu), layer.counts(batch)
@@ -48,7 +47,6 @@ def test_of_a_batch(layer, gpu, batch):
 
 
 @given(layer=layers, gpu=gpus, several=st.lists(batches.filter(lambda batch: batch.sequences), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_of_many_batches(layer, gpu, several):
     columns = np.array([layer.counts(batch) for batch in several], dtype=np.float64).T
     formula = physics(layer, gpu)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.fitting import KINDS, Recipe
 from ksim.cost.efficiency.models import CHUNK, BoundedHead, Constant, Interpolation
+from tests.properties import examples
 
 RANDOM = np.random.default_rng(7)
 INPUTS = RANDOM.uniform(-2, 2, (600, 3))
@@ -66,7 +67,7 @@ def test_between_points_without_noise_the_process_passes_through_them_and_far_aw
     assert model(far) == pytest.approx(model.base(far))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.sampled_from(["constant", "linear", "bounded_head", "trees", "network", "interpolation"]),
        st.integers(1, 2 * CHUNK + 3), st.sampled_from("CF"))
 def test_rows_are_priced_alike_alone_and_together(kind, count, order):

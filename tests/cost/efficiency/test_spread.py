@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.efficiency.spread import FEWEST, Spread
+from tests.properties import examples
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 10**6), st.sampled_from([0.02, 0.2]), st.floats(0, 4))
 def test_nine_of_ten_new_residuals_lie_inside(seed, scale, skew):
     random = np.random.default_rng(seed)

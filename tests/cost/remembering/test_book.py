@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.remembering import book
 from ksim.cost.remembering.book import ENDING, FILES, Book, clear, files, rows_of
+from tests.properties import examples
 
 ROWS = {bytes([number]) * 16: os.urandom(60) for number in range(200)}
 
@@ -47,7 +48,7 @@ damage = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 25
 
 
 @given(damage, st.none() | st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_damaged_file_is_never_an_error_and_takes_rows_again(tmp_path_factory, flips, cut):
     path = tmp_path_factory.mktemp("damaged") / f"a{ENDING}"
     made(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field, frozen
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.gemm import Gemm
@@ -21,6 +21,7 @@ from ksim.foundation.units import DType
 from ksim.studies.lookup import gpu_of
 from tests.cost.remembering.damage import cuts, damage, flips
 from tests.laws.test_oracles import GPUS, bits, build, parts
+from tests.properties import examples
 
 H200 = gpu_of("h200")
 KERNELS = [Gemm(rows, 4096, 512) for rows in range(1, 40)] + [Pointwise("rope", 8.0, 8.0, 0.0, n) for n in range(1, 9)]
@@ -75,7 +76,7 @@ def test_only_what_is_new_is_asked_about_and_in_one_question(tmp_path):
 
 @pytest.mark.parametrize("name", ["measured", "learned"])
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_answers_are_those_of_the_oracle_whatever_is_known(tmp_path_factory, name, data):
     kernels = data.draw(st.lists(parts(GPUS["h200"]), min_size=1, max_size=12))
     known = data.draw(st.lists(st.sampled_from(kernels)))
@@ -86,7 +87,7 @@ def test_answers_are_those_of_the_oracle_whatever_is_known(tmp_path_factory, nam
 
 
 @given(flips, cuts)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flipped, cut):
     folder = tmp_path_factory.mktemp("damaged")
     answers(build("measured"), folder)

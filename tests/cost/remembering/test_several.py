@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from attrs import define, evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.gemm import Gemm
@@ -22,6 +22,7 @@ from tests.compute.test_several import sized
 from tests.cost.remembering.damage import cuts, damage, flips
 from tests.cost.remembering.test_remembered import H200, Counting
 from tests.laws.test_oracles import bits, build
+from tests.properties import examples
 
 SIZES = [1, 7, 64, 65, 300, 4096]
 
@@ -64,7 +65,7 @@ sizes = st.lists(st.integers(1, 20_000), min_size=1, max_size=6)
 
 @pytest.mark.parametrize("name", ["measured", "learned"])
 @given(sizes, sizes, st.booleans())
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_answers_are_those_of_the_oracle_whatever_is_known(tmp_path_factory, name, known, more, alone):
     folder, both = tmp_path_factory.mktemp("known"), known if alone else [*more, *known, *more]
     answers(build(name), folder, *known)
@@ -151,7 +152,7 @@ def test_what_prices_follow_from_tells_them_apart():
 
 
 @given(flips, cuts)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_answers_are_those_of_the_oracle_whatever_happens_to_the_file(tmp_path_factory, flipped, cut):
     folder = tmp_path_factory.mktemp("damaged")
     answers(build("measured"), folder, *SIZES)
