@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import attrs
 from cattrs import Converter
@@ -16,15 +15,14 @@ from cattrs.errors import (
     IterableValidationError,
     StructureHandlerNotFoundError,
 )
-from cattrs.gen import make_dict_structure_fn, override
 
 from ksim.foundation.errors import ConfigError, KsimError
-from ksim.foundation.units import DType, measured, optional_quantity, quantity
+from ksim.foundation.unit_keys import UnitKeys
+from ksim.foundation.units import DType
 
 T = TypeVar("T")
 #: Whole numbers are less than this, as they are in arrays.
 _INTEGERS = 2**63
-_EXAMPLES = {"s": "200 ms", "W": "500 W", "Hz": "1.5 GHz", "": "2k"}
 
 
 @attrs.frozen
@@ -64,79 +62,6 @@ def _strict(kinds: tuple[type, ...], word: str) -> Any:
     return hook
 
 
-def _unit(target: Any) -> str | None:
-    """The unit of a type such as `Seconds`, or of a union of tables under a unit; None where it has none."""
-    if get_origin(target) is not Annotated or not isinstance(target.__metadata__[0], str):
-        return None
-    return target.__metadata__[0] if target.__origin__ is float or kinds_of(target.__origin__) else None
-
-
-def _amounts(member: Any) -> set[str]:
-    """The keys of a table whose unit is that of the key that it stands under."""
-    return {field.name for field in attrs.fields(member) if "" in _units(field)}
-
-
-def _in_unit(converter: Converter, value: Any, target: Any) -> Any:
-    """Structure a number in a unit, or a table whose amounts are."""
-    unit = target.__metadata__[0]
-    if target.__origin__ is float:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError(f"expected a number or a text such as '{_EXAMPLES[unit]}', not {value!r}")
-        return measured(value, unit)
-    member = kinds_of(target.__origin__).get(str(value.get("kind"))) if isinstance(value, Mapping) else None
-    if member is not None:
-        value = {key: _amount(converter, key, item, unit) if key in _amounts(member) else item
-                 for key, item in value.items()}
-    return converter.structure(value, target.__origin__)
-
-
-def _amount(converter: Converter, key: str, value: Any, unit: str) -> Any:
-    try:
-        return _in_unit(converter, value, Annotated[float, unit])
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
-
-
-def _has_units(target: Any) -> bool:
-    return attrs.has(target) and any(map(_read_before, attrs.fields(target)))
-
-
-def _read_before(field: "attrs.Attribute[Any]") -> bool:
-    """Whether *field* is structured before its own converter, so that an error names its key."""
-    converter: Any = field.converter
-    return bool(_units(field)) or converter in (quantity, optional_quantity)
-
-
-def _units(field: "attrs.Attribute[Any]") -> set[str]:
-    """The unit of the type of *field*, or of what it may be besides None."""
-    return {unit for member in (field.type, *get_args(field.type)) if (unit := _unit(member)) is not None}
-
-
-def _with_units(converter: Converter, target: Any) -> Any:
-    """What reads a class with such fields.  Their own converters are for Python, where a bare time is in seconds."""
-    hooks: dict[str, Any] = {field.name: override(struct_hook=partial(_structured, converter, field))
-                             for field in attrs.fields(target) if _read_before(field)}
-    return make_dict_structure_fn(target, converter, **hooks)
-
-
-def _structured(converter: Converter, field: Any, value: Any, _: Any) -> Any:
-    return converter.structure(value, field.type) if _units(field) else field.converter(value)
-
-
-def _with_unit(converter: Converter, target: Any) -> Any:
-    """What writes a number in a unit, or a table whose amounts are, as `_in_unit` reads it."""
-    unit = target.__metadata__[0]
-    if target.__origin__ is float:
-        return (lambda value: f"{value!r} s") if unit == "s" else (lambda value: value)
-
-    def write(value: Any) -> Any:
-        amounts = _amounts(type(value)) if unit == "s" else set()
-        return {key: f"{item!r} {unit}" if key in amounts and item is not None else item
-                for key, item in converter.unstructure(value).items()}
-
-    return write
-
-
 def kinds_of(union: Any) -> dict[str, type]:
     """The classes of a union of tables that a `kind` tells apart, by that kind; empty for any other type."""
     members = get_args(union) if get_origin(union) in (Union, UnionType) else ()
@@ -162,10 +87,7 @@ def _by_kind(converter: Converter) -> Any:
 def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True, prefer_attrib_converters=True, omit_if_default=False)
     converter.register_structure_hook_func(lambda target: bool(kinds_of(target)), _by_kind(converter))
-    converter.register_structure_hook_func(lambda target: _unit(target) is not None, partial(_in_unit, converter))
-    converter.register_unstructure_hook_factory(lambda target: _unit(target) is not None,
-                                                partial(_with_unit, converter))
-    converter.register_structure_hook_factory(_has_units, partial(_with_units, converter))
+    UnitKeys(converter, kinds_of).register()
     for target, kinds, word in ((int, (int,), "a whole number"), (float, (int, float), "a number"),
                                 (bool, (bool,), "true or false"), (str, (str,), "a text")):
         converter.register_structure_hook(target, _strict(kinds, word))

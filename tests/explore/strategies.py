@@ -6,6 +6,7 @@ from hypothesis import strategies as some
 
 from ksim.foundation import catalog
 from ksim.specs.deployment import CUDAGRAPH_MODES, EXCHANGES, PARTS, QUANTIZATIONS
+from ksim.studies.lookup import engine_of
 
 Tables = some.SearchStrategy[dict[str, Any]]
 SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]
@@ -134,4 +135,10 @@ def scenarios() -> Tables:
                 "grid": entries("grids"), "pue": some.floats(1, 2), "host_watts": some.just("1 kW"),
                 "price_per_kwh": some.floats(0, 1), "sleep_after": some.sampled_from(["0 s", "10 ms", "1 s"])}),
             "detail": some.sampled_from(["step", "kernel"]), "seed": some.integers(0, 99)})
-    return some.builds(lambda one, other: one | other, hardware, rest)
+    return some.builds(_known_to_the_engine, hardware, rest, some.integers(0, 9))
+
+
+def _known_to_the_engine(hardware: dict[str, Any], rest: dict[str, Any], chance: int) -> dict[str, Any]:
+    """One scenario, mostly without the settings that its release of an engine lacks."""
+    unknown = engine_of(rest.get("engine", "vllm-0.33")).unknown_settings if chance else ()
+    return hardware | rest | {"serve": {key: value for key, value in rest["serve"].items() if key not in unknown}}

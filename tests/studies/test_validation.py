@@ -220,7 +220,7 @@ def test_many_cases_are_listed_by_kind(file, tmp_path):
     ("case.requests.0.id", "b", "case.requests: 2 of them have the id 'b'"),
     ("case.requests.0.output_len", 0, r"case.requests\[0\]: 'output_len' must be > 0"),
     ("case.requests.0.arrival_step", -1, r"case.requests\[0\]: 'arrival_step' must be >= 0"),
-    ("case.requests.0.arrival_time", float("nan"), r"case.requests\[0\]: 'arrival_time' must be finite"),
+    ("case.requests.0.arrival_time", float("nan"), r"case.requests\[0\].arrival_time: expected a number that is fin"),
     ("case.requests.0.max_tokens", 1, r"case.requests\[0\]: max_tokens .1. is smaller than output_len .2."),
     ("case.requests.0.prompt", [], r"case.requests\[0\]: 'prompt' must be a list of pieces with at least one token"),
     ("case.requests.0.prompt", [[1, 0]], r"case.requests\[0\]: 'prompt' must be a list of pieces with at least one"),
