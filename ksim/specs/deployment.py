@@ -1,7 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, deep_iterable, ge, gt, in_, le, optional
+from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, optional_quantity
@@ -116,6 +116,12 @@ CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PI
 LARGEST_GRAPH = 2**20
 
 
+def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", value: tuple[int, ...] | None) -> None:
+    for size in value or ():
+        if not 0 < size <= LARGEST_GRAPH:
+            raise ValueError(f"{attribute.name!r} must be sizes of 1 to {LARGEST_GRAPH} tokens, not {size}")
+
+
 @frozen
 class EngineSettings:
     """The settings of one engine, by the names and with the defaults of ``vllm serve`` (0.33).
@@ -166,9 +172,8 @@ class EngineSettings:
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     enforce_eager: bool = False
     cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
-    cudagraph_capture_sizes: tuple[int, ...] | None = field(
-        default=None, validator=optional(deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))))
-    max_cudagraph_capture_size: int | None = field(default=None, validator=optional(and_(gt(0), le(LARGEST_GRAPH))))
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(default=None, validator=_graph_sizes)
+    max_cudagraph_capture_size: int | None = field(default=None, validator=optional((gt(0), le(LARGEST_GRAPH))))
     enable_expert_parallel: bool = False
     expert_parallel_size: int | None = field(default=None, validator=optional(gt(0)))
     expert_placement_strategy: str = field(default="linear", validator=in_(("linear", "round_robin")))
