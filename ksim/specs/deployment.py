@@ -1,9 +1,7 @@
 """Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
 
-from typing import Any
-
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, deep_iterable, ge, gt, in_, le, lt, optional
+from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import DType, Seconds, optional_quantity
@@ -120,7 +118,11 @@ CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: vLLM's `compilation_config.cudagraph_mode`.
 CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
-_GRAPH_SIZES: Any = deep_iterable(and_(gt(0), le(LARGEST_GRAPH)))
+
+def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", value: tuple[int, ...] | None) -> None:
+    for size in value or ():
+        if not 0 < size <= LARGEST_GRAPH:
+            raise ValueError(f"{attribute.name!r} must be sizes of 1 to {LARGEST_GRAPH} tokens, not {size}")
 
 
 @frozen
@@ -195,7 +197,7 @@ class EngineSettings:
     cudagraph_mode: str | None = field(default=None, validator=optional(in_(CUDAGRAPH_MODES)))
     """Which steps run as CUDA graphs. Default: FULL_AND_PIECEWISE; NONE with `enforce_eager`. Source: vLLM
     `compilation_config`."""
-    cudagraph_capture_sizes: tuple[int, ...] | None = field(default=None, validator=optional(_GRAPH_SIZES))
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(default=None, validator=_graph_sizes)
     """Batch sizes to capture CUDA graphs for. Unit: tokens. Default: 1, 2, 4, then every 8 up to 256 and every 16 up to
     the largest. Source: vLLM `compilation_config`. Example: [1, 2, 4, 8, 16]."""
     max_cudagraph_capture_size: int | None = field(default=None, validator=optional((gt(0), le(LARGEST_GRAPH))))

@@ -15,6 +15,7 @@ from ksim.cost.answers import Estimates, bound_of
 from ksim.cost.efficiency.attention_singly import Singly, heads_of
 from ksim.cost.efficiency.families import FAMILIES, Family, Shapes, attentions, family_of
 from ksim.cost.efficiency.physics import Physics
+from ksim.cost.efficiency.pointwise import uncached
 from ksim.cost.efficiency.pricing import Prices, blend, price
 from ksim.cost.efficiency.profile import Efficiency, Profile
 from ksim.cost.efficiency.stacked import Stack
@@ -198,7 +199,7 @@ class Profiled:
         else:
             physics, prices = stack.price(rows, shapes, gpu)
             found = _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
-        return found and found.at_least(_uncached(shapes, gpu))
+        return found and found.at_least(uncached(gpu, shapes))
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
         """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
@@ -229,15 +230,6 @@ def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]
     kinds = {kernel.family: kernel for kernel in kernels}
     places = {name: place for place, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
-
-
-def _uncached(shapes: Shapes, gpu: Gpu) -> NDArray[np.float64]:
-    """Seconds that device memory takes for what kernels cannot find in the L2 cache: tables, and what exceeds it.
-
-    A kernel may write where it has read, so what it touches is as much as the more of both.
-    """
-    touched = np.maximum(shapes["read_bytes"], shapes["write_bytes"])
-    return np.asarray(np.maximum(np.maximum(shapes["cold_bytes"], touched - gpu.l2), 0.0) / gpu.bandwidth)
 
 
 def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:

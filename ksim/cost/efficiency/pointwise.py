@@ -18,7 +18,7 @@ from attrs import astuple, fields, frozen
 from ksim.cost.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Terms", "physics", "side_by_side"]
+__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Terms", "physics", "side_by_side", "uncached"]
 
 FEATURES = ("start_share", "log_row_over_traffic", "log_waves", "misses", "log_row_bytes", "log_traffic_over_l2")
 LAUNCHES = ("a block a row",)
@@ -94,6 +94,16 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], t: Mapping[str, Any]) -> Phys
     peak = moved / gpu.bandwidth
     return Physics(seconds, peak, np.zeros_like(peak), peak, waves, np.ceil(waves) - waves,
                    np.zeros(len(rows), dtype=np.intp), features)
+
+
+def uncached(gpu: Gpu, shapes: Mapping[str, Array]) -> Array:
+    """Seconds that device memory takes for what kernels cannot find in the L2 cache: tables, and what exceeds it.
+
+    A kernel may write where it has read, so what it touches is at least the larger of both.
+    """
+    touched = np.maximum(shapes["read_bytes"], shapes["write_bytes"])
+    seconds: Array = np.maximum(np.maximum(shapes["cold_bytes"], touched - gpu.l2), 0.0) / gpu.bandwidth
+    return seconds
 
 
 def side_by_side(terms: Sequence[Terms]) -> Mapping[str, Array]:
