@@ -143,7 +143,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("ksim.calibration.runner.torch_device.TorchDevice", lambda: Playback(stop=0))
     assert command.main([*arguments[:2], str(tmp_path / "other")]) == 130
     assert command.main(["none.csv", "-o", "out"]) == 1
-    assert "ksim: none.csv: cannot be read" in capsys.readouterr().err
+    assert "ksim: none.csv: No such file" in capsys.readouterr().err
 
 
 def test_without_pytorch_the_runner_says_what_it_needs(tmp_path, capsys, monkeypatch):

@@ -55,7 +55,7 @@ def test_validating_says_the_mean_last(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (("calibrate", "none"), "none: cannot be read: No such file or directory"),
+    (("calibrate", "none"), "none: No such file or directory"),
     (("calibrate", "s.toml"), "s.toml"),
     (("calibrate", "sweep", "--gpu", "h201"), "no gpu named 'h201'; did you mean 'h200'"),
     (("calibrate", "sweep", "--gpu", "b200"), "--gpu: is b200, but the files are of h200"),

@@ -49,4 +49,4 @@ def test_mistakes_are_said(folder, tmp_path):
     assert "no gpu" in ksim("validate", "serving", ".", "--gpu", "h20", folder=folder, code=1)
     assert "--json" in ksim("validate", "steps", ".", "--json", "no/where.json", folder=folder, code=1)
     folder.joinpath("requests_tiny.parquet").unlink()
-    assert "requests_tiny.parquet: cannot be read" in ksim("validate", "steps", ".", folder=folder, code=1)
+    assert "requests_tiny.parquet: No such file" in ksim("validate", "steps", ".", folder=folder, code=1)

@@ -64,7 +64,7 @@ class ByWaves:
 
 def test_what_has_no_columns_is_asked_about_one_by_one():
     lines = [Sized("a", Gemm, (Line(1, 0), 64, 64, DType.BF16, DType.BF16)),
-             Sized("b", Pointwise, ("rope", Line(8.0, 0.0), 4.0, 1.0, Line(1, 0)))]
+             Sized("b", Pointwise, ("rope", Line(8.0, 0.0), 4.0, 1.0, Line(1, 0), 0.0))]
     asked = [group.at(np.array([3, 900])) for group in alike(enumerate(lines))]
     oracle = ByWaves()
     found = several(oracle, asked, TOY)

@@ -38,7 +38,7 @@ def gemm_flops(result: Result) -> float:
 
 @pytest.mark.parametrize("count, sigma", [(1, 0.0), (2, 1.5), (7, 1.5), (4, 0.0)])
 def test_all_ranks_together_do_2_flop_for_each_active_weight_and_token(count, sigma):
-    """Embeddings are looked up, and the head sees what is sampled; norms, a ten-thousandth, are not in it.
+    """Embeddings are looked up, and the head sees one token of each sequence; norms, a ten-thousandth, are not in it.
 
     Every rank without tokens computes one, whose logits nobody asks for.
     """
@@ -47,7 +47,7 @@ def test_all_ranks_together_do_2_flop_for_each_active_weight_and_token(count, si
     head = model.decoder.sizes["m"] * model.decoder.sizes["V"]
     computed = steps.tokens.sum() + (steps.tokens == 0).sum()
     assert len(steps) % RANKS == 0
-    expected = 2 * (model.active_parameters() - 2 * head) * computed + 2 * head * steps.samples.sum()
+    expected = 2 * (model.active_parameters() - 2 * head) * computed + 2 * head * (steps.decodes + steps.prefills).sum()
     assert gemm_flops(result) == pytest.approx(expected, rel=2e-4)
 
 

@@ -49,7 +49,7 @@ def test_a_path_may_be_a_path_and_is_relative_to_the_folder(tmp_path):
 
 @pytest.mark.parametrize(("table", "says"), [
     ([], "expected a table"), ("scenario.toml", "Scenario.read reads a file"), (None, "expected a table"),
-    ({}, "is missing"), ({1: 2}, "scenario: keys are texts, not 1"),
+    ({}, "scenario: model, workload: are missing"), ({1: 2}, "scenario: keys are texts, not 1"),
     ({**SMALL, "serve": {None: 1}}, "scenario: serve: keys are texts, not None"),
     ({**SMALL, "serve": 4}, "serve: expected a table with tensor_parallel_size"),
     ({**SMALL, "serve": {"max_num_seqs": object}}, "serve.max_num_seqs: expected a whole number"),
