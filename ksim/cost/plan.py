@@ -13,7 +13,7 @@ from ksim.cost.launches import Launches
 from ksim.flow.load import Load
 from ksim.flow.timeline import Lap, Span, Timeline, Totals
 
-#: Tokens, sequences (the head has a row for each), how they are launched, the tokens of all data ranks, and what the
+#: Tokens, rows of logits, how they are launched, the tokens of all data ranks, and what the
 #: batch has nothing for.
 Shape = tuple[int, int, Launching, int | None, frozenset[Op]]
 #: A label, a layer that waits for its batch, and how often it runs.

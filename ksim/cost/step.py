@@ -146,7 +146,7 @@ class StepTimer:
             most = self.graphs.padded(max(brought))
             tokens = max(tokens, most) if launching.graphs else tokens
             everywhere = len(brought) * most if most else sum(brought)
-        return tokens, batch.sequences, launching, everywhere, frozenset()
+        return tokens, batch.logits, launching, everywhere, frozenset()
 
     def _fill(self, label: str, layer: Layer, kernel: Kernel, batch: Batch) -> Span:
         span = self._fills.get((label, kernel))
@@ -160,7 +160,7 @@ class StepTimer:
 
 def _counts(batch: Batch) -> tuple[int, int, bool]:
     """What the plan of a batch depends on."""
-    return batch.tokens, batch.sequences, not batch.chunks
+    return batch.tokens, batch.logits, not batch.chunks
 
 
 def _holes(plans: Sequence[Plan]) -> dict[Hole, Ints]:

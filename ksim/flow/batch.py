@@ -100,7 +100,7 @@ class Batch:
     contexts: Contexts
     #: For each sequence with more: (new tokens, tokens it has in the cache).
     chunks: Sequence[tuple[int, int]]
-    #: How many sequences reach the end of what they know, so that a token comes out.  (Logits are computed for all.)
+    #: How many sequences reach the end of what they know, so that a token comes out.
     samples: int
     #: New tokens in all.
     tokens: int
@@ -137,6 +137,12 @@ class Batch:
     @property
     def sequences(self) -> int:
         return len(self.contexts.offsets) + len(self.chunks)
+
+    @property
+    def logits(self) -> int:
+        """Rows that the head computes: as in vLLM one of each sequence, partial prompts too; none of a dummy step, which
+        has neither a sample nor a prompt."""
+        return self.sequences if self.samples or self.prompts else 0
 
 
 #: What a batch in words may have: more than any engine takes.

@@ -42,7 +42,7 @@ def one_by_one(timer: StepTimer, batch: Batch) -> tuple[float, float, float, flo
     costs, (how, tokens) = timer.host.inputs, timer.graphs.of(batch)
     totals = [costs.copy + costs.copy_sequence * batch.sequences, 0.0, 0.0, 0.0]
     ask = cache(lambda kernel: estimate(timer.oracle, kernel, timer.gpu))
-    for label, kernel in timer.model.graph(tokens, batch.sequences, timer.shard).over(batch):
+    for label, kernel in timer.model.graph(tokens, batch.logits, timer.shard).over(batch):
         gaps = {Launching.COMPILED: 1, Launching.PIECEWISE: 2 * (label == "o_proj")}  # once a layer
         totals[0] += costs.gap * gaps.get(how, 0)
         if isinstance(kernel, Collective):
@@ -94,7 +94,7 @@ def test_a_step_is_all_of_its_launches(model, tensor, batch, share):
     assert totals == pytest.approx(sums, rel=1e-12)
     assert timeline.clocked == pytest.approx(sum(span.seconds for span in spans if span.bound == "compute"))
     _, tokens = pricer.graphs.of(step)
-    launched = [kernel for _, kernel in pricer.model.graph(tokens, step.sequences, pricer.shard).over(step)]
+    launched = [kernel for _, kernel in pricer.model.graph(tokens, step.logits, pricer.shard).over(step)]
     assert [span.label for span in (spans[0], spans[-1])] == ["inputs", "gaps"]
     assert [span.shape for span in spans[1:-1]] == launched
 
