@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test lint bench pages notebooks profiles accuracy energy clean
+.PHONY: run test explore lint bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
@@ -12,6 +12,10 @@ run: $(READY)
 # Two processes, each test file in one of them: files share what is slow to make.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+# What the suite tries the same each time, with fresh seeds and ten times the examples, and random scenarios.
+explore: $(READY)
+	KSIM_EXPLORE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis or explore"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Random scenarios over all keys: each is refused with a message, or runs as the laws of runs have it.
 
-Not part of the suite: ``pytest -m explore`` tries new ones each time.
+Not part of the suite: `make explore` tries new ones each time.
 """
 
 import json
@@ -11,11 +11,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import tomli_w
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 
 from ksim import KsimError, Result, Scenario, simulate
 from ksim.results.metrics import LATENCIES, PERCENTILES
 from tests.explore.strategies import scenarios
+from tests.properties import examples
 
 pytestmark = pytest.mark.explore
 SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage_mean", "prefix_cache_hit_rate",
@@ -23,7 +24,7 @@ SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage
 
 
 @given(table=scenarios())
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100, suppress_health_check=list(HealthCheck))
 def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
     note(tomli_w.dumps(table))
     with warnings.catch_warnings():
