@@ -8,20 +8,21 @@ from hypothesis import settings
 #: `make explore` sets this variable.
 EXPLORING = os.environ.get("KSIM_EXPLORE") == "1"
 #: How many of the examples that a property asks for it gets.
-SHARE = 4.0 if EXPLORING else 0.4
+SHARE = 4.0 if EXPLORING else 0.25
 
 
 def load_profile() -> None:
     """Set what holds for all properties: no deadline, and the same examples each time unless one explores."""
     settings.register_profile("ksim", deadline=None, derandomize=not EXPLORING, print_blob=True,
-                              max_examples=_share(100))
+                              max_examples=share(100))
     settings.load_profile("ksim")
 
 
 def examples(count: int, **more: Any) -> settings:
     """Settings of a property that deserves about *count* examples; *more* are further ones of Hypothesis."""
-    return settings(max_examples=_share(count), **more)
+    return settings(max_examples=share(count), **more)
 
 
-def _share(count: int) -> int:
+def share(count: int) -> int:
+    """As many of *count* examples as are tried now."""
     return max(round(count * SHARE), 2)

@@ -140,8 +140,8 @@ class Batch:
 
     @property
     def logits(self) -> int:
-        """Rows that the head computes: as in vLLM one of each sequence, partial prompts too; none of a dummy step, which
-        has neither a sample nor a prompt."""
+        """Rows that the head computes: one of each sequence, partial prompts too, as in vLLM; none of a dummy step,
+        which has neither a sample nor a prompt."""
         return self.sequences if self.samples or self.prompts else 0
 
 

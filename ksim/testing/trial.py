@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import zip_longest
+from math import inf
 from typing import Any
 
 from attrs import field, frozen
@@ -97,10 +98,12 @@ def observe(engine: Loop, case: Case, naming: Naming | None = None, job_class: t
     """Play *case* on *engine*, and write down what happens."""
     recorder = Recorder(engine.scheduler)
     engine.scheduler, engine.job_class = recorder, job_class
-    history = recorder.history
+    history, last = recorder.history, inf
     try:
         for _ in case.play(engine, naming):
-            if len(history.jobs) == len(case.arrivals) and engine.turns > history.arrived[-1] + longest(history) + 1:
+            if last == inf and len(history.jobs) == len(case.arrivals):
+                last = history.arrived[-1] + longest(history) + 1
+            if engine.turns > last:
                 break
     except Exception as error:  # whatever it raises is what the test is for
         history.error = error

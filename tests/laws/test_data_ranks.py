@@ -57,7 +57,8 @@ def test_all_ranks_together_do_2_flop_for_each_active_weight_and_token(count, si
     [[(6000, 0)], [], [], []], [[(600, 0)], [(1, 50), (1, 70)], [], []], [[(1, 50)], [(1, 50)], [(1, 60)], [(9, 60)]],
 ])
 def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
-    """Of the same sequences, dummies included but for their logits; routing alone, which each rank repeats, adds 0.1 % at most."""
+    """Of the same sequences, dummies included but for their logits.  Routing alone, which each rank repeats, adds 0.1 %
+    at most."""
     together = Site.of(scenario(model=model, enable_expert_parallel=dealt), cached=False).timers()[0]
     alone = Site.of(scenario(model=model, data_parallel_size=1), cached=False).timers()[0]
     batches = [Batch.of(*own) if own else DUMMY for own in ranks]

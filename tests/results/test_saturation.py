@@ -33,8 +33,7 @@ def capacity() -> float:
     return summary["completed"] / summary["duration"]
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("load", "seed"), [(0.5, 0), (0.8, 1)])
 def test_a_load_below_capacity_saturates_nothing(capacity, load, seed):
     result = run(poisson(load * capacity), seed=seed)
     assert result.summary["saturated"] is False
@@ -42,8 +41,7 @@ def test_a_load_below_capacity_saturates_nothing(capacity, load, seed):
     assert " !" not in result.report()
 
 
-@pytest.mark.parametrize("load", [1.3, 2.0, 8.0])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("load", "seed"), [(1.3, 0), (2.0, 1), (8.0, 0)])
 def test_a_load_beyond_capacity_is_told_with_the_rate_that_can_be_sustained(capacity, load, seed):
     """Whatever the load, and however short the run: within 5 % of what the system does with all there at once."""
     result = run(poisson(load * capacity), seed=seed)

@@ -8,6 +8,7 @@ from ksim.testing import check_batching, check_cache
 from ksim.testing.batching import CHECKS, steps
 from ksim.testing.case import Arrival, Case
 from ksim.testing.trial import Subject
+from tests.properties import share
 from tests.testing.mutants import caches, policies, schedulers
 
 MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS]
@@ -38,7 +39,7 @@ def test_ksims_own_cache_passes():
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_first_come_first_served_keeps_what_is_said_of_batching(name):
-    check_batching("fcfs", checks=(name,), max_examples=40)
+    check_batching("fcfs", checks=(name,), max_examples=share(60))
 
 
 def test_one_more_block_can_make_everything_end_later():

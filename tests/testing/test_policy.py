@@ -11,6 +11,8 @@ from ksim.scheduling.scheduler import Scheduler
 from ksim.studies.scenario import Scenario
 from ksim.studies.simulation import simulate
 from ksim.testing import PolicyFault, check_policy, check_scheduler
+from ksim.testing.policy import EXAMPLES
+from tests.properties import share
 from tests.testing.mutants.policies import LastComeFirst, PassesOverLong, VllmPriority
 
 #: Under these, some may wait as long as others come.
@@ -20,11 +22,11 @@ STARVING = {"priority", "shortest_prompt_first", "shortest_remaining", "srpt_pre
 
 @pytest.mark.parametrize("name", catalog.names("scheduling.policies"))
 def test_the_policies_of_ksim_pass(name):
-    check_policy(name, starves=name in STARVING, max_examples=30)
+    check_policy(name, starves=name in STARVING, max_examples=share(60))
 
 
 def test_the_scheduler_of_ksim_passes_by_default():
-    check_scheduler(Scheduler)
+    check_scheduler(Scheduler, max_examples=share(EXAMPLES))
 
 
 def test_two_equals_rob_each_other_for_ever_under_vllms_priority():
@@ -36,7 +38,7 @@ def test_two_equals_rob_each_other_for_ever_under_vllms_priority():
 def test_the_counter_example_is_a_scenario_that_runs(tmp_path):
     file = tmp_path / "fault.toml"
     with pytest.raises(PolicyFault, match="LastComeFirst breaks bounded_wait in step") as found:
-        check_policy(LastComeFirst, write_to=file)
+        check_policy(LastComeFirst, invariants=["bounded_wait"], shrink=False, write_to=file)
     assert found.value.scenario in str(found.value)
     result = simulate(Scenario.read(file))
     assert len(list(result.log.events)) > len(found.value.case.arrivals)
@@ -44,9 +46,10 @@ def test_the_counter_example_is_a_scenario_that_runs(tmp_path):
 
 def test_two_counter_examples_in_one_folder_keep_their_own_traces(tmp_path):
     traces = {}
-    for name, policy in (("first", LastComeFirst), ("second", PassesOverLong)):
+    for name, policy, invariant in (("first", LastComeFirst, "bounded_wait"),
+                                    ("second", PassesOverLong, "no_idle_step")):
         with pytest.raises(PolicyFault) as found:
-            check_policy(policy, starves=policy is PassesOverLong, shrink=False, write_to=tmp_path / f"{name}.toml")
+            check_policy(policy, invariants=[invariant], shrink=False, write_to=tmp_path / f"{name}.toml")
         traces[name] = found.value.trace
         assert f'path = "{found.value.trace_name}"' in (tmp_path / f"{name}.toml").read_text()
     assert traces["first"] != traces["second"]
@@ -57,7 +60,7 @@ def test_a_case_is_small_and_the_same_each_time():
     texts = []
     for _ in range(2):
         with pytest.raises(PolicyFault) as found:
-            check_policy(PassesOverLong, starves=True)
+            check_policy(PassesOverLong, starves=True, invariants=["no_idle_step"])
         texts.append(str(found.value))
     assert texts[0] == texts[1]
     assert len(found.value.case.arrivals) == 1
