@@ -74,6 +74,7 @@ FENCES: dict[str, set[str]] = {
     "simpy": {"runtime", "cluster", "studies"},
     "networkx": {"cost"},
     "matplotlib": {"results"},
+    "PIL": {"results"},
     "pyarrow": {"workload", "results", "calibration"},
     "sklearn": {"calibration"},
     "scipy": {"calibration"},

@@ -194,7 +194,7 @@ def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progr
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
     progress.stop()
     _remark(result.remarks)
-    _check_served(result.summary, result.refusals, kept.output)
+    _check_served(result, kept.output)
     if not quiet:
         result.print()
         if kept.output is not None:
@@ -208,7 +208,7 @@ def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Prog
     result = stream(scenario, kept.output, progress.advance, cached)
     progress.stop()
     _remark(result.remarks)
-    _check_served(result.summary, result.refusals, kept.output)
+    _check_served(result, kept.output)
     if not quiet:
         print(result.vllm_block())
         print(f"written to {kept.output}")
@@ -219,10 +219,11 @@ def _remark(remarks: Iterable[str]) -> None:
         print(f"ksim: {remark}", file=sys.stderr)
 
 
-def _check_served(summary: Any, refusals: Any, output: Path | None) -> None:
+def _check_served(result: Any, output: Path | None) -> None:
     """Raise KsimError where all requests were rejected; the run is written all the same, with the reason of each."""
     from ksim.foundation.errors import KsimError
 
-    if len(refusals) and not summary["completed"] and not summary["unfinished"]:
+    refusals = result.refusals
+    if len(refusals) and not result.served and not result.summary["unfinished"]:
         kept = f"; {output / 'requests.parquet'} has the reason of each" if output else ""
         raise KsimError(f"all {len(refusals):,} requests were rejected: {refusals.commonest()}{kept}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from attrs import define, field
 
+from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.foundation import collector
 from ksim.foundation.errors import MissingExtra, UnknownName
@@ -109,9 +110,14 @@ class Result:
     def refusals(self) -> Refusals:
         """Why requests were rejected."""
         found = Refusals()
-        for reason in self.history.requests.reasons.values():
-            found.add(reason)
+        for event in self.log.of(Rejected):
+            found.add(event.reason)
         return found
+
+    @property
+    def served(self) -> bool:
+        """Whether any request completed; the summary, which takes longer, need not be made for that."""
+        return next(iter(self.log.of(Finished)), None) is not None
 
     @cached_property
     def history(self) -> History:

@@ -30,6 +30,11 @@ class Streamed:
     remarks: tuple[str, ...] = ()
     refusals: Refusals = Factory(Refusals)
 
+    @property
+    def served(self) -> bool:
+        """Whether any request completed."""
+        return bool(self.summary["completed"])
+
     def vllm_block(self) -> str:
         """The numbers as `vllm bench serve` prints them."""
         return vllm_block(self.summary)

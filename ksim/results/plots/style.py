@@ -17,7 +17,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ksim.results.arrays import Floats
 from ksim.results.plots.png import write_png
-from ksim.results.plots.ticks import settle
 from ksim.results.wording import measure
 
 INK, FAINT, PALE = "#22272e", "#6b7480", "#e4e8ec"
@@ -82,9 +81,6 @@ def looks() -> Iterator[None]:
 
 def write(figure: Figure, path: Path) -> Path:
     """Write *figure* as a PNG that says nothing of when and by what it was written."""
-    if figure.get_layout_engine() is None:
-        for axes in figure.axes:
-            settle(axes, PALE)
     write_png(figure, path, _DPI)
     return path
 
@@ -206,6 +202,6 @@ def reach(values: Floats, room: float = 2.0) -> float:
 
 
 #: Numbers as they are, thousands apart.
-PLAIN = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}")
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 and value % 1 == 0 else f"{value:g}")
 #: Large numbers by their prefixes.
 PREFIXED = FuncFormatter(lambda value, _: measure(value, "").strip().replace(".00", "").replace(".0", ""))
