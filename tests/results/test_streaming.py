@@ -105,7 +105,7 @@ def test_streamed_runs_say_what_kept_ones_say(log, every, tmp_path):
     agree(log, tmp_path, every, told(log))
 
 
-@given(st.integers(1, 30), st.integers(1, 50), st.integers(1, 60))
+@given(st.integers(1, 30), st.integers(5, 50), st.integers(1, 60))
 @examples(8)
 def test_steps_may_come_at_once_and_after_the_tokens_that_are_from_them(tmp_path_factory, most, every, preempt):
     log = fabricate.log(count=40, engines=2, preempt_every=preempt)
