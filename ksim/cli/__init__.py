@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,9 +11,23 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 app = typer.Typer(
-    help="Simulate LLM inference serving, down to the single GPU kernel.", add_completion=False,
-    no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ksim import __version__
+
+        print(f"ksim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                   help="print the version and end")] = False) -> None:
+    """Simulate LLM inference serving, down to the single GPU kernel."""
 
 
 def main() -> None:

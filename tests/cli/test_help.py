@@ -5,6 +5,7 @@ import re
 import pytest
 import typer
 
+import ksim
 from ksim.cli import app
 from ksim.foundation.keys import keys
 from ksim.specs.deployment import EngineSettings
@@ -49,3 +50,7 @@ def test_a_flag_that_takes_numbers_takes_several(tmp_path):
     priced = ksim_here("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "3x10", "--oracle", "roofline",
                        "--cudagraph-capture-sizes", "1", "--cudagraph-capture-sizes", "4", folder=tmp_path)
     assert priced.status == 0, priced.stderr
+
+
+def test_the_version_is_the_packages(tmp_path):
+    assert ksim_here("--version", folder=tmp_path).stdout == f"ksim {ksim.__version__}\n"
