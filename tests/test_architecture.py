@@ -41,7 +41,8 @@ def may_import(path: Path, name: str) -> bool:
     top, _, rest = name.partition(".")
     if top != "ksim":
         return package(path) in ksim.FENCES.get(top, {package(path)})
-    return rest == "__version__" or any(f"{rest}.".startswith(f"{layer}.") for layer in ksim.LAYERS[package(path)] | {package(path)})
+    allowed = {*ksim.LAYERS[package(path)], package(path), "__version__"}
+    return any(f"{rest}.".startswith(f"{layer}.") for layer in allowed)
 
 
 def test_imports_point_down_and_libraries_stay_behind_their_fences():
