@@ -13,7 +13,7 @@ run: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
 
-# What the suite tries the same each time, with fresh seeds and ten times the examples, and random scenarios.
+# What the suite tries the same each time, with fresh seeds and sixteen times the examples, and random scenarios.
 explore: $(READY)
 	KSIM_EXPLORE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis or explore"
 
