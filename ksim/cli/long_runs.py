@@ -5,11 +5,10 @@ from pathlib import Path
 
 from ksim.cli.progress import duration
 from ksim.studies.extent import MANY_REQUESTS, MANY_TOKENS, Extent
-from ksim.workload.replay import UNITS_HINT
+from ksim.workload.replay import DAY, UNITS_HINT
 
 __all__ = ["LOST", "streams", "warnings"]
 
-DAY = 86400.0
 #: Days that are worth a remark, and seconds from one request to the next that make a single day worth one.
 MANY_DAYS, RARE = 30, 60.0
 #: What a run that is written while it goes on does not have.

@@ -38,14 +38,19 @@ def quantity(value: float | str) -> float:
     return number
 
 
+def _unit_in(text: str) -> str | None:
+    """The unit of a quantity without its prefix: "B/s" of "4.8 TB/s", "" of a bare number, None of anything else."""
+    match = _QUANTITY.fullmatch(text.strip())
+    return f"{match[3] or ''}{match[4] or ''}" if match else None
+
+
 def checked_unit(value: Any, unit: str) -> None:
     """Raise ValueError unless *value* is 0 or a text in *unit*: ``checked_unit("4.8 TB/s", "B/s")`` passes."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
         return
-    match = _QUANTITY.fullmatch(str(value).strip()) if isinstance(value, int | float | str) else None
-    found = (match[3] or "") + (match[4] or "") if match else ""
-    if found != unit:
-        problem = "is no quantity" if match is None else f"is in {found}" if found else "has no unit"
+    found = _unit_in(str(value)) if isinstance(value, int | float | str) else None
+    if (found or "") != unit:
+        problem = "is no quantity" if found is None else f"is in {found}" if found else "has no unit"
         raise ValueError(f"{value!r} {problem}; expected a quantity in {unit}, such as {_EXAMPLES.get(unit, unit)!r}")
 
 
@@ -69,8 +74,7 @@ def measured(value: float | str, unit: str) -> float:
     Raises ValueError for another unit, and for a time without one: it could be meant in seconds or in milliseconds.
     """
     number = quantity(value)
-    match = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
-    given = f"{match[3] or ''}{match[4] or ''}" if match else ""
+    given = (isinstance(value, str) and _unit_in(value)) or ""
     if unit == "s" and not given and number:
         bare = value.strip() if isinstance(value, str) else f"{value:g}"
         raise ValueError(f"{bare} has no unit; write '{bare} ms' or '{bare} s'")

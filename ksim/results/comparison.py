@@ -36,9 +36,10 @@ class Whole:
                 None)
         try:
             summary = json.loads(text)
-            assert isinstance(summary, dict)
-        except (ValueError, AssertionError):
-            raise DataError(str(directory / "summary.json"), "is not the summary of a run; run it again") from None
+        except ValueError:
+            summary = None
+        if not isinstance(summary, dict):
+            raise DataError(str(directory / "summary.json"), "is not the summary of a run; run it again")
         return cls(directory, summary, _settings(directory / "scenario.toml"))
 
 

@@ -113,8 +113,6 @@ def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: 
 #: vLLM's backends for the tokens that data-parallel ranks swap before and after experts.
 EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
-
-
 #: vLLM's `compilation_config.cudagraph_mode`.
 CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 

@@ -25,7 +25,8 @@ from ksim.workload.shaping import Limits, note_ties, spread_ties
 
 #: What a user may have meant where arrivals span too long a time.
 UNITS_HINT = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
-_DAY = 86400.0
+#: Seconds.
+DAY = 86400.0
 
 
 def _choice(value: Any) -> Choice:
@@ -114,7 +115,7 @@ class Replay:
         return clock(self.path, self.format, self.columns, self.time_unit, self.empty)
 
     def _too_long(self, seconds: float) -> DataError:
-        return DataError(str(self.path), f"arrivals span {seconds / _DAY:,.0f} days, and at most {LONGEST / _DAY:,.0f}"
+        return DataError(str(self.path), f"arrivals span {seconds / DAY:,.0f} days, and at most {LONGEST / DAY:,.0f}"
                                          f" can be simulated; {UNITS_HINT}")
 
     def _scale(self, seed: int) -> float:

@@ -26,6 +26,8 @@ arrivals = {process = "poisson", rate = 20.0}
 prompt = {kind = "uniform", low = 50, high = 400}
 output = {kind = "uniform", low = 2, high = 20}
 """
+#: A trace that anything can replay.
+TRACE = "arrival,prompt,output\n0,100,5\n0.5,200,6\n"
 
 
 @frozen

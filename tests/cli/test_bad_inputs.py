@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import SCENARIO, ksim_here
+from tests.cli.command import SCENARIO, TRACE, ksim_here
 
-TRACE = "arrival,prompt,output\n0,100,5\n0.5,200,6\n"
 CASES = [(path.stem, case) for path in sorted((Path(__file__).parent / "bad_inputs").glob("*.toml"))
          for case in tomllib.loads(path.read_text(encoding="utf-8"))["case"]]
 

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from tests.cli.command import SCENARIO, ksim_here
-from tests.cli.test_bad_inputs import TRACE
+from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 #: Commands before the name of a file.
 COMMANDS = [

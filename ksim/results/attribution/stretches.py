@@ -41,11 +41,6 @@ class Stints:
         """What each does until it has caught up."""
         return np.where(self.again, AGAIN, PREFILL)
 
-    @property
-    def caught_up_by(self) -> Ints:
-        """The step that it has caught up with, or before."""
-        return np.where(self.first >= 0, self.first, self.before)
-
 
 @define(eq=False, slots=False)
 class Stretches:

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-#: Pillow's lowest level of compression: half the time of matplotlib's own, and files a tenth larger.
+#: Pillow's lowest level of compression: half the time of matplotlib's own PNGs, and files as large.
 _LEVEL = 1
 
 
