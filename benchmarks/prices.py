@@ -58,8 +58,8 @@ def _run(name: str, folder: str) -> Figures:
     """CPU seconds of workload *name* in this process, with prices in *folder*."""
     from benchmarks.workloads import scenarios
     from ksim.foundation.folders import VARIABLE
-    from ksim.studies.scenario import Scenario
-    from ksim.studies.simulation import simulate
+    from ksim.simulation.scenario import Scenario
+    from ksim.simulation.simulate import simulate
 
     os.environ[VARIABLE] = folder
     scenario = (Scenario.read(Path("scenarios/quickstart.toml")) if name == QUICKSTART
@@ -72,13 +72,13 @@ def _run(name: str, folder: str) -> Figures:
 def kernel() -> Figures:
     """CPU microseconds of a kernel of Llama 3.1 8B on an H200: priced, priced and written, and read."""
     from ksim.compute.graph import Collective
-    from ksim.cost.oracles import estimates
     from ksim.cost.remembering.remembered import Remembered
     from ksim.foundation.config import Choice
+    from ksim.oracles import estimates
+    from ksim.simulation.lookup import gpu_of, model_of, plugin
     from ksim.specs.deployment import Shard
-    from ksim.studies.lookup import gpu_of, model_of, plugin
 
-    model, gpu, oracle = model_of("llama-3.1-8b"), gpu_of("h200"), plugin("cost.oracles", Choice("measured"))
+    model, gpu, oracle = model_of("llama-3.1-8b"), gpu_of("h200"), plugin("oracles", Choice("measured"))
     questions = [[op.kernel for op in dict.fromkeys(op for block in model.body(tokens, Shard()) for op in block.ops)
                   if hasattr(op.kernel, "work") and not isinstance(op.kernel, Collective)]
                  for tokens in range(1, TOKENS)]

@@ -19,10 +19,12 @@ Every error that a user can cause is a KsimError.  `ksim --help` shows the comma
 Data flows one way, and each package answers one question about it:
 
     specs       what is simulated?          workload    what arrives?
-    compute     what must be computed?      cost        how long, how much energy?
-    memory      what stays cached?          scheduling  what runs next?
-    runtime     what happens when?          cluster     where does it happen?
-    results     how good was it?            studies     what should be tried?
+    compute     what must be computed?      oracles     how long does a kernel take?
+    network     how long does a message?    cost        how long a step, how much energy?
+    kv_cache    what stays cached?          scheduling  what runs next?
+    engine      what happens when?          cluster     where does it happen?
+    results     how good was it?            report      how is it shown?
+    simulation  what should be tried?       validation  is it as in reality?
     calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -31,6 +33,8 @@ Data flows one way, and each package answers one question about it:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ksim.foundation.moved import install as _install
+
 if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checkers
     from ksim.compute.notation.attention import attend
     from ksim.compute.notation.communicate import communicate
@@ -38,11 +42,11 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.compute.notation.pointwise import pointwise
     from ksim.compute.notation.product import op
     from ksim.foundation.errors import KsimError
-    from ksim.results.result import Result
+    from ksim.report.result import Result
+    from ksim.simulation.layer import Layer
+    from ksim.simulation.scenario import Scenario
+    from ksim.simulation.simulate import simulate
     from ksim.specs.power import PowerSettings
-    from ksim.studies.layer import Layer
-    from ksim.studies.scenario import Scenario
-    from ksim.studies.simulation import simulate
 
 __version__ = "0.1.0"
 
@@ -56,44 +60,51 @@ LAYERS: dict[str, set[str]] = {
     "flow": {"foundation"},
     "workload": {"foundation", "flow"},
     "compute": {"foundation", "specs.deployment", "specs.experts", "flow"},
-    "cost": {"foundation", "specs", "flow", "compute"},
-    "calibration": {"foundation", "specs", "flow", "compute", "cost"},
-    "memory": {"foundation", "flow"},
-    "scheduling": {"foundation", "specs.deployment", "flow", "memory"},
-    "runtime": {"foundation", "specs", "flow", "compute", "cost", "memory", "scheduling"},
-    "cluster": {"foundation", "specs", "flow", "cost", "runtime"},
+    "oracles": {"foundation", "specs", "flow", "compute"},
+    "network": {"foundation", "specs", "compute"},
+    "cost": {"foundation", "specs", "flow", "compute", "oracles", "network"},
+    "calibration": {"foundation", "specs", "flow", "compute", "oracles", "network", "cost"},
+    "kv_cache": {"foundation", "flow"},
+    "scheduling": {"foundation", "specs.deployment", "flow", "kv_cache"},
+    "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling"},
+    "cluster": {"foundation", "specs", "flow", "cost", "engine"},
     "results": {"foundation", "flow"},
-    "studies": {"foundation", "specs", "flow", "workload", "compute", "cost", "memory", "scheduling", "runtime",
-                "cluster", "results", "calibration"},
-    "testing": {"foundation", "specs", "flow", "memory", "scheduling", "studies"},
-    "cli": {"foundation", "specs", "flow", "workload", "results", "studies", "calibration", "testing"},
+    "report": {"foundation", "flow", "results"},
+    "simulation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
+                   "scheduling", "engine", "cluster", "results", "report", "calibration"},
+    "validation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
+                   "scheduling", "engine", "results", "report", "calibration", "simulation"},
+    "testing": {"foundation", "specs", "flow", "kv_cache", "scheduling", "simulation"},
+    "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
+            "testing"},
 }
 
 #: The only packages that may import each third-party library.
 FENCES: dict[str, set[str]] = {
-    "simpy": {"runtime", "cluster", "studies"},
-    "networkx": {"cost"},
-    "matplotlib": {"results"},
-    "PIL": {"results"},
-    "pyarrow": {"workload", "results", "calibration"},
+    "simpy": {"engine", "cluster", "simulation"},
+    "networkx": {"network"},
+    "matplotlib": {"report"},
+    "PIL": {"report"},
+    "pyarrow": {"workload", "results", "report", "calibration"},
     "sklearn": {"calibration"},
     "scipy": {"calibration"},
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "tomli_w": {"studies", "testing"},
+    "tomli_w": {"simulation", "testing"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
-    "rich": {"cli", "results"},
+    "rich": {"cli", "report"},
 }
 
 #: Where the public names are defined.
 _HOMES = {
-    "Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
+    "Scenario": "ksim.simulation.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
     # What layers are written in: docs/einsum.md.
-    "Layer": "ksim.studies.layer", "op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
-    "pointwise": "ksim.compute.notation.pointwise", "communicate": "ksim.compute.notation.communicate",
+    "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product",
+    "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",
+    "communicate": "ksim.compute.notation.communicate",
     "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context",
 }
 
@@ -104,6 +115,9 @@ if not TYPE_CHECKING:  # a type checker that saw this would take any name for on
             raise AttributeError(f"module 'ksim' has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
+
+
+_install()
 
 
 def __dir__() -> list[str]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ksim.studies.cached import Prices
+    from ksim.simulation.cached import Prices
 
 
 def cache(clear: Annotated[bool, typer.Option("--clear", help="remove them all")] = False) -> None:
     """Show the prices of kernels that runs keep for those to come, or remove them; KSIM_CACHE_DIR says where."""
-    from ksim.studies import cached
+    from ksim.simulation import cached
 
     folder = cached.folder()
     if folder is None:

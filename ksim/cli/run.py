@@ -52,7 +52,7 @@ def run(
                                                    " and why, and do nothing else")] = False,
 ) -> None:
     """Simulate a scenario and report what users would see, and why."""
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.scenario import Scenario
 
     chosen = changed(Scenario.read(scenario), settings, seed)
     if explain_defaults:
@@ -90,7 +90,7 @@ def replay(
     price_cache: Cached = True, force: Force = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.scenario import Scenario
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
@@ -120,7 +120,7 @@ def _targets(pairs: list[str]) -> dict[str, str]:
 
 def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
     """*scenario* with the values that flags have set."""
-    from ksim.studies.scenario import setting
+    from ksim.simulation.scenario import setting
 
     changes = dict(setting(text) for text in settings or [])
     if seed is not None:
@@ -158,7 +158,7 @@ class Kept:
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
         from ksim.foundation.errors import ConfigError
-        from ksim.results import run_directory
+        from ksim.report import run_directory
 
         if self.stream and (self.output is None or self.window):
             raise ConfigError("--stream", "writes rows to a directory, and no trace; give -o, and no --trace-window")
@@ -170,7 +170,7 @@ class Kept:
 
 def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
     from ksim.cli.long_runs import streams, warnings
-    from ksim.studies.extent import extent
+    from ksim.simulation.extent import extent
 
     kept.check()
     found = extent(scenario)
@@ -186,7 +186,7 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = 
 
 
 def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progress: Progress) -> None:
-    from ksim.studies.simulation import simulate
+    from ksim.simulation.simulate import simulate
 
     result = simulate(scenario, progress.advance, jobs, cached)
     if kept.output is not None:
@@ -202,7 +202,7 @@ def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progr
 
 
 def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Progress) -> None:
-    from ksim.studies.streaming import stream
+    from ksim.simulation.streaming import stream
 
     assert kept.output is not None, "checked before"
     result = stream(scenario, kept.output, progress.advance, cached)

@@ -23,7 +23,12 @@ _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
 def names(folder: str) -> list[str]:
     """List the plug-ins in *folder*, such as ``"cluster.routers"``."""
     package = import_module(f"ksim.{folder}")
-    return sorted(module.name for module in iter_modules(package.__path__))
+    return sorted(module.name for module in iter_modules(package.__path__) if not module.ispkg)
+
+
+def choices(folder: str) -> list[str]:
+    """List what a value may name: the data files of *folder*, such as ``"gpus"``, or else its plug-ins."""
+    return entries(folder) if (DATA / folder).is_dir() else names(folder)
 
 
 def find(folder: str, name: str) -> Any:

@@ -93,7 +93,7 @@ class Key:
     def names(self) -> list[str]:
         """The catalogue names of what it may name."""
         folder = self.labels.get("Names", "")
-        return (catalog.names if "." in folder else catalog.entries)(folder) if folder else []
+        return catalog.choices(folder) if folder else []
 
 
 @cache

@@ -12,9 +12,9 @@ from attrs import fields
 from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.several import Several
-from ksim.cost.efficiency.products import times
 from ksim.foundation.units import DType
+from ksim.oracles.efficiency.products import times
+from ksim.oracles.efficiency.several import Several
 from ksim.specs.hardware import Gpu
 
 __all__ = ["code", "of_kernel", "of_kinds", "of_oracle", "of_sizes", "sources"]

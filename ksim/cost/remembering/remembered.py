@@ -8,11 +8,11 @@ import numpy as np
 from attrs import define, evolve, field, fields
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.several import Several
-from ksim.cost.answers import Estimates, offers
-from ksim.cost.oracles import Estimate, estimates
 from ksim.cost.remembering.origins import code, of_kernel, of_kinds, of_oracle, of_sizes
 from ksim.cost.remembering.rows import packed, packed_sizes, sealed, unpacked, unpacked_sizes, whole
+from ksim.oracles import Estimate, estimates
+from ksim.oracles.efficiency.answers import Estimates, offers
+from ksim.oracles.efficiency.several import Several
 from ksim.specs.hardware import Gpu
 
 if TYPE_CHECKING:

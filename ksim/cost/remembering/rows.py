@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ksim.cost.answers import Codes, Estimates
-from ksim.cost.oracles import Estimate
+from ksim.oracles import Estimate
+from ksim.oracles.efficiency.answers import Codes, Estimates
 
 __all__ = ["packed", "packed_sizes", "sealed", "unpacked", "unpacked_sizes", "whole"]
 

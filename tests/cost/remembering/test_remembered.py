@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.cost.oracles import Estimate, estimates
-from ksim.cost.oracles.measured import Measured
 from ksim.cost.remembering import origins
 from ksim.cost.remembering import remembered as module
 from ksim.cost.remembering.remembered import Remembered, remembered
 from ksim.foundation.units import DType
-from ksim.studies.lookup import gpu_of
+from ksim.oracles import Estimate, estimates
+from ksim.oracles.measured import Measured
+from ksim.simulation.lookup import gpu_of
 from tests.cost.remembering.damage import cuts, damage, flips
 from tests.laws.test_oracles import GPUS, bits, build, parts
 from tests.properties import examples
@@ -110,7 +110,7 @@ def test_what_prices_follow_from_tells_them_apart(tmp_path):
 
 
 def test_another_profile_is_another_origin(tmp_path):
-    from ksim.cost.efficiency.estimates import shipped
+    from ksim.oracles.efficiency.estimates import shipped
 
     other = tmp_path / "other.npz"
     other.write_bytes(shipped("h200").read_bytes() + b" ")
@@ -133,7 +133,7 @@ def test_what_does_not_say_what_it_follows_from_is_not_remembered(tmp_path):
 
 
 def test_all_code_that_has_a_part_in_prices_is_looked_at():
-    listed = "import sys, ksim.cost.oracles.measured\n" \
+    listed = "import sys, ksim.oracles.measured\n" \
              "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('ksim.')))"
     found = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
     package_files = {path.parent / "__init__.py" for path in origins.sources()}

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.answers import Estimates
-from ksim.cost.oracles import Estimate
 from ksim.cost.remembering.rows import packed, packed_sizes, sealed, unpacked, unpacked_sizes, whole
 from ksim.flow.filled import BOUNDS
+from ksim.oracles import Estimate
+from ksim.oracles.efficiency.answers import Estimates
 from tests.laws.test_oracles import bits
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)

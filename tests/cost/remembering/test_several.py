@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.several import Alike, Several, alike
-from ksim.cost.answers import Estimates, several
 from ksim.cost.remembering import remembered as module
 from ksim.cost.remembering.origins import of_kernel, of_kinds, of_sizes
 from ksim.cost.remembering.remembered import remembered
 from ksim.cost.remembering.rows import sealed
 from ksim.foundation.units import DType
-from tests.compute.test_several import sized
+from ksim.oracles.efficiency.answers import Estimates, several
+from ksim.oracles.efficiency.several import Alike, Several, alike
 from tests.cost.remembering.damage import cuts, damage, flips
 from tests.cost.remembering.test_remembered import H200, Counting
 from tests.laws.test_oracles import bits, build
+from tests.oracles.test_several import sized
 from tests.properties import examples
 
 SIZES = [1, 7, 64, 65, 300, 4096]

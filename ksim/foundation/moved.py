@@ -1,0 +1,82 @@
+"""Old places of modules: plug-ins that import from them work for one more release, with a warning.
+
+`MOVED` has the modules and packages that went elsewhere after 0.1, `RENAMED` the names that changed within a module.
+"""
+
+import sys
+import warnings
+from collections.abc import MutableSequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["MOVED", "RENAMED", "install", "place_of"]
+
+#: Where packages and modules are now, by where they were; what lies in a package went with it.
+MOVED = {
+    "ksim.memory": "ksim.kv_cache",
+    "ksim.runtime": "ksim.engine",
+    "ksim.cost.oracles": "ksim.oracles",
+    "ksim.cost.efficiency": "ksim.oracles.efficiency",
+    "ksim.cost.collectives": "ksim.network.collectives",
+    **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
+    "ksim.results.perfetto": "ksim.report.perfetto",
+    "ksim.results.plots": "ksim.report.plots",
+    "ksim.results.result": "ksim.report.result",
+    "ksim.studies.simulation": "ksim.simulation.simulate",
+    "ksim.studies.validation": "ksim.validation",
+    "ksim.studies": "ksim.simulation",
+}
+
+#: New names by module, as it is called now, and old name.
+RENAMED: dict[str, dict[str, str]] = {}
+
+
+def place_of(name: str) -> str | None:
+    """Where the module that was *name* is now; None for one that stayed."""
+    old = name
+    while old not in MOVED:
+        old, _, _ = old.rpartition(".")
+        if not old:
+            return None
+    return MOVED[old] + name[len(old):]
+
+
+class _Alias(ModuleType):
+    """A module under its old name."""
+
+    def __init__(self, name: str, now: str) -> None:
+        super().__init__(name)
+        self.__path__: MutableSequence[str] = []  # so that its parts are looked for here, too
+        self._now = now
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(self._now), RENAMED.get(self._now, {}).get(name, name))
+
+
+class _Mover:
+    """Finds and loads modules by their old names: a meta path finder, without its base class, whose import is slow."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if not fullname.startswith("ksim.") or place_of(fullname) is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        now = place_of(spec.name)
+        assert now is not None, "only modules that moved are found"
+        warnings.warn(f"{spec.name} is {now} now; the old name works until ksim 0.3", FutureWarning, stacklevel=2)
+        import_module(now)
+        return _Alias(spec.name, now)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: an alias has all that it needs."""
+
+
+def install() -> None:
+    """Let modules be imported by their old names."""
+    if not any(isinstance(finder, _Mover) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Mover())

@@ -1,0 +1,1 @@
+"""Formulas of oracles, compiled for one layer and one GPU."""
