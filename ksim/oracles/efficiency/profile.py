@@ -16,7 +16,7 @@ from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 from ksim.oracles.efficiency.models import KINDS, Model
 from ksim.oracles.efficiency.region import Region
 from ksim.oracles.efficiency.spread import Spread
@@ -70,7 +70,7 @@ class Profile:
         """Open a profile; raises DataError for a file that is none, or that another version's format made."""
         try:
             # In memory, so that no file stays open while arrays are still to be read.
-            content = regular(path).read_bytes()
+            content = regular_file(path).read_bytes()
             arrays = np.load(io.BytesIO(content), allow_pickle=False)
             header = json.loads(str(arrays["header"]))
         except OSError as error:
