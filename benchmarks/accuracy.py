@@ -11,10 +11,10 @@ from rich.console import Console
 
 from benchmarks.pages import put
 from ksim.foundation.config import Choice
-from ksim.studies.validation import silicon
-from ksim.studies.validation.serving import judging
-from ksim.studies.validation.serving.replay import Setting
-from ksim.studies.validation.silicon.scores import Error, Quantity, Score
+from ksim.validation import silicon
+from ksim.validation.serving import judging
+from ksim.validation.serving.replay import Setting
+from ksim.validation.silicon.scores import Error, Quantity, Score
 
 PAGE = Path("docs/accuracy.md")
 #: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.

@@ -11,10 +11,10 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
 from ksim.foundation import collector
-from ksim.memory.cache import Cache, Holding
-from ksim.memory.kv_cache import KVCache
-from ksim.memory.sglang import SglangCache
-from ksim.memory.vllm import VllmCache
+from ksim.kv_cache.cache import Cache, Holding
+from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.sglang import SglangCache
+from ksim.kv_cache.vllm import VllmCache
 
 BLOCK, BUDGET, CHUNK = 16, 8192, 512
 BLOCKS = 65536

@@ -6,9 +6,9 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import ANY_WORKLOAD, Scenario
-from ksim.studies.simulation import play
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.simulation.simulate import play
 
 MODEL, GPU = "llama-3.1-70b", "h200"
 WIDTHS = (1, 2, 4, 8)

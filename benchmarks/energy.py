@@ -8,9 +8,9 @@ import numpy as np
 
 from benchmarks.accuracy import marked
 from benchmarks.pages import put
-from ksim.studies.validation.energy import Question, of_boards, of_kernels, validate
-from ksim.studies.validation.energy.of_boards import Cell, Errors
-from ksim.studies.validation.serving import judging
+from ksim.validation.energy import Question, of_boards, of_kernels, validate
+from ksim.validation.energy.of_boards import Cell, Errors
+from ksim.validation.serving import judging
 
 PAGE = Path("docs/energy-accuracy.md")
 #: What is bold is worse than this, in per cent.

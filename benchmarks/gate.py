@@ -15,10 +15,10 @@ import tomli_w
 from attrs import frozen
 
 from benchmarks.counting import lines, peak
-from ksim.results.result import Result
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
-from ksim.studies.streaming import stream
+from ksim.report.result import Result
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
+from ksim.simulation.streaming import stream
 
 BUDGETS = Path("tests/speed_budgets.toml")
 #: A count may be so many times its budget: other versions of Python and of libraries count a little differently.

@@ -12,8 +12,8 @@ from ksim.foundation import process
 def measure(name: str) -> Figures:
     """Simulate workload *name*; seconds are CPU time of this process, without what it loads before."""
     from benchmarks.workloads import scenarios
-    from ksim.studies.scenario import Scenario
-    from ksim.studies.simulation import simulate
+    from ksim.simulation.scenario import Scenario
+    from ksim.simulation.simulate import simulate
 
     scenario = Scenario.of(scenarios()[name], name)
     begin = time.process_time()

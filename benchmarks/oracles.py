@@ -10,17 +10,17 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.compute.graph import Collective
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.efficiency.estimates import Profiled, shipped
-from ksim.cost.efficiency.families import FAMILIES
-from ksim.cost.efficiency.profile import Profile
-from ksim.cost.oracles import estimates
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import collector
 from ksim.foundation.config import Choice
-from ksim.studies.assembly import Site
-from ksim.studies.lookup import gpu_of, plugin
-from ksim.studies.scenario import Scenario
+from ksim.oracles import estimates
+from ksim.oracles.efficiency.estimates import Profiled, shipped
+from ksim.oracles.efficiency.families import FAMILIES
+from ksim.oracles.efficiency.profile import Profile
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
 MODEL, GPU = "llama-3.1-70b", "h200"
@@ -143,7 +143,7 @@ def _bulk(oracle: str) -> float:
               for name, low, high in (("m", 1, 8192), ("n", 1024, 32768), ("k", 1024, 16384))}
     constant = {"weight_bytes": 2.0, "activation_bytes": 2.0, "peak": 989.5e12, "footprint": np.inf}
     shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
-    made = plugin("cost.oracles", Choice(oracle))
+    made = plugin("oracles", Choice(oracle))
     profiled: Profiled = made.prices(gpu) if oracle == "measured" else made.prices
     return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
 

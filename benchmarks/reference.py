@@ -18,12 +18,12 @@ from benchmarks.pages import put
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
+from ksim.simulation.reference.schema import FILE, schema
+from ksim.simulation.reference.template import toml
+from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings
-from ksim.studies.reference.schema import FILE, schema
-from ksim.studies.reference.template import toml
-from ksim.studies.scenario import Scenario
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.replay import Replay

@@ -10,7 +10,7 @@ from benchmarks.findings import Findings, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
 from ksim.foundation import collector
-from ksim.memory.vllm import VllmCache
+from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs

@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.compute.notation.pointwise import pointwise
     from ksim.compute.notation.product import op
     from ksim.foundation.errors import KsimError
-    from ksim.results.result import Result
+    from ksim.report.result import Result
+    from ksim.simulation.layer import Layer
+    from ksim.simulation.scenario import Scenario
+    from ksim.simulation.simulate import simulate
     from ksim.specs.power import PowerSettings
-    from ksim.studies.layer import Layer
-    from ksim.studies.scenario import Scenario
-    from ksim.studies.simulation import simulate
 
 __version__ = "0.1.0"
 
@@ -89,10 +89,10 @@ FENCES: dict[str, set[str]] = {
 
 #: Where the public names are defined.
 _HOMES = {
-    "Scenario": "ksim.studies.scenario", "simulate": "ksim.studies.simulation", "Result": "ksim.results.result",
+    "Scenario": "ksim.simulation.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
     # What layers are written in: docs/einsum.md.
-    "Layer": "ksim.studies.layer", "op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
+    "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product", "attend": "ksim.compute.notation.attention",
     "pointwise": "ksim.compute.notation.pointwise", "communicate": "ksim.compute.notation.communicate",
     "ring": "ksim.compute.notation.context", "ulysses": "ksim.compute.notation.context",
 }

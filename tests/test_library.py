@@ -58,7 +58,7 @@ def test_type_checkers_see_the_types(tmp_path, monkeypatch):
     assert not wrong
     lines = [line.partition("snippet.py:")[2] for line in said.splitlines() if "snippet.py:" in line]
     assert [line.partition('"')[2].partition('"')[0] for line in lines[:4]] == [
-        "ksim.specs.deployment.EngineSettings", "ksim.results.result.Result", "str", "ksim.studies.layer.Layer"]
+        "ksim.specs.deployment.EngineSettings", "ksim.report.result.Result", "str", "ksim.simulation.layer.Layer"]
     assert "Module has no attribute" in lines[4] and len(lines) == 5
 
 

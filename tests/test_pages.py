@@ -12,7 +12,7 @@ import ksim
 from ksim.cli import app
 from ksim.foundation.config import Choice, kinds_of
 from ksim.foundation.keys import keys
-from ksim.studies.scenario import Scenario
+from ksim.simulation.scenario import Scenario
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks import gate
+from ksim.engine import recorder
 from ksim.results.streaming import sink
-from ksim.runtime import recorder
 
 WORKLOADS = gate.workloads()
 #: How many more lines four times the requests may take for each token, and a step of eight times the sequences.

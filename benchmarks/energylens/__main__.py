@@ -7,12 +7,12 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from benchmarks.energylens import tables
+from benchmarks.energylens.fusion import Saving, savings
+from benchmarks.energylens.overlap import Overlaps
 from benchmarks.energylens.plots import batches_figure, fusion_figure, overlap_figure, shares_figure
+from benchmarks.energylens.survey import TENSORS, Phases, Survey
 from benchmarks.pages import put
-from ksim.results.plots.style import looks, write
-from ksim.studies.energylens.fusion import Saving, savings
-from ksim.studies.energylens.overlap import Overlaps
-from ksim.studies.energylens.survey import TENSORS, Phases, Survey
+from ksim.report.plots.style import looks, write
 
 PAGE, IMAGES = Path("docs/energylens.md"), Path("docs/images")
 LLAMA, QWEN = "llama-3.1-70b", "qwen3-30b-a3b"

@@ -7,7 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MultipleLocator, NullLocator
 
-from ksim.results.plots.style import (
+from benchmarks.energylens.fusion import Saving
+from benchmarks.energylens.overlap import NONE, WAYS, Overlaps
+from benchmarks.energylens.points import Point
+from benchmarks.energylens.survey import BATCHES, TENSORS, Phases, Survey
+from ksim.report.plots.style import (
     BLUE,
     DASHES,
     FAINT,
@@ -24,10 +28,6 @@ from ksim.results.plots.style import (
     log_axis,
     percent_axis,
 )
-from ksim.studies.energylens.fusion import Saving
-from ksim.studies.energylens.overlap import NONE, WAYS, Overlaps
-from ksim.studies.energylens.points import Point
-from ksim.studies.energylens.survey import BATCHES, TENSORS, Phases, Survey
 
 COLOURS = dict(zip(TENSORS, (BLUE, ORANGE, GREEN), strict=True))
 _MARKS = dict(zip(WAYS, "osD^", strict=True))

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from ksim.studies.energylens.overlap import MOST, NONE, Overlaps
-from ksim.studies.energylens.points import Point
-from ksim.studies.energylens.survey import Phases, Survey
+from benchmarks.energylens.overlap import MOST, NONE, Overlaps
+from benchmarks.energylens.points import Point
+from benchmarks.energylens.survey import Phases, Survey
 
 #: What most findings are looked at by: tokens of a request.
 LENGTH = 4096

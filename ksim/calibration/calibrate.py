@@ -11,9 +11,9 @@ from ksim.calibration.lessons import Lesson, join
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import COURSES, enrolled
 from ksim.calibration.selection import Left, Selected, select
-from ksim.cost.efficiency.physics import Array
-from ksim.cost.efficiency.profile import Efficiency
 from ksim.foundation.errors import DataError
+from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
 #: Shares of the points by which a learning curve asks what fewer would have done.

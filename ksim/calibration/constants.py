@@ -7,8 +7,8 @@ from attrs import frozen
 
 from ksim.calibration.fitting import library
 from ksim.calibration.lessons import Lesson, Worked
-from ksim.cost.efficiency.families import Constants, Family
-from ksim.cost.efficiency.physics import Array
+from ksim.oracles.efficiency.families import Constants, Family
+from ksim.oracles.efficiency.physics import Array
 
 #: Errors of log time below this count as their square and not as themselves.
 SOFT = 0.02

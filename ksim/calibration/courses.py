@@ -12,12 +12,12 @@ from ksim.calibration.fitting import Recipe
 from ksim.calibration.lessons import Lesson, Worked
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.rules import Mask, Rule
-from ksim.cost.efficiency.families import FAMILIES, Constants, Family
-from ksim.cost.efficiency.models import Model
-from ksim.cost.efficiency.physics import Array
-from ksim.cost.efficiency.profile import Efficiency
-from ksim.cost.efficiency.region import Region
-from ksim.cost.efficiency.spread import Spread
+from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
+from ksim.oracles.efficiency.models import Model
+from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.region import Region
+from ksim.oracles.efficiency.spread import Spread
 from ksim.specs.hardware import Gpu
 
 #: Into how many parts points are divided that are left out in turn.

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.cost.efficiency.models import (
+from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.models import (
     BoundedHead,
     Constant,
     Interpolation,
@@ -20,8 +21,7 @@ from ksim.cost.efficiency.models import (
     kernel_of,
     row_side,
 )
-from ksim.cost.efficiency.physics import Array
-from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.physics import Array
 
 #: Least absolute errors are found by weighted least squares, the weights taken anew so often.
 ROUNDS = 30

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ksim.calibration.calibrate import Calibration
-from ksim.cost.efficiency.profile import save
 from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.profile import save
 
 ENDING = ".npz"
 

@@ -11,10 +11,10 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.loads import Loads, loads
-from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
+from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
 

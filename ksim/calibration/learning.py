@@ -8,9 +8,9 @@ from attrs import frozen
 
 from ksim.calibration.courses import Course, Taught, efficiency, teach
 from ksim.calibration.lessons import Lesson
-from ksim.cost.efficiency.estimates import without
-from ksim.cost.efficiency.physics import Array
-from ksim.cost.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.estimates import without
+from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.profile import Efficiency
 
 #: By how much errors grow on GPUs of another architecture than the one that taught: what quantisation, of which eight
 #: GPUs are known, errs on other architectures over what it errs on its own.

@@ -7,10 +7,10 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.calibration.measurements import CHECKS, Measurements
-from ksim.cost.efficiency.families import Constants, Family, Shapes
-from ksim.cost.efficiency.models import Model
-from ksim.cost.efficiency.physics import Array, Physics
-from ksim.cost.efficiency.pricing import inputs_of
+from ksim.oracles.efficiency.families import Constants, Family, Shapes
+from ksim.oracles.efficiency.models import Model
+from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.oracles.efficiency.pricing import inputs_of
 from ksim.specs.hardware import Gpu
 
 

@@ -25,10 +25,10 @@ from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
 from ksim.calibration.selection import by_gpu, select
-from ksim.cost.efficiency.estimates import PROFILES, shipped
-from ksim.cost.efficiency.pointwise import COMBINE
-from ksim.cost.efficiency.profile import Efficiency, Profile, save
-from ksim.cost.efficiency.region import Region
+from ksim.oracles.efficiency.estimates import PROFILES, shipped
+from ksim.oracles.efficiency.pointwise import COMBINE
+from ksim.oracles.efficiency.profile import Efficiency, Profile, save
+from ksim.oracles.efficiency.region import Region
 
 COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
 PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"

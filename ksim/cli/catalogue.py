@@ -27,8 +27,8 @@ class Kind(StrEnum):
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
-            Kind.EVICTIONS: "memory.evictions", Kind.ROUTERS: "cluster.routers", Kind.GOVERNORS: "runtime.governors",
-            Kind.ORACLES: "cost.oracles", Kind.COLLECTIVES: "cost.collectives", Kind.TRACES: "workload.traces"}
+            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers", Kind.GOVERNORS: "engine.governors",
+            Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives", Kind.TRACES: "workload.traces"}
 
 
 def list_entries(
@@ -54,7 +54,7 @@ def list_entries(
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
-    from ksim.studies.lookup import gpu_of
+    from ksim.simulation.lookup import gpu_of
 
     gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
     formats = (DType.BF16, DType.FP8, DType.FP4)
@@ -69,7 +69,7 @@ def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ..
 
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.studies.lookup import system_of
+    from ksim.simulation.lookup import system_of
 
     systems = {name: system_of(None, name) for name in catalog.entries("systems")}
     return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU"), (
@@ -80,8 +80,8 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
+    from ksim.simulation.lookup import model_of
     from ksim.specs.deployment import EngineSettings, Shard
-    from ksim.studies.lookup import model_of
 
     rows = []
     for name in (*catalog.entries("models"), *files):
@@ -99,7 +99,7 @@ def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.studies.lookup import grid_of
+    from ksim.simulation.lookup import grid_of
 
     grids = {name: grid_of(name) for name in catalog.entries("grids")}
     return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (

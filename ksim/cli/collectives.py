@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.collectives import Message
+    from ksim.simulation.collectives import Message
 
 _KIB = 1024
 
@@ -26,7 +26,7 @@ def collectives(
     """Price collectives by kind, size and GPU count: time, bus bandwidth and joules, as NCCL's tests count them."""
     from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
-    from ksim.studies.collectives import messages
+    from ksim.simulation.collectives import messages
 
     found = list(messages(gpu, system, nodes, _words(kinds), [int(word) for word in _numbers("--ranks", ranks)],
                           _numbers("--sizes", sizes) or [float(_KIB * 4**power) for power in range(11)]))
@@ -50,7 +50,7 @@ def _numbers(flag: str, text: str) -> list[float]:
 
 def _table(found: list["Message"]) -> "Table":
     from ksim.cli.screen import table
-    from ksim.results.wording import measure, number
+    from ksim.report.wording import measure, number
 
     rows = table("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",
                  title="bus bandwidth as of NCCL's tests; joules of all GPUs, and what share of them is idle power")

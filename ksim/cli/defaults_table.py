@@ -6,10 +6,10 @@ from rich.console import Console
 
 from ksim.cli.screen import table
 from ksim.foundation.units import GIB
-from ksim.studies.assembly import Site
-from ksim.studies.defaults import Defaults, Derived
-from ksim.studies.scenario import Scenario
-from ksim.studies.sizing import RESERVED, kv_blocks, memory
+from ksim.simulation.assembly import Site
+from ksim.simulation.defaults import Defaults, Derived
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.sizing import RESERVED, kv_blocks, memory
 
 
 def show(console: Console, scenario: Scenario) -> None:

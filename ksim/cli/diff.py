@@ -27,7 +27,7 @@ def diff(
     from ksim.cli.diff_table import content, shown
     from ksim.cli.phase_tables import write_json
     from ksim.cli.screen import console
-    from ksim.results.comparison import Whole
+    from ksim.report.comparison import Whole
 
     runs = Whole.read(run_a), Whole.read(run_b)
     found, problem = _phases(run_a, run_b, request)
@@ -126,7 +126,7 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
         rows.setdefault(row, {})[PARTS.get(key) or title_of(key)] = before, after
 
     def plot(path: Path) -> Path:
-        from ksim.results.plots import plot_changes
+        from ksim.report.plots import plot_changes
 
         return plot_changes(path, title, note, list(rows.values()), list(GROUPS))
 

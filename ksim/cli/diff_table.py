@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import RenderableType
 
 from ksim.cli.screen import table
-from ksim.results.comparison import Whole, changed
-from ksim.results.wording import number, percent
+from ksim.report.comparison import Whole, changed
+from ksim.report.wording import number, percent
 
 #: The numbers that are shown, by what they are about; those that are null in both runs are left out.
 NUMBERS = {

@@ -78,7 +78,7 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
         panels.setdefault(panel, {})[bar] = grouped(column, names)
 
     def plot(path: Path) -> Path:
-        from ksim.results.plots import plot_breakdown
+        from ksim.report.plots import plot_breakdown
 
         return plot_breakdown(path, title, note, panels, list(GROUPS))
 

@@ -16,7 +16,7 @@ def init(
 ) -> None:
     """Write a commented scenario that runs as it is: every key, what it means, and its default."""
     from ksim.foundation.errors import ConfigError
-    from ksim.studies.reference.template import starter
+    from ksim.simulation.reference.template import starter
 
     if path.suffix != ".toml":
         raise ConfigError(str(path), "is no .toml file; name one, such as scenario.toml")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ksim.cli.progress import duration
-from ksim.studies.extent import MANY_REQUESTS, MANY_TOKENS, Extent
+from ksim.simulation.extent import MANY_REQUESTS, MANY_TOKENS, Extent
 from ksim.workload.replay import DAY, UNITS_HINT
 
 __all__ = ["LOST", "streams", "warnings"]

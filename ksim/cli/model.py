@@ -9,8 +9,8 @@ from ksim.cli.flags import with_serve_flags
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ksim.studies.fits import Fit
-    from ksim.studies.modelcard import ModelCard
+    from ksim.simulation.fits import Fit
+    from ksim.simulation.modelcard import ModelCard
 
 GIB = 2.0**30
 
@@ -29,8 +29,8 @@ def model(
 
     from ksim.cli.screen import console
     from ksim.foundation.config import structure
+    from ksim.simulation.modelcard import ModelCard
     from ksim.specs.deployment import EngineSettings
-    from ksim.studies.modelcard import ModelCard
 
     settings, gpus = structure(EngineSettings, serve or {}, "model"), [each.strip() for each in gpu.split(",") if each]
     ways = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []

@@ -14,8 +14,8 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
-    from ksim.studies.grid import Outcome
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.grid import Outcome
+    from ksim.simulation.scenario import Scenario
 
 
 def pareto(
@@ -44,10 +44,10 @@ def pareto(
 ) -> None:
     """Run a scenario with every combination of some settings, and name those that nothing beats."""
     from ksim.cli.pareto_files import check
-    from ksim.studies.grid import Axis, combinations
-    from ksim.studies.pareto import TOLERATED, judge, objectives, refusal
-    from ksim.studies.requirement import Requirement
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.grid import Axis, combinations
+    from ksim.simulation.pareto import TOLERATED, judge, objectives, refusal
+    from ksim.simulation.requirement import Requirement
+    from ksim.simulation.scenario import Scenario
 
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
     required = [Requirement.parse(text) for text in require or []]
@@ -83,7 +83,7 @@ def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tupl
 
     Raises KsimError where nothing can be run, and what stopped it where nothing had been run by then.
     """
-    from ksim.studies.grid import Outcome, outcomes, unbuildable
+    from ksim.simulation.grid import Outcome, outcomes, unbuildable
 
     found = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
     _announce([each.problem for each in found if each is not None], len(found))
@@ -103,7 +103,7 @@ def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tupl
 
 def _announce(problems: Sequence[str], points: int) -> None:
     """Say which points cannot be run before the others are; raises KsimError where none can."""
-    from ksim.studies.pareto import first_of
+    from ksim.simulation.pareto import first_of
 
     if len(problems) == points:
         raise KsimError(f"none of {points} points can be run: {first_of(problems)}")

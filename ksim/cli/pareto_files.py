@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ksim.foundation.errors import ConfigError
-from ksim.results import run_directory
-from ksim.studies.grid import short_names, value_text
-from ksim.studies.pareto import Objective, Point
-from ksim.studies.requirement import Requirement
+from ksim.report import run_directory
+from ksim.simulation.grid import short_names, value_text
+from ksim.simulation.pareto import Objective, Point
+from ksim.simulation.requirement import Requirement
 
 #: What tells the folder of an earlier front from others.
 MARKS = ("points.csv", "pareto.png")
@@ -78,8 +78,8 @@ def _file_name(point: Point, count: int) -> str:
 
 
 def _draw(path: Path, title: str, points: Sequence[Point], wanted: Sequence[Objective]) -> None:
-    from ksim.results.plots.pareto import ParetoMark, Scale, pareto_figure
-    from ksim.results.plots.style import looks, write
+    from ksim.report.plots.pareto import ParetoMark, Scale, pareto_figure
+    from ksim.report.plots.style import looks, write
 
     settings = points[0].outcome.settings
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))

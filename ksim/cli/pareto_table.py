@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from ksim.cli.screen import console, table
-from ksim.results.wording import number
-from ksim.studies.grid import short_names, value_text
-from ksim.studies.pareto import Objective, Point
+from ksim.report.wording import number
+from ksim.simulation.grid import short_names, value_text
+from ksim.simulation.pareto import Objective, Point
 
 #: From this multiple of the best on, a value is shown as a multiple and not as a percentage above it.
 _MULTIPLE = 2.0

@@ -10,7 +10,7 @@ from ksim.cli.flags import given, oracle_of, with_serve_flags
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.scenario import Scenario
 
 #: What is looked at where nothing is asked for.
 _DECODE, _PREFILL = "64x1024", "2048+0"
@@ -37,10 +37,10 @@ def roofline(
     from ksim.cli.roofline_files import check, save
     from ksim.cli.roofline_report import Report, show
     from ksim.cli.screen import console
-    from ksim.studies.assembly import Site
-    from ksim.studies.portability import points, survey
-    from ksim.studies.scenario import ANY_WORKLOAD, Scenario
-    from ksim.studies.sizing import check_step
+    from ksim.simulation.assembly import Site
+    from ksim.simulation.portability import points, survey
+    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+    from ksim.simulation.sizing import check_step
 
     batches = _batches(decode, prefill)
     table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
@@ -77,8 +77,8 @@ def _batches(decode: str, prefill: str) -> dict[str, "Batch"]:
 def _others(scenario: "Scenario", gpu: str, names: str) -> Mapping[str, "Scenario"]:
     """*scenario*, which is on *gpu*, and the same on each GPU that *names* lists; raises UnknownName."""
     from ksim.foundation import catalog
-    from ksim.studies.lookup import gpu_of
-    from ksim.studies.portability import on
+    from ksim.simulation.lookup import gpu_of
+    from ksim.simulation.portability import on
 
     listed = [name.strip() for name in names.split(",") if name.strip()] or catalog.entries("gpus")
     for name in listed:

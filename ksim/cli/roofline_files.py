@@ -11,7 +11,7 @@ from ksim.cli.roofline_report import Report, family_row, kernel_row
 from ksim.foundation.aside import beside
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.studies.portability import LARGE, WIDE, ZONES, Point
+from ksim.simulation.portability import LARGE, WIDE, ZONES, Point
 
 
 def check(folder: Path, json_file: Path | None) -> None:
@@ -72,10 +72,10 @@ def _aside(folder: Path) -> Iterator[Path]:
 
 def _draw(report: Report, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta where there are GPUs to compare; return the names of the files."""
-    from ksim.results.plots.eta_map import eta_figure
-    from ksim.results.plots.roofline import step_roofline_figure
-    from ksim.results.plots.roofs import Roof
-    from ksim.results.plots.style import looks, write
+    from ksim.report.plots.eta_map import eta_figure
+    from ksim.report.plots.roofline import step_roofline_figure
+    from ksim.report.plots.roofs import Roof
+    from ksim.report.plots.style import looks, write
 
     gpu, drawn = report.site.gpu, {step: _placed(points) for step, points in report.steps.items()}
     formats = dict.fromkeys(point.dtype for points in drawn.values() for point in points)
@@ -95,8 +95,8 @@ def _placed(points: Any) -> list[Point]:
 
 
 def _panels(report: Report, drawn: dict[str, list[Point]]) -> list[Any]:
-    from ksim.results.plots.roofline import Panel
-    from ksim.results.plots.roofs import Mark
+    from ksim.report.plots.roofline import Panel
+    from ksim.report.plots.roofs import Mark
 
     panels = []
     for step, points in drawn.items():
@@ -110,7 +110,7 @@ def _panels(report: Report, drawn: dict[str, list[Point]]) -> list[Any]:
 
 def _map(report: Report) -> tuple[dict[str, list[Any]], list[Any]]:
     """The families of each step, and the zones."""
-    from ksim.results.plots.eta_map import FamilyMark, ZoneArea
+    from ksim.report.plots.eta_map import FamilyMark, ZoneArea
 
     marks: dict[str, list[Any]] = {report.heading(step): [] for step in report.steps}
     for family in report.survey.families:

@@ -13,8 +13,8 @@ from rich.table import Table
 from ksim.cli.screen import table
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
-from ksim.studies.assembly import Site
-from ksim.studies.portability import LARGE, WIDE, ZONES, Family, Point, Survey
+from ksim.simulation.assembly import Site
+from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, Point, Survey
 
 
 @frozen

@@ -50,7 +50,7 @@ def run(
                                                    " and why, and do nothing else")] = False,
 ) -> None:
     """Simulate a scenario and report what users would see, and why."""
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.scenario import Scenario
 
     chosen = changed(Scenario.read(scenario), settings, seed)
     if explain_defaults:
@@ -88,7 +88,7 @@ def replay(
     force: Force = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
-    from ksim.studies.scenario import Scenario
+    from ksim.simulation.scenario import Scenario
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
@@ -118,7 +118,7 @@ def _targets(pairs: list[str]) -> dict[str, str]:
 
 def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
     """*scenario* with the values that flags have set."""
-    from ksim.studies.scenario import setting
+    from ksim.simulation.scenario import setting
 
     changes = dict(setting(text) for text in settings or [])
     if seed is not None:
@@ -156,7 +156,7 @@ class Kept:
     def check(self) -> None:
         """Raise ConfigError for what cannot be kept: before the work, not after it."""
         from ksim.foundation.errors import ConfigError
-        from ksim.results import run_directory
+        from ksim.report import run_directory
 
         if self.stream and (self.output is None or self.window):
             raise ConfigError("--stream", "writes rows to a directory, and no trace; give -o, and no --trace-window")
@@ -168,7 +168,7 @@ class Kept:
 
 def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
     from ksim.cli.long_runs import streams, warnings
-    from ksim.studies.extent import extent
+    from ksim.simulation.extent import extent
 
     kept.check()
     found = extent(scenario)
@@ -184,7 +184,7 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
 
 
 def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, progress: Progress) -> None:
-    from ksim.studies.simulation import simulate
+    from ksim.simulation.simulate import simulate
 
     result = simulate(scenario, progress.advance, jobs)
     if kept.output is not None:
@@ -200,7 +200,7 @@ def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, progress: Progress)
 
 
 def _stream(scenario: Any, kept: Kept, quiet: bool, progress: Progress) -> None:
-    from ksim.studies.streaming import stream
+    from ksim.simulation.streaming import stream
 
     assert kept.output is not None, "checked before"
     result = stream(scenario, kept.output, progress.advance)

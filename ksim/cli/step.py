@@ -23,9 +23,9 @@ def step(
     from ksim.cli.step_table import show
     from ksim.flow.batch import Batch
     from ksim.foundation.errors import ConfigError
-    from ksim.studies.assembly import Site
-    from ksim.studies.scenario import ANY_WORKLOAD, Scenario
-    from ksim.studies.sizing import check_step
+    from ksim.simulation.assembly import Site
+    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+    from ksim.simulation.sizing import check_step
 
     try:
         batch = Batch.parse(decode, prefill)

@@ -9,7 +9,7 @@ from rich.table import Table
 from ksim.cli.screen import table
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
-from ksim.studies.assembly import Site
+from ksim.simulation.assembly import Site
 
 _COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
             ">eta", ">90 % of us", "source")

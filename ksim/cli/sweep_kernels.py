@@ -29,7 +29,7 @@ def sweep_kernels(
     from ksim.calibration.points import plan
     from ksim.calibration.writing import write_points
     from ksim.cli.screen import console
-    from ksim.studies.lookup import gpu_of, model_of
+    from ksim.simulation.lookup import gpu_of, model_of
 
     target = gpu_of(gpu or _own())
     wanted = [name.strip() for group in families or [] for name in group.split(",") if name.strip()]

@@ -89,7 +89,7 @@ def _refuse_plot(wanted: bool) -> None:
 
 
 def _drawn(replay: "Replay", output: Path | None) -> Path:
-    from ksim.results.plots import plot_trace
+    from ksim.report.plots import plot_trace
 
     rows = [(r.arrival, r.prompt, r.output) for r in replay.requests(0)]
     arrivals, prompts, outputs = zip(*rows, strict=True)

@@ -16,7 +16,7 @@ from ksim.cli.validate_silicon import silicon
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.validation.schedules import Difference, Verdict
+    from ksim.validation.schedules import Difference, Verdict
 
 app = typer.Typer(help="Compare ksim with what the real thing did.", no_args_is_help=True)
 
@@ -47,7 +47,7 @@ def schedule(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")] = None,
 ) -> None:
     """Replay recorded schedules of vLLM and compare every step; exit code 0 only if all are exact."""
-    from ksim.studies.validation import cases, schedules
+    from ksim.validation import cases, schedules
 
     verdicts = [schedules.judge(cases.read(file)) for file in cases.find(path, case)]
     failures = [(verdict.case, verdict.difference) for verdict in verdicts if verdict.difference is not None]
@@ -113,7 +113,7 @@ def _write(path: Path, verdicts: Sequence["Verdict"]) -> None:
     from attrs import asdict, fields
 
     from ksim.cli.json_file import write_outcome
-    from ksim.studies.validation.schedules import Difference
+    from ksim.validation.schedules import Difference
 
     failures = {verdict.case: asdict(verdict.difference, filter=lambda field, _: field != fields(Difference).rows)
                 for verdict in verdicts if verdict.difference is not None}

@@ -8,8 +8,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.validation.energy import Verdict, of_boards, of_kernels
-    from ksim.studies.validation.serving import judging
+    from ksim.validation.energy import Verdict, of_boards, of_kernels
+    from ksim.validation.serving import judging
 
 
 def energy(
@@ -28,7 +28,7 @@ def energy(
     """
     from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
-    from ksim.studies.validation.energy import Question, as_table, validate
+    from ksim.validation.energy import Question, as_table, validate
 
     with console().status("reading") as status:
         verdict = validate(Question(path, gpu, limit), status.update)
@@ -69,7 +69,7 @@ def _kernels(verdict: "of_kernels.Verdict") -> "Table":
 
 def _of_kernels(verdict: "of_kernels.Verdict") -> list[str]:
     """Errors of kernels in words, and what they were if graphs had been timed on a cool GPU."""
-    from ksim.studies.validation.energy.of_kernels import mape
+    from ksim.validation.energy.of_kernels import mape
 
     def both(error: str, recovered: bool = False) -> str:
         found = ((verdict.recovered_shapes, verdict.recovered_families) if recovered else

@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.validation.kernels import Verdict
+    from ksim.validation.kernels import Verdict
 
 
 def kernels(
@@ -32,7 +32,7 @@ def kernels(
     """
     from ksim.cli.screen import console
     from ksim.foundation.config import Choice
-    from ksim.studies.validation.kernels import Question, check_question, validate
+    from ksim.validation.kernels import Question, check_question, validate
 
     choice = Choice(oracle, {"path": str(profile)} if profile else {})
     question = Question(path=path, gpu=gpu, oracle=choice, leave_out=leave_out,

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.validation.serving.judging import Figures, Judged, StepVerdict
-    from ksim.studies.validation.serving.replay import Setting
+    from ksim.validation.serving.judging import Figures, Judged, StepVerdict
+    from ksim.validation.serving.replay import Setting
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="folder of engine_NAME.json with requests_NAME.parquet and"
                                          " steps_NAME.parquet beside it, or one engine_NAME.json")]
@@ -31,7 +31,7 @@ def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", 
     """
     from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
-    from ksim.studies.validation.serving import judging
+    from ksim.validation.serving import judging
 
     screen = console()
     with screen.status("reading") as status:
@@ -49,7 +49,7 @@ def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", ho
     """Play the recorded batches through the step model alone, and compare the time from each step to the next."""
     from ksim.cli.json_file import write_outcome
     from ksim.cli.screen import console
-    from ksim.studies.validation.serving import judging
+    from ksim.validation.serving import judging
 
     screen = console()
     with screen.status("reading") as status:
@@ -64,7 +64,7 @@ def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", ho
 
 def _setting(gpu: str, engine: str, host: str, oracle: str) -> "Setting":
     from ksim.cli.flags import oracle_of
-    from ksim.studies.validation.serving.replay import Setting
+    from ksim.validation.serving.replay import Setting
 
     return Setting(gpu, engine, host, oracle_of(oracle or None))
 

@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.studies.validation.silicon import Answer, Score, Verdict
-    from ksim.studies.validation.silicon.scores import Error, Quantity
+    from ksim.validation.silicon import Answer, Score, Verdict
+    from ksim.validation.silicon.scores import Error, Quantity
 
 
 def silicon(
@@ -32,7 +32,7 @@ def silicon(
     """Play measured serving runs again, and compare TTFT and TPOT."""
     from ksim.cli.screen import console
     from ksim.foundation.config import structure
-    from ksim.studies.validation.silicon import Question, find, scenario, validate
+    from ksim.validation.silicon import Question, find, scenario, validate
 
     if show:
         print(scenario(find(path, show)).to_toml(), end="")

@@ -8,11 +8,11 @@ from attrs import define, field
 
 from ksim.cluster.elsewhere import Elsewhere
 from ksim.cluster.routers import Router
+from ksim.engine.engine import Engine
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
-from ksim.runtime.engine import Engine
 
 Process = Generator[simpy.Event, Any, None]
 

@@ -9,16 +9,16 @@ from attrs import define, frozen
 
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
-from ksim.cost.answers import Singly
-from ksim.cost.counted import Counted, kinds_of
 from ksim.cost.energy import Actions, busy_seconds, joules
-from ksim.cost.oracles import Estimate, check, peak
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.load import Load
-from ksim.foundation.arithmetic import Arrays, Floats
-from ksim.foundation.bounds import Between
+from ksim.oracles import Estimate, check, peak
+from ksim.oracles.compiled.arithmetic import Arrays, Floats
+from ksim.oracles.compiled.bounds import Between
+from ksim.oracles.compiled.counted import Counted, kinds_of
+from ksim.oracles.efficiency.answers import Singly
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Attending"]

@@ -9,15 +9,15 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.graph import Collective, Op
-from ksim.compute.growing import Growing, Sized
 from ksim.compute.layers import Layer, waits
-from ksim.compute.several import COLUMNAR, Alike, Several, alike
 from ksim.cost.launches import Launches
 from ksim.cost.plan import Hole, Part
 from ksim.cost.sheet import ADDED, Sheet, added
 from ksim.cost.spans import Pricer
 from ksim.flow.laps import Laps
 from ksim.flow.timeline import Lap, Span, Totals
+from ksim.oracles.efficiency.growing import Growing, Sized
+from ksim.oracles.efficiency.several import COLUMNAR, Alike, Several, alike
 
 __all__ = ["Grown"]
 

@@ -8,12 +8,12 @@ import numpy as np
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.answers import columnar, columns
 from ksim.cost.plan import Hole
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.filled import LAUNCH, Filled, Ints
+from ksim.oracles.efficiency.answers import columnar, columns
 from ksim.specs.host import Inputs
 
 #: For each hole, the kernel of each batch, None where a batch has nothing for it.

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.answers import Singly, singly
 from ksim.cost.attending import Attending
 from ksim.cost.plan import Hole, Plan
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.load import Load
+from ksim.oracles.efficiency.answers import Singly, singly
 from ksim.specs.host import Inputs
 
 

@@ -6,8 +6,8 @@ from attrs import define, field
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.layers import Layer
-from ksim.cost.oracles import Estimate, estimates
 from ksim.flow.batch import Batch, Contexts
+from ksim.oracles import Estimate, estimates
 from ksim.specs.hardware import Gpu
 
 #: Steps looked ahead at most.  Each time a look ahead was used up, the next is twice as far.

@@ -9,7 +9,6 @@ from typing import Any
 from attrs import define, evolve, field
 
 from ksim.compute.graph import Block, Op
-from ksim.compute.growing import Growing
 from ksim.compute.layers import Layer, waits
 from ksim.compute.model import Model
 from ksim.cost.grown import Grown
@@ -19,6 +18,7 @@ from ksim.cost.sheet import sheets
 from ksim.cost.spans import Pricer, of_host
 from ksim.flow.laps import Laps
 from ksim.flow.timeline import Lap, Span
+from ksim.oracles.efficiency.growing import Growing
 from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
 

@@ -7,12 +7,12 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.several import Several
-from ksim.cost.answers import Estimates, several
 from ksim.cost.energy import actions, joules
 from ksim.cost.spans import MEASURED, Pricer
 from ksim.flow.filled import BOUNDS, COMPUTE
 from ksim.flow.timeline import Span
+from ksim.oracles.efficiency.answers import Estimates, several
+from ksim.oracles.efficiency.several import Several
 
 __all__ = ["ADDED", "Sheet", "added", "sheets"]
 

@@ -10,12 +10,12 @@ from attrs import field, frozen
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import Attention
-from ksim.cost.answers import Estimates
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.cost.network import Network
-from ksim.cost.oracles import Estimate, estimate, estimates
 from ksim.flow.filled import COMPUTE, Filled, Ints
 from ksim.flow.timeline import Span
+from ksim.network.network import Network
+from ksim.oracles import Estimate, estimate, estimates
+from ksim.oracles.efficiency.answers import Estimates
 from ksim.specs.hardware import Gpu
 
 #: Who prices at the clocks that GPUs were measured at.

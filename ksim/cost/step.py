@@ -14,7 +14,6 @@ from ksim.cost.graphs import Graphs
 from ksim.cost.holes import bind, fill, inputs, lacking
 from ksim.cost.lanes import lanes
 from ksim.cost.loads import Loads
-from ksim.cost.network import Network
 from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, left
 from ksim.cost.plan import Hole, Plan, Shape
@@ -26,6 +25,7 @@ from ksim.flow.filled import Ints
 from ksim.flow.load import Load
 from ksim.flow.stretch import Lanes
 from ksim.flow.timeline import Paced, Span, Timeline
+from ksim.network.network import Network
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host

@@ -10,7 +10,7 @@ from enum import Enum
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.memory.cache import Holding
+from ksim.kv_cache.cache import Holding
 
 
 class State(Enum):

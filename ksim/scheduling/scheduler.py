@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.memory.cache import Cache, Hit
+from ksim.kv_cache.cache import Cache, Hit
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.cadence import Cadence

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.memory.cache import Cache
+from ksim.kv_cache.cache import Cache
 from ksim.scheduling.job import Job
 
 #: Of a job's blocks: they are in the calendar; they are counted, and it needs no more.

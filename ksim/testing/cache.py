@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ksim.memory.cache import Holding
-from ksim.memory.kv_cache import KVCache
-from ksim.memory.radix import Node
+from ksim.kv_cache.cache import Holding
+from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.radix import Node
 from ksim.testing.naive import NaiveCache, NaiveRequest, Prefix
 
 Pair = tuple[Holding, NaiveRequest]
@@ -44,7 +44,7 @@ def check_cache(make_cache: MakeCache = KVCache, *, max_examples: int = 100, ste
                 invariants: Sequence[str] = (), shrink: bool = True) -> None:
     """Compare a cache, made of capacity, block size and whether to cache prefixes, with lists and a dictionary.
 
-    It must have the methods of `ksim.memory.kv_cache.KVCache` and vLLM's
+    It must have the methods of `ksim.kv_cache.kv_cache.KVCache` and vLLM's
     order of eviction.  *invariants* names what is compared, by default all.
     Raises CacheFault with the shortest way to the fault.
     """

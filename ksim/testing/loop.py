@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.memory.kv_cache import KVCache
+from ksim.kv_cache.kv_cache import KVCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job, State

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.memory.kv_cache import KVCache
+from ksim.kv_cache.kv_cache import KVCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.case import Case

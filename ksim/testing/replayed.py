@@ -12,8 +12,8 @@ import attrs
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.studies.lookup import plugin, policy_of
-from ksim.studies.scenario import Scenario
+from ksim.simulation.lookup import plugin, policy_of
+from ksim.simulation.scenario import Scenario
 from ksim.testing.case import Arrival, Case
 from ksim.testing.counter_example import TURN
 from ksim.testing.history import Moment

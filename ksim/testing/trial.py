@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from ksim.foundation import catalog
-from ksim.memory.kv_cache import KVCache
+from ksim.kv_cache.kv_cache import KVCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler

@@ -13,11 +13,11 @@ from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.sizes import Sizes
-from ksim.cost.oracles import estimates
-from ksim.cost.oracles.measured import Measured
 from ksim.flow.batch import Batch
+from ksim.oracles import estimates
+from ksim.oracles.measured import Measured
+from ksim.simulation.lookup import gpu_of, model_of
 from ksim.specs.deployment import Shard
-from ksim.studies.lookup import gpu_of, model_of
 from tests.anchors.errors import DATA, Errors
 
 Row = dict[str, Any]

@@ -9,12 +9,12 @@ from ksim.calibration.checks import check
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
 from ksim.calibration.selection import select
-from ksim.cost.oracles.measured import Measured
 from ksim.foundation.config import Choice
-from ksim.studies.lookup import gpu_of
-from ksim.studies.validation.kernels import Question, validate
-from ksim.studies.validation.kernels.cells import cells
-from ksim.studies.validation.kernels.judges import by_profile
+from ksim.oracles.measured import Measured
+from ksim.simulation.lookup import gpu_of
+from ksim.validation.kernels import Question, validate
+from ksim.validation.kernels.cells import cells
+from ksim.validation.kernels.judges import by_profile
 from tests.anchors.errors import DATA
 
 H200 = gpu_of("h200")

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from ksim.studies.energylens import fusion
-from ksim.studies.energylens.overlap import MOST, NONE, Overlaps
-from ksim.studies.energylens.survey import Survey
+from benchmarks.energylens import fusion
+from benchmarks.energylens.overlap import MOST, NONE, Overlaps
+from benchmarks.energylens.survey import Survey
 
 BATCHES, LENGTHS = (1, 8, 64), (256, 4096, 8192)
 

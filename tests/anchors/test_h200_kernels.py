@@ -13,10 +13,10 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.loads import loads
-from ksim.cost.oracles.waves import Waves
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.studies.lookup import gpu_of
+from ksim.oracles.waves import Waves
+from ksim.simulation.lookup import gpu_of
 from tests.anchors.errors import Errors, rows
 
 H200, WAVES = gpu_of("h200"), Waves()

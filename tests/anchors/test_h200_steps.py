@@ -11,10 +11,10 @@ import pytest
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
-from tests.studies.test_scenario import TABLE
+from tests.simulation.test_scenario import TABLE
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 

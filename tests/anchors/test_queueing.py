@@ -21,12 +21,12 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
+from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
-from tests.runtime.by_hand import Seconds, play
-from tests.studies.test_scenario import TABLE
+from tests.simulation.test_scenario import TABLE
 
 CUSTOMERS = 20_000
 
@@ -181,8 +181,8 @@ def test_littles_law():
 
 RUN = """
 import sys
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 scenario = Scenario.read(sys.argv[1])
 simulate(scenario).save(sys.argv[2], scenario.to_toml(), plots=False)
 """

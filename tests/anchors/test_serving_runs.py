@@ -4,8 +4,8 @@ import pytest
 from attrs import evolve
 
 from ksim.foundation.config import Choice
-from ksim.studies.validation.serving import judging
-from ksim.studies.validation.serving.replay import Setting
+from ksim.validation.serving import judging
+from ksim.validation.serving.replay import Setting
 from tests.anchors.errors import DATA
 
 RUNS = DATA / "h200"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.studies.validation.silicon import Question, validate
+from ksim.validation.silicon import Question, validate
 from tests.anchors.errors import DATA
 
 

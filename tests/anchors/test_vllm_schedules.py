@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ksim.studies.validation import cases, schedules
+from ksim.validation import cases, schedules
 
 OWN = Path(__file__).parents[1] / "golden" / "schedules"
 ALL = Path(__file__).parents[3] / "shared" / "data" / "vllm_golden"

@@ -9,9 +9,9 @@ from ksim.calibration.bounds import floor, work
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.kernels import kernels, seconds
 from ksim.calibration.measurements import COLLECTIVES, FAMILIES, Batches, Points, tagged
-from ksim.cost.oracles.roofline import Roofline
 from ksim.foundation.errors import DataError
-from ksim.studies.lookup import gpu_of
+from ksim.oracles.roofline import Roofline
+from ksim.simulation.lookup import gpu_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")

@@ -15,8 +15,8 @@ from ksim.calibration.lessons import join
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import COURSES
 from ksim.calibration.selection import select
-from ksim.cost.efficiency.profile import Profile
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.oracles.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
 from tests.calibration.toys import H200, lesson, measured
 

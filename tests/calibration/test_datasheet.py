@@ -11,11 +11,11 @@ from ksim.calibration.power import extrapolation
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.foundation.units import DType
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import gpu_of, system_of
+from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.power import BASES
-from ksim.studies.assembly import Site
-from ksim.studies.lookup import gpu_of, system_of
-from ksim.studies.scenario import ANY_WORKLOAD, Scenario
 
 NAMES = catalog.entries("gpus")
 

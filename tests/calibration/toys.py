@@ -8,9 +8,9 @@ from ksim.calibration.courses import Candidate, Course
 from ksim.calibration.fitting import NOTHING
 from ksim.calibration.lessons import Lesson
 from ksim.calibration.measurements import Measurements, Source, tagged
-from ksim.cost.efficiency.families import Family
-from ksim.cost.efficiency.physics import Physics
-from ksim.studies.lookup import gpu_of
+from ksim.oracles.efficiency.families import Family
+from ksim.oracles.efficiency.physics import Physics
+from ksim.simulation.lookup import gpu_of
 
 H200 = gpu_of("h200")
 FEATURES = ("log_size", "group")

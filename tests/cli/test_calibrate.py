@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ksim.calibration.gathering import digest
-from ksim.cost.efficiency.profile import Profile
+from ksim.oracles.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
 from tests.calibration.test_reading import LOG
 from tests.cli.command import SCENARIO, ksim, ksim_process

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ksim.cli.diff_table import change
-from ksim.results.comparison import changed
+from ksim.report.comparison import changed
 
 from .command import SCENARIO, ksim_here
 

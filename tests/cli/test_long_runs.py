@@ -7,7 +7,7 @@ import pytest
 
 from ksim.cli import progress
 from ksim.cli.progress import Progress, duration
-from ksim.studies import extent
+from ksim.simulation import extent
 from tests.cli.command import SCENARIO, ksim_here
 
 STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from ksim.cli import app
 from ksim.cli.pareto_table import over
 from ksim.foundation.errors import KsimError
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 
 from .command import SCENARIO, ksim, ksim_here
 

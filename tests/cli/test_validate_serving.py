@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.command import ksim
-from tests.studies.serving.fabricate import record, run, sent
+from tests.validation.serving.fabricate import record, run, sent
 
 RUNS = [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))]
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ksim.studies.scenario import Scenario
+from ksim.simulation.scenario import Scenario
 from tests.cli.command import ksim
-from tests.studies.test_validate_silicon import write
+from tests.validation.test_silicon import write
 
 
 def test_from_measured_runs_to_figures(tmp_path):

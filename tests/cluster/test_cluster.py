@@ -12,8 +12,8 @@ from ksim.cluster.routers.prefix_aware import PrefixAware
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Routed
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
+from tests.engine.by_hand import play
 from tests.properties import examples
-from tests.runtime.by_hand import play
 
 
 def arrivals(log) -> dict[int, float]:

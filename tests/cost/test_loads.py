@@ -5,18 +5,18 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.efficiency.estimates import shipped
-from ksim.cost.efficiency.models import Constant
-from ksim.cost.efficiency.profile import Profile, save
-from ksim.cost.library import Library
-from ksim.cost.oracles.learned import Learned
-from ksim.cost.oracles.measured import Measured
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.load import Load
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.foundation.errors import ConfigError
+from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.models import Constant
+from ksim.oracles.efficiency.profile import Profile, save
+from ksim.oracles.learned import Learned
+from ksim.oracles.measured import Measured
 from tests.cost.test_price import MODELS, ORACLES, timer
 from tests.properties import examples
 

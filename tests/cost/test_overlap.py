@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
-from ksim.cost.collectives.ring import Ring
-from ksim.cost.network import Network
-from ksim.cost.oracles.roofline import Roofline
-from ksim.cost.oracles.waves import Waves
 from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.protocols import NCCL, Protocol
 from ksim.cost.spans import Pricer
 from ksim.flow.timeline import Lap, Timeline
 from ksim.foundation.errors import ConfigError
+from ksim.network.collectives.ring import Ring
+from ksim.network.network import Network
+from ksim.network.protocols import NCCL, Protocol
+from ksim.oracles.roofline import Roofline
+from ksim.oracles.waves import Waves
+from ksim.simulation.lookup import gpu_of
 from ksim.specs.hardware import Link, System, Timing
-from ksim.studies.lookup import gpu_of
 from tests.cost.toys import ALL, TOY, network
 from tests.properties import examples
 

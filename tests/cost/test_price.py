@@ -7,17 +7,17 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.oracles.measured import Measured
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
 from ksim.foundation.config import Choice
-from ksim.studies.assembly import Site
-from ksim.studies.lookup import plugin
-from ksim.studies.scenario import Scenario
+from ksim.oracles.measured import Measured
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import plugin
+from ksim.simulation.scenario import Scenario
 from tests.properties import examples
-from tests.studies.test_scenario import TABLE
+from tests.simulation.test_scenario import TABLE
 
 #: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
 MODELS = [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("deepseek-v3", 8), ("glm-5", 8),
@@ -41,7 +41,7 @@ class Seconds:
 def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", pipeline: int = 1) -> StepTimer:
     serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
     made = Site.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
-    return evolve(made, oracle=Seconds() if oracle == "own" else plugin("cost.oracles", Choice(oracle)))
+    return evolve(made, oracle=Seconds() if oracle == "own" else plugin("oracles", Choice(oracle)))
 
 
 def assert_alike(found: Timeline, expected: Timeline) -> None:
@@ -105,7 +105,7 @@ class Asked:
 
 def test_all_that_is_new_is_asked_about_in_two_questions():
     """One about plans, one about attention; of numbers of tokens and sequences known before, attention alone is new."""
-    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    oracle = Asked(plugin("oracles", Choice("measured")))
     pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
     pricer.price([Batch.of(*[(tokens, 0)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))])
     assert oracle.questions == 2
@@ -115,7 +115,7 @@ def test_all_that_is_new_is_asked_about_in_two_questions():
 
 
 def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the_next_are_priced_along():
-    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    oracle = Asked(plugin("oracles", Choice("measured")))
     pricer = evolve(timer("llama-3.1-8b", 1), oracle=oracle)
 
     def questions(tokens):
@@ -129,7 +129,7 @@ def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the
 
 
 def test_tokens_that_are_padded_to_the_sizes_of_graphs_have_none_around_them():
-    oracle = Asked(plugin("cost.oracles", Choice("measured")))
+    oracle = Asked(plugin("oracles", Choice("measured")))
     pricer = evolve(timer("llama-3.1-8b", 1), oracle=oracle)
     priced = []
     for tokens in range(8, 257, 8):

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Collective
 from ksim.cost.energy import actions, joules, sending
 from ksim.cost.graphs import Graphs, Launching
-from ksim.cost.oracles import estimate
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span
 from ksim.foundation.errors import ConfigError
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
+from ksim.oracles import estimate
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
 from tests.properties import examples
-from tests.studies.test_scenario import TABLE
+from tests.simulation.test_scenario import TABLE
 
 #: Two decodes and a chunk; two of the three sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from attrs import evolve, frozen
 
 from ksim.compute.kernels import Launch, Work
-from ksim.cost.network import Network
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.units import DType
+from ksim.network.network import Network
+from ksim.simulation.lookup import protocols_of
 from ksim.specs.hardware import Gpu, Power, System
-from ksim.studies.lookup import protocols_of
 
 #: Four SMs of 1 GFLOP/s each in BF16, and 1 GB/s; each takes 64 GB/s from the L2 cache.
 TOY = Gpu(
@@ -51,6 +51,6 @@ def system(name: str, nodes: int = 1) -> System:
 
 def network(name: str = "hgx-h200", *algorithms: str, nodes: int = 1) -> Network:
     """The network of a system, with the algorithms given or all of them."""
-    chosen = {name: catalog.find("cost.collectives", name)() for name in algorithms or ALL}
+    chosen = {name: catalog.find("network.collectives", name)() for name in algorithms or ALL}
     wired = system(name, nodes)
     return Network(wired, chosen, protocols_of(wired))

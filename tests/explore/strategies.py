@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import strategies as some
 
 from ksim.foundation import catalog
+from ksim.simulation.lookup import engine_of
 from ksim.specs.deployment import CUDAGRAPH_MODES, EXCHANGES, PARTS, QUANTIZATIONS
-from ksim.studies.lookup import engine_of
 
 Tables = some.SearchStrategy[dict[str, Any]]
 SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]
@@ -76,7 +76,7 @@ def _others(powers: some.SearchStrategy[int]) -> Tables:
     return some.fixed_dictionaries({}, optional={
         "tensor_parallel_size": powers, "pipeline_parallel_size": some.sampled_from([1, 2, 3]),
         "data_parallel_size": some.sampled_from([1, 2, 3]), "scheduling_policy": plugins("scheduling.policies"),
-        "admission": plugins("scheduling.admissions"), "eviction": plugins("memory.evictions"),
+        "admission": plugins("scheduling.admissions"), "eviction": plugins("kv_cache.evictions"),
         "max_num_batched_tokens": some.sampled_from([1, 7, 64, 512, 2048, 8192]),
         "max_num_seqs": some.sampled_from([1, 2, 5, 64]), "max_num_active_seqs": some.sampled_from([1, 3, 100]),
         "gpu_memory_utilization": some.sampled_from([0.3, 0.9, 1.0]),

@@ -8,8 +8,8 @@ from ksim.foundation.rng import stream
 
 
 def test_the_folder_is_the_registry():
-    assert "ring" in catalog.names("cost.collectives")
-    assert catalog.find("cost.collectives", "ring").__name__ == "Ring"
+    assert "ring" in catalog.names("network.collectives")
+    assert catalog.find("network.collectives", "ring").__name__ == "Ring"
     assert catalog.load("gpus", "h200")["sms"] == 132
 
 
@@ -17,11 +17,11 @@ def test_a_module_and_its_object_are_named_with_a_colon(tmp_path, monkeypatch):
     (tmp_path / "outside.py").write_text("Thing = 7\n", encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert catalog.find("cost.oracles", "outside:Thing") == 7
+    assert catalog.find("oracles", "outside:Thing") == 7
     for name, problem in (("outside:Other", "has no Other"), ("missing_module:X", "cannot be imported"),
                           ("broken:X", "ZeroDivisionError")):
         with pytest.raises(ConfigError, match=problem):
-            catalog.find("cost.oracles", name)
+            catalog.find("oracles", name)
 
 
 def test_unknown_names_are_answered_with_the_nearest():

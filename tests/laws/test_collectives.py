@@ -9,22 +9,22 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.cost.collectives import KINDS
-from ksim.cost.network import Network
-from ksim.cost.protocols import DEEPEP
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.studies.lookup import protocols_of
+from ksim.network.collectives import KINDS
+from ksim.network.network import Network
+from ksim.network.protocols import DEEPEP
+from ksim.simulation.lookup import protocols_of
 from tests.cost.toys import network, system
 from tests.properties import examples
 
-NAMES = catalog.names("cost.collectives")
+NAMES = catalog.names("network.collectives")
 SYSTEMS = catalog.entries("systems")
 SIZES = st.floats(0, 31).map(lambda exponent: 2.0**exponent)
 
 
 def algorithm(name: str):
-    return catalog.find("cost.collectives", name)()
+    return catalog.find("network.collectives", name)()
 
 
 def taken() -> list[tuple[str, str, int]]:

@@ -6,16 +6,16 @@ import pytest
 
 from ksim.compute.blocks import experts
 from ksim.compute.model import Config
+from ksim.engine.stepping import DUMMY
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
+from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import EXPERTS, Shares
-from ksim.results.result import Result
-from ksim.runtime.stepping import DUMMY
-from ksim.studies.assembly import Site
-from ksim.studies.lookup import model_of
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import model_of
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 
 RANKS = 4
 

@@ -8,15 +8,15 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cost.routes import Hop, Route
 from ksim.flow.events import Finished, Stepped
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.network.routes import Hop, Route
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
+from tests.engine.process_by_process import Exchange
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples
-from tests.runtime.process_by_process import Exchange
 from tests.specs.hosts import as_toml, host
 
 #: Nodes of two GPUs, so that rings of four have fast hops and slow ones.

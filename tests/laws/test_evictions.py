@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
-from ksim.memory.cache import Hit, Holding
-from ksim.memory.kv_cache import KVCache
-from ksim.memory.sglang import SglangCache
+from ksim.kv_cache.cache import Hit, Holding
+from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.sglang import SglangCache
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
@@ -16,14 +16,14 @@ from tests.properties import examples
 from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
-NAMES = catalog.names("memory.evictions")
+NAMES = catalog.names("kv_cache.evictions")
 
 each_eviction = pytest.mark.parametrize("name", NAMES)
 each_cache = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 
 
 def cache_of(kind: str, blocks: int, block_tokens: int, prefix_caching: bool, name: str) -> KVCache | SglangCache:
-    eviction = catalog.find("memory.evictions", name)
+    eviction = catalog.find("kv_cache.evictions", name)
     if kind == "sglang":
         return SglangCache(blocks * block_tokens, prefix_caching, eviction)
     return KVCache(blocks, block_tokens, prefix_caching, eviction)

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.clock import FREE, Setting
+from ksim.engine.governors import Supervised, checked
+from ksim.engine.governors.per_phase import PerPhase
+from ksim.engine.governors.slack import Slack
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import Lap, Span, Timeline
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
-from ksim.runtime.governors import Supervised, checked
-from ksim.runtime.governors.per_phase import PerPhase
-from ksim.runtime.governors.slack import Slack
-from ksim.studies.lookup import gpu_of, plugin
+from ksim.simulation.lookup import gpu_of, plugin
 
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),
@@ -23,10 +23,10 @@ timelines = st.builds(lambda clocked, rest: Timeline.of([Lap((Span("a", "gemm", 
                       st.floats(0, 1), st.floats(1e-6, 1))
 
 
-@pytest.mark.parametrize("name", catalog.names("runtime.governors"))
+@pytest.mark.parametrize("name", catalog.names("engine.governors"))
 @given(batch=batches, timeline=timelines)
 def test_answers_can_be_set(name, batch, timeline):
-    governor = plugin("runtime.governors", Choice(name))
+    governor = plugin("engine.governors", Choice(name))
     answer = governor.setting(batch, timeline, H200)
     assert checked(answer, H200, name) == answer == governor.setting(batch, timeline, H200)
 

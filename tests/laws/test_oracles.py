@@ -12,34 +12,34 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.compute.growing import Growing, Sized
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.several import COLUMNAR, Alike, alike
-from ksim.cost.answers import several
-from ksim.cost.efficiency.estimates import shipped
 from ksim.cost.energy import actions
-from ksim.cost.oracles import Estimate, bounds, estimate, estimates
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.oracles import Estimate, bounds, estimate, estimates
+from ksim.oracles.efficiency.answers import several
+from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.growing import Growing, Sized
+from ksim.oracles.efficiency.several import COLUMNAR, Alike, alike
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import gpu_of, model_of, plugin
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
-from ksim.studies.assembly import Site
-from ksim.studies.lookup import gpu_of, model_of, plugin
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
 from tests.laws.test_kernels import shapes
 from tests.properties import examples
-from tests.studies.test_scenario import TABLE
+from tests.simulation.test_scenario import TABLE
 
-NAMES = catalog.names("cost.oracles")
+NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may
 #: be faster, and kernels that only move memory may find it in the L2 cache.
 MEASURED = {"learned", "measured"}
@@ -51,7 +51,7 @@ KNOWN = {"measured": [name for name in GPUS if shipped(name).exists()]}
 @cache
 def build(name: str) -> Any:
     """The oracle with its defaults."""
-    return plugin("cost.oracles", Choice(name))
+    return plugin("oracles", Choice(name))
 
 
 def gpus(name: str) -> st.SearchStrategy[Gpu]:
@@ -351,7 +351,7 @@ def test_an_answer_that_is_no_time_names_the_oracle_and_the_kernel(package, answ
     (OWN.replace("def seconds", "def second"), "Constant",
      "oracle Constant: has neither seconds(kernel, gpu) nor estimate(kernel, gpu)"),
     (OWN.replace("def seconds", "def estimate"), "Constant",
-     "oracle Constant: estimates 1e-05, which is no ksim.cost.oracles.Estimate"),
+     "oracle Constant: estimates 1e-05, which is no ksim.oracles.Estimate"),
 ])
 def test_an_oracle_that_cannot_be_used_says_why(package, source, name, problem):
     package(source)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.cost.routes import Hop, Route
+from ksim.engine.legs import Way
+from ksim.engine.ranks import Gang
 from ksim.flow.timeline import Lap, Pace, Span, Timeline
-from ksim.runtime.legs import Way
-from ksim.runtime.ranks import Gang
+from ksim.network.routes import Hop, Route
+from tests.engine.process_by_process import Crowd
 from tests.properties import examples
-from tests.runtime.process_by_process import Crowd
 
 RANKS = 4
 

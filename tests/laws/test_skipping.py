@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ksim.cost.step import StepTimer
 from ksim.flow.events import Finished
 from ksim.foundation import catalog
-from ksim.results.result import Result
-from ksim.studies.assembly import Site
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import play
+from ksim.report.result import Result
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import TINY, uniform
 from tests.properties import examples

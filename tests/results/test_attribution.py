@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.log import Log
+from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
-from ksim.results.result import Result
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.properties import examples
 
 from . import by_hand, fabricate

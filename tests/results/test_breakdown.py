@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError
+from ksim.report.plots import plot_breakdown, plot_changes
+from ksim.report.result import Result
 from ksim.results.attribution.breakdown import METRICS, STATISTICS, Breakdown, behind, paired
-from ksim.results.plots import plot_breakdown, plot_changes
-from ksim.results.result import Result
 from tests.properties import examples
 
 from . import by_hand, fabricate

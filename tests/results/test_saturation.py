@@ -1,10 +1,10 @@
 import pytest
 
+from ksim.report.result import Result
 from ksim.results.history import History
-from ksim.results.result import Result
 from ksim.results.saturation import saturation
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 
 from . import by_hand, fabricate
 

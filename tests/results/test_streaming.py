@@ -21,9 +21,9 @@ from ksim.flow.events import (
 )
 from ksim.flow.log import Log
 from ksim.flow.stretch import Stretch
+from ksim.report.result import Result
 from ksim.results import energy, saturation, uncertainty
 from ksim.results.metrics import LATENCIES, PERCENTILES, Limits, spread
-from ksim.results.result import Result
 from ksim.results.streaming import sink as module
 from ksim.results.streaming.histogram import RESOLUTION, Histogram
 from ksim.results.streaming.sink import Sink

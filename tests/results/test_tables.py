@@ -6,8 +6,8 @@ import pytest
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.log import Log
 from ksim.flow.timeline import Pace
+from ksim.report.result import Result
 from ksim.results.history import History
-from ksim.results.result import Result
 from ksim.results.tables import step_table
 
 from . import by_hand, fabricate

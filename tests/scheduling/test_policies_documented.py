@@ -11,8 +11,8 @@ import pytest
 import ksim
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
+from ksim.simulation.lookup import plugin
 from ksim.specs.deployment import EngineSettings
-from ksim.studies.lookup import plugin
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGE = (ROOT / "docs" / "policies.md").read_text()

@@ -12,8 +12,8 @@ from ksim.scheduling.policies.polled_prefill import PolledPrefill
 from ksim.scheduling.policies.prefill_first import PrefillFirst
 from ksim.scheduling.policies.request_level import RequestLevel
 from ksim.scheduling.policies.stall_free import StallFree
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.scheduling.loop import Loop, loop
 
 

@@ -8,8 +8,8 @@ import pytest
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.queue import ArrivalQueue
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.scheduling.loop import loop
 from tests.specs.hosts import as_toml, host
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.memory.kv_cache import Holding
+from ksim.kv_cache.kv_cache import Holding
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL

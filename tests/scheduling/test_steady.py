@@ -8,8 +8,8 @@ import pytest
 from attrs import frozen
 from hypothesis import given
 
-from ksim.memory.kv_cache import KVCache
-from ksim.memory.vllm import VllmCache
+from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL, Waiting, Wish
 from ksim.scheduling.policies.fcfs import Fcfs

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 from hypothesis import strategies as st
 
-from ksim.memory.kv_cache import KVCache
+from ksim.kv_cache.kv_cache import KVCache
 from tests.scheduling.loop import Loop, loop
 
 

@@ -6,8 +6,8 @@ from attrs import fields
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
+from ksim.simulation.lookup import host_of
 from ksim.specs.host import Host
-from ksim.studies.lookup import host_of
 from tests.specs.hosts import PARTS, host
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ksim.foundation import catalog
 from ksim.scheduling.scheduler import Scheduler
-from ksim.studies.scenario import Scenario
-from ksim.studies.simulation import simulate
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from ksim.testing import PolicyFault, check_policy, check_scheduler
 from ksim.testing.policy import EXAMPLES
 from tests.properties import share

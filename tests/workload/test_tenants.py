@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.studies.scenario import Scenario
+from ksim.simulation.scenario import Scenario
 from ksim.workload.replay import Replay
 from ksim.workload.writing import plain_lines
 

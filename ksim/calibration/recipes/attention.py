@@ -19,8 +19,8 @@ from ksim.calibration.fitting import NOTHING, Recipe
 from ksim.calibration.lessons import Lesson
 from ksim.calibration.measurements import Batches, Floats, Ints, Measurements, Points
 from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
-from ksim.cost.efficiency.attention import COLUMNS
-from ksim.cost.efficiency.families import Shapes
+from ksim.oracles.efficiency.attention import COLUMNS
+from ksim.oracles.efficiency.families import Shapes
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]
@@ -75,7 +75,7 @@ def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
 
 
 def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
-    """The columns of `ksim.cost.efficiency.attention`; *reused* caches are those that every run reads again."""
+    """The columns of `ksim.oracles.efficiency.attention`; *reused* caches are those that every run reads again."""
     assert points.batches is not None
     batches, cache = points.batches, formats(points)[0].bytes
     window = np.repeat(_window(points), np.diff(batches.starts))

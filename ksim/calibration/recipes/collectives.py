@@ -1,7 +1,7 @@
 """Collectives: which rows teach NCCL's and vLLM's protocols inside a node; what they taught lies in `data/transports`.
 
 A protocol takes ``start + rounds x hop + further peers x peer + bytes over a link / (bandwidth x share)``, by routes
-of `ksim.cost.network`.  NCCL takes the least of its protocols; a ring has 2 (n - 1) rounds for an all-reduce and n - 1
+of `ksim.network.network`.  NCCL takes the least of its protocols; a ring has 2 (n - 1) rounds for an all-reduce and n - 1
 otherwise, and pairs and groups of eight reach another share.  vLLM goes by size alone: one round, then two up to its
 limit for the architecture, then PyTorch's symmetric memory up to that one's, then NCCL.  The limits are those of its
 source, and the table's times jump where they say.

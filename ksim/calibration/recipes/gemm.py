@@ -20,8 +20,8 @@ from ksim.calibration.fitting import NOTHING, Recipe
 from ksim.calibration.lessons import Lesson
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
 from ksim.calibration.rules import Mask, Rule, in_tables
-from ksim.cost.oracles import peak
 from ksim.foundation.units import DType
+from ksim.oracles import peak
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]

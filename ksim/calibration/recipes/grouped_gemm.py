@@ -25,10 +25,10 @@ from ksim.calibration.measurements import Floats, Measurements
 from ksim.calibration.routing import balanced, power_law
 from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
 from ksim.compute.loads import Loads, loads
-from ksim.cost.efficiency import pointwise
-from ksim.cost.efficiency.families import Shapes
-from ksim.cost.efficiency.grouped_gemm import tiles
 from ksim.foundation.units import DType
+from ksim.oracles.efficiency import pointwise
+from ksim.oracles.efficiency.families import Shapes
+from ksim.oracles.efficiency.grouped_gemm import tiles
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]

@@ -1,6 +1,6 @@
 """Memory-bound kernels: which rows teach what, and what is free to fit.
 
-`ksim.cost.efficiency.pointwise.Terms` are fitted family by family, and nothing is learned on top.  Only our H200 sweep
+`ksim.oracles.efficiency.pointwise.Terms` are fitted family by family, and nothing is learned on top.  Only our H200 sweep
 has measured them, but for quantisation to FP8, which the public tables have of eight GPUs.
 
 argmax has three widths, and PyTorch splits the widest alone over several blocks: what that costs cannot be had from the

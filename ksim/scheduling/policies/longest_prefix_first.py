@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from ksim.memory.cache import Cache
-from ksim.memory.runs import agreement
+from ksim.kv_cache.cache import Cache
+from ksim.kv_cache.runs import agreement
 from ksim.scheduling.job import Job
 from ksim.scheduling.queue import ArrivalQueue
 

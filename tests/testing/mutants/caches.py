@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from ksim.memory.cache import Hit
-from ksim.memory.kv_cache import KVCache
+from ksim.kv_cache.cache import Hit
+from ksim.kv_cache.kv_cache import KVCache
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing import check_cache, check_scheduler
 from tests.testing.mutants import Mutant, patched

@@ -1,0 +1,130 @@
+"""An engine: one model replica that batches, computes and emits tokens; what is true of it however it is played."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from math import inf, nextafter
+from typing import Any
+
+import simpy
+from attrs import define, field
+
+from ksim.cost.step import StepTimer
+from ksim.engine.frontend import Frontend
+from ksim.engine.governors import Supervised
+from ksim.engine.horizon import Horizon
+from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.foundation.errors import KsimError
+from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.scheduler import Scheduler
+from ksim.specs.host import Host
+
+Process = Generator[simpy.Event, Any, None]
+#: An event, and what it tells besides its time.
+Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
+
+
+@define(eq=False, kw_only=True)
+class Engine(ABC):
+    """Runs vLLM's engine-core loop: make a batch, keep some of them in flight, take in the oldest.
+
+    Requests that arrive are seen when a turn begins.  The host works beside the
+    GPUs, so with two batches in flight its time hides behind theirs.  `timers`
+    has one entry per pipeline stage.  If there is one GPU, its worker runs on the
+    loop's own thread, which goes on when all is launched; `workers` for several
+    are processes of their own.  A `governor` says what GPUs keep to.
+    """
+
+    number: int
+    env: Horizon
+    scheduler: Scheduler
+    timers: Sequence[StepTimer]
+    host: Host
+    log: Log
+    workers: int = 1
+    governor: Supervised | None = None
+    outstanding: int = field(default=0, init=False)
+    _frontend: Frontend = field(init=False)
+    _accepted: int = field(default=0, init=False)
+    _latest: float = field(default=-1.0, init=False)  # arrival
+    _done: dict[Job, Callable[[], object]] = field(factory=dict, init=False)
+    _news: simpy.Event = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._news = self.env.event()
+        self._frontend = Frontend(self.env, self.host.client)
+        self.env.process(self._run())
+
+    def refusal(self, request: Request) -> str:
+        """Why this engine can never serve *request*; "" if it can."""
+        longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
+        if request.prompt >= longest:
+            return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
+        tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
+        if cache.blocks(tokens) > cache.capacity:
+            return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
+                    f" and there are {cache.capacity}")
+        return ""
+
+    @abstractmethod
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Send *request* on its way to the queue; *done* is called once the user has its last token.
+
+        If that is *timely*, it happens at the very moment, so that it may set off something else.
+        """
+
+    def prefix_hit(self, request: Request) -> int:
+        """How many tokens of *request*'s prompt are in the prefix cache now."""
+        cache = self.scheduler.cache
+        return cache.lookup(cache.holding(request), request.prompt).tokens
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write down what is not in the log yet: nothing will happen any more."""
+
+    @abstractmethod
+    def _run(self) -> Process:
+        """Take turns, for ever; sleep when there is nothing to do."""
+
+    def _accept(self, request: Request, now: float, done: Callable[[], object]) -> Job:
+        """Make the job of *request*, which has come *now*."""
+        cache = self.scheduler.cache
+        # Requests that are sent at once reach a real engine one after the other, if only just.
+        self._latest = max(now, nextafter(self._latest, inf))
+        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request), arrived=self._latest)
+        self._accepted += 1
+        self._done[job] = done
+        self.log.add(Received(now, request.id, self.number))
+        return job
+
+    def _changes(self, assignment: Assignment) -> list[Change]:
+        """Who has had to leave the batch, and who has come into it."""
+        left = [(Preempted, (job.request.id, self.number)) for job in assignment.preempted]
+        come = [(Admitted, (job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
+                for job in assignment.admitted if job.state is State.RUNNING]  # and has not been pushed out at once
+        return [*left, *come]
+
+    def _note(self, changes: Sequence[Change], now: float) -> None:
+        """Write down *changes* that came *now*."""
+        for kind, told in changes:
+            self.log.add(kind(now, *told))
+
+    def _tell(self, finished: Sequence[Job], time: float) -> None:
+        """Write down that users have the last tokens of the *finished* at *time*."""
+        for job in finished:
+            for run in job.emitted:
+                self.log.add(Emitted(time, job.request.id, self.number, run.first, run.last, run.every or 1))
+            self.log.add(Finished(time, job.request.id, self.number))
+
+    def _end(self, finished: Sequence[Job]) -> None:
+        """Let those go on who wait for the *finished*."""
+        for job in finished:
+            self.outstanding -= 1
+            self._done.pop(job)()
+
+    def _stuck(self, now: float, waiting: int, running: int) -> KsimError:
+        policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
+        return KsimError(f"policy {policy} with admission {admission} schedules nothing at {now:.6f} s, with nothing in"
+                         f" flight, {waiting} requests waiting and {running} running")

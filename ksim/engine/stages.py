@@ -1,0 +1,109 @@
+"""Pipeline stages: batches go through them in order, one at a time in each."""
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+import simpy
+from attrs import define, field
+
+from ksim.cost.clock import FREE, Clock, Setting
+from ksim.engine.ranks import Gang
+from ksim.engine.workers import Supply
+from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+
+
+@define(eq=False)
+class Flight:
+    """A batch on the GPUs: `done` fires when the last stage has it behind itself; `paces` are those of its stages."""
+
+    done: simpy.Event
+    start: float = 0.0
+    end: float = 0.0
+    paces: tuple[Pace, ...] = ()
+
+
+class Stages(Protocol):
+    clocks: Sequence[Clock]
+
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
+        """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
+
+        *settings* are what the GPUs of each stage are told to keep to, nothing if that is empty.
+
+        A stage begins when its inputs are prepared, and does not end before its last kernel is launched.
+        """
+        ...
+
+
+@define(eq=False)
+class WholeSteps:
+    """`detail = "step"`: a batch's way through the stages is arithmetic, and its end one event.
+
+    `clocks` are those of the stages' GPUs, where a power limit rules them.
+    """
+
+    env: simpy.Environment
+    stages: int
+    clocks: Sequence[Clock] = ()
+    _free: list[float] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._free = [0.0] * self.stages
+
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
+        start, paces = 0.0, []
+        end = max(self.env.now, source.end if source else 0.0)
+        for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
+            begin = max(end, self._free[stage], supply.prepared)
+            setting = settings[stage] if settings else FREE
+            pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
+            end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
+            start = start if stage else begin
+            paces.append(pace)
+        return Flight(self.env.timeout(end - self.env.now), start, end, tuple(paces))
+
+
+@define(eq=False)
+class KernelByKernel:
+    """`detail = "kernel"`: every stage is a process, and so is every rank in it."""
+
+    env: simpy.Environment
+    gangs: Sequence[Gang]
+    clocks: Sequence[Clock] = ()
+    _queues: list[simpy.Store] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queues = [simpy.Store(self.env) for _ in self.gangs]
+        for stage in range(len(self.gangs)):
+            self.env.process(self._stage(stage))
+
+    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+               settings: Sequence[Setting] = ()) -> Flight:
+        flight = Flight(self.env.event())
+        self._queues[0].put((flight, timelines, supplies, source, settings))
+        return flight
+
+    def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
+        while True:
+            flight, timelines, supplies, source, settings = yield self._queues[stage].get()
+            if stage == 0 and source is not None:
+                yield source.done
+            yield from self._until(supplies[stage].prepared)
+            if stage == 0:
+                flight.start = self.env.now
+            setting = settings[stage] if settings else FREE
+            pace = self.clocks[stage].pace(timelines[stage], self.env.now, setting) if self.clocks else AT_BOOST
+            flight.paces += (pace,)
+            yield self.gangs[stage].play(timelines[stage], pace)
+            yield from self._until(supplies[stage].launched)
+            if stage + 1 < len(self.gangs):
+                self._queues[stage + 1].put((flight, timelines, supplies, source, settings))
+            else:
+                flight.end = self.env.now
+                flight.done.succeed()
+
+    def _until(self, moment: float) -> Generator[simpy.Event, Any, None]:
+        if moment > self.env.now:
+            yield self.env.timeout(moment - self.env.now)

@@ -1,0 +1,43 @@
+"""Collective algorithms: who sends which pieces to whom, in rounds.
+
+To add one, add a file with an attrs class that has the members of
+`CollectiveAlgorithm`.  It says nothing of sizes, links or time: a message has
+as many equal pieces as the group has ranks, and the network prices the rounds.
+`tests/laws` moves sets of contributors instead of numbers, and checks that
+every rank ends up with what the collective promises.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+from ksim.network.protocols import Protocol as Transport
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "shift", "dispatch", "combine",
+         "low_latency_dispatch", "low_latency_combine")
+
+
+@frozen
+class Transfer:
+    """Rank *source* sends the numbered pieces of the message to rank *target*."""
+
+    source: int
+    target: int
+    pieces: tuple[int, ...]
+
+
+Round = list[Transfer]
+
+
+class CollectiveAlgorithm(Protocol):
+    #: Transport protocols that it can run on.
+    protocols: Sequence[Transport]
+
+    def takes(self, kind: str, ranks: int, size: float) -> bool:
+        """Whether it does *kind* among so many ranks, with a message of *size* bytes."""
+        ...
+
+    def rounds(self, kind: str, ranks: Sequence[int]) -> Iterator[Round]:
+        """Who sends what, round by round; a rank enters a round when it has sent and received all of the one before."""
+        ...

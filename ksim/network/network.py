@@ -1,0 +1,176 @@
+"""The network: what messages take over the links between GPUs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from ksim.compute.graph import Collective
+from ksim.foundation.errors import ConfigError
+from ksim.network.collectives import CollectiveAlgorithm, Round
+from ksim.network.intervals import reach
+from ksim.network.protocols import BY_CHANNEL, Protocol
+from ksim.network.routes import ANY, Hop, Route
+from ksim.specs.hardware import System
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Edge = tuple[object, object]
+#: Pieces that pass each link.
+Load = dict[Edge, float]
+
+
+@define(slots=False)
+class Network:
+    """Prices collectives among the GPUs of `system`; of `algorithms`, for each kind the fastest that takes it.
+
+    Protocols that are for messages of certain sizes come before: their library chooses by these alone.  Of two of
+    them, the first algorithm's is taken.  Where a collective has so many SMs, each sends what a `channel` carries, in
+    bytes a second, until links are full.
+    """
+
+    system: System
+    algorithms: Mapping[str, CollectiveAlgorithm]
+    #: Protocols as measured on this system, by the names of those that they stand in for.
+    measured: Mapping[str, Protocol] = field(factory=dict)
+    channel: float | None = None
+    _routes: dict[tuple[str, str, tuple[int, ...], int], list[Route]] = field(factory=dict)
+    _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
+    _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
+
+    @cached_property
+    def graph(self) -> "nx.DiGraph":
+        """How the GPUs are wired."""
+        from ksim.network.fabric import fabric
+
+        return fabric(self.system)
+
+    def seconds(self, collective: Collective, ranks: Sequence[int]) -> float:
+        """How long *collective* keeps *ranks* busy once all of them are there."""
+        if len(ranks) < 2:
+            return 0.0
+        key = (collective, tuple(ranks))
+        if key not in self._seconds:
+            self._seconds[key] = self.route(collective, ranks).seconds(collective.bytes)
+        return self._seconds[key]
+
+    def interval(self, collective: Collective, ranks: Sequence[int]) -> tuple[float, float]:
+        """The ends of the 90 % interval of `seconds`."""
+        if len(ranks) < 2:
+            return 0.0, 0.0
+        low, high = self.route(collective, ranks).reach
+        seconds = self.seconds(collective, ranks)
+        return low * seconds, high * seconds
+
+    def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
+        """The way to carry out *collective*; raises ConfigError if no algorithm takes it."""
+        kind, size, sms = collective.kind, collective.bytes, collective.sms
+        routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
+                  for route in self._ways(name, kind, tuple(ranks), sms) if route.window[0] <= size < route.window[1]]
+        if not routes:
+            raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
+                                             f" of {size:.0f} bytes among {len(ranks)} GPUs over these links"
+                                             + (f" on {sms} SMs; 'ring' does" if sms else ""))
+        ruled = [route for route in routes if route.window != ANY]
+        return ruled[0] if ruled else min(routes, key=lambda route: route.seconds(size))
+
+    def _ways(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0) -> list[Route]:
+        """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""
+        key = (name, kind, ranks, sms)
+        if key not in self._routes:
+            found = self._found(name, kind, ranks)
+            self._routes[key] = self._on(sms, found) if sms else found
+        return self._routes[key]
+
+    def _on(self, sms: int, routes: list[Route]) -> list[Route]:
+        if self.channel is None:
+            raise ConfigError("overlap_sms", "nobody says what one SM of this GPU sends; give its file a `channel`")
+        return [route.within(sms * self.channel) for route in routes if route.protocol in BY_CHANNEL]
+
+    def _found(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
+        algorithm = self.algorithms[name]
+        rounds = list(algorithm.rounds(kind, ranks))
+        links = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
+                 for edge in self._path(t.source, t.target)}
+        protocols = [self.measured.get(protocol.name, protocol) for protocol in algorithm.protocols
+                     if protocol.kind in ("", kind)]
+        return [self._route(name, kind, ranks, rounds, protocol, links)
+                for protocol in protocols if links <= protocol.links.keys()]
+
+    def _route(self, name: str, kind: str, ranks: tuple[int, ...], rounds: list[Round],
+               protocol: Protocol, links: set[str]) -> Route:
+        timings = [protocol.links[link] for link in links]
+        windows = [timing.window(len(ranks)) for timing in timings]
+        copies = [{(t.source, piece) if protocol.merging else (t.source, t.target, piece)
+                   for t in round_ for piece in t.pieces} for round_ in rounds]
+        leaving = [{(t.source, t.target, piece) for t in round_ if self._leaves(t.source, t.target)
+                    for piece in t.pieces} for round_ in rounds]
+        return Route(name, protocol.name, max(timing.start for timing in timings),
+                     self._rounds(rounds, kind, ranks, protocol),
+                     sum(len(sent) for sent in copies) / len(ranks) ** 2,
+                     sum(len(sent) for sent in leaving) / len(ranks) ** 2,
+                     (max(least for least, _ in windows), min(limit for _, limit in windows)),
+                     reach(protocol.name, links, protocol.name in self.measured))
+
+    def _rounds(self, rounds: list[Round], kind: str, ranks: tuple[int, ...],
+                protocol: Protocol) -> tuple[tuple[Hop, ...], ...]:
+        """Price *rounds*, those that are alike once: they are the very same tuple then."""
+        found: dict[Any, tuple[Hop, ...]] = {}
+        for key, round_ in zip(keys := [_alike(each, protocol.merging) for each in rounds], rounds, strict=True):
+            if key not in found:
+                load = self._load(round_, ranks, protocol.merging)
+                found[key] = self._hops(round_, load, kind, len(ranks), protocol)
+        return tuple(found[key] for key in keys)
+
+    def _hops(self, round_: Round, load: Load, kind: str, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
+        """Price a round's transfers, which share the links that they have in common."""
+        peers = Counter(transfer.source for transfer in round_)
+        shares = {link: timing.reached(kind, ranks) for link, timing in protocol.links.items()}
+        hops = []
+        for transfer in round_:
+            path = [(load[edge] / ranks, self.graph.edges[edge])
+                    for edge in self._path(transfer.source, transfer.target)]
+            timings = [protocol.links[link["kind"]] for _, link in path]
+            hops.append(Hop(
+                transfer.source, transfer.target,
+                max(timing.hop + timing.peer * (peers[transfer.source] - 1) for timing in timings),
+                max(pieces / (link["bandwidth"] * shares[link["kind"]]) for pieces, link in path),
+                max(pieces / link["peak"] for pieces, link in path), path[0][0]))
+        return tuple(hops)
+
+    def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:
+        """What passes each link in a round; a pool's load is even over its links."""
+        passing: dict[Edge, list[int]] = {}
+        for transfer in round_:
+            for edge in self._path(transfer.source, transfer.target):
+                passing.setdefault(edge, []).extend(transfer.pieces)
+        load = {edge: float(len(set(pieces) if merging else pieces)) for edge, pieces in passing.items()}
+        pools: dict[str, list[Edge]] = {}
+        for edge in load:
+            pools.setdefault(self.graph.edges[edge]["pool"], []).append(edge)
+        gpus = Counter(self.graph.nodes[rank]["node"] for rank in ranks)
+        for pool, edges in pools.items():
+            if pool:
+                share = sum(load[edge] for edge in edges) / gpus[self.graph.edges[edges[0]]["node"]]
+                load.update(dict.fromkeys(edges, share))
+        return load
+
+    def _leaves(self, source: int, target: int) -> bool:
+        return bool(self.graph.nodes[source]["node"] != self.graph.nodes[target]["node"])
+
+    def _path(self, source: int, target: int) -> list[Edge]:
+        key = (source, target)
+        if key not in self._paths:
+            from ksim.network.fabric import path
+
+            self._paths[key] = path(self.graph, source, target)
+        return self._paths[key]
+
+
+def _alike(round_: Round, merging: bool) -> tuple[Any, ...]:
+    """What rounds have in common that take equally long: who sends how many pieces to whom, and where a switch merges
+    equal ones, which."""
+    return tuple((t.source, t.target, t.pieces if merging else len(t.pieces)) for t in round_)

@@ -1,0 +1,172 @@
+"""Stage formulas: run once on symbols, a formula becomes straight code without all that is known before.
+
+A formula is written once, over operators and a namespace of what no operator does (`ceil`, `where`, ...), and runs on
+whatever is a number to both.  Run on symbols it leaves on a tape what it does.  Symbols have bounds, and so has what
+comes of them; where bounds decide a comparison, or the larger of two, that is decided once for all, and with it what
+hangs on it.  What is known is worked out, what comes twice is done once, what no result needs is dropped, and what is
+left is compiled.  No operation is exchanged for another or moved past one, so the code gives the formula's own bits,
+but for the sign of a zero.
+"""
+
+import linecache
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from ksim.oracles.compiled.bounds import Between, decided, reach
+
+__all__ = ["stage"]
+
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "&": operator.and_}
+
+_numbers = count()
+
+
+def stage(formula: Callable[..., Any], symbols: Mapping[str, Between], m: Any) -> Callable[..., Any]:
+    """A function of the numbers that *symbols* names, in order, which returns what *formula* does of a namespace and
+    them: a number, or a tuple of such.
+
+    A number must lie within its bounds; one with no room between them is taken to be that, and not looked at.  Numbers
+    are of the kind that the namespace *m* is for.  It may have `inline`: how something is sooner written down than
+    called, with arguments as {0}, {1}, ..., and `constant`: what to write for a number.  `inspect.getsource` has the
+    source.
+    """
+    tape = _Tape(m)
+    found = formula(tape, *(least if least == most else _Term(tape, name, "", (), (least, most))
+                            for name, (least, most) in symbols.items()))
+    body, result = tape.written(found)
+    source = "\n    ".join((f"def staged({', '.join(symbols)}):", *body, f"return {result}"))
+    name = f"<staged {next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), tape.names)
+    staged: Callable[..., Any] = tape.names["staged"]
+    return staged
+
+
+def _forth(operation: str) -> Callable[["_Term", Any], Any]:
+    return lambda term, other: term.tape.put(operation, term, other)
+
+
+def _back(operation: str) -> Callable[["_Term", Any], Any]:
+    return lambda term, other: term.tape.put(operation, other, term)
+
+
+@define(eq=False)
+class _Term:
+    """A number to come, which code calls *name*: a symbol, or an operation on terms and on what is known."""
+
+    tape: "_Tape"
+    name: str
+    operation: str
+    arguments: tuple[Any, ...]
+    between: Between
+
+    __add__, __radd__ = _forth("+"), _back("+")
+    __sub__, __rsub__ = _forth("-"), _back("-")
+    __mul__, __rmul__ = _forth("*"), _back("*")
+    __truediv__, __rtruediv__ = _forth("/"), _back("/")
+    __pow__, __rpow__ = _forth("**"), _back("**")
+    __and__, __rand__ = _forth("&"), _back("&")
+    __lt__, __gt__ = _forth("<"), _back("<")
+    __le__, __ge__ = _forth("<="), _back("<=")
+    __eq__, __hash__ = _forth("=="), object.__hash__
+
+
+@define(eq=False)
+class _Tape:
+    """What a formula does to symbols, in order; to the formula it is a namespace in place of `m`.
+
+    `names` is what code calls what is known and no literal.
+    """
+
+    m: Any
+    terms: dict[tuple[str, ...], _Term] = field(factory=dict)
+    names: dict[str, Any] = field(factory=lambda: {"inf": math.inf})
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        self.names[name] = getattr(self.m, name)
+        return lambda *arguments: self.put(name, *arguments)
+
+    def put(self, operation: str, *arguments: Any) -> Any:
+        """What *operation* makes of *arguments*: what is known of it already, or a term."""
+        if not any(isinstance(each, _Term) for each in arguments):
+            return _plain((OPERATORS.get(operation) or self.names[operation])(*arguments))
+        between = tuple(map(_between, arguments))
+        known = decided(operation, arguments, between)
+        if known is not None:
+            return known
+        key = (operation, *map(self._text, arguments))
+        if key not in self.terms:
+            self.terms[key] = _Term(self, f"t{len(self.terms)}", operation, arguments, reach(operation, *between))
+        return self.terms[key]
+
+    def written(self, found: Any) -> tuple[list[str], str]:
+        """Lines of code, and what to write for what was *found*; what is used once is written where it is used."""
+        uses, lines, places = self._uses(found), list[str](), dict[str, str]()
+        for term in self.terms.values():
+            if uses[term.name]:
+                texts = map(self._text, term.arguments)
+                text = self._form(term).format(*(places.get(each, each) for each in texts))
+                if uses[term.name] > 1:
+                    lines.append(f"{term.name} = {text}")
+                else:
+                    places[term.name] = f"({text})"
+        return lines, _nested(found, lambda each: places.get(name := self._text(each), name))
+
+    def _uses(self, found: Any) -> Counter[str]:
+        """How often the code for what was *found* has each name."""
+        uses = Counter(_flat(found, self._text))
+        for term in reversed(self.terms.values()):
+            if uses[term.name]:
+                form = self._form(term)
+                for place, argument in enumerate(term.arguments):
+                    uses[self._text(argument)] += form.count(f"{{{place}}}")
+        return uses
+
+    def _form(self, term: _Term) -> str:
+        """How to write what makes a *term*."""
+        called = ", ".join(f"{{{place}}}" for place in range(len(term.arguments)))
+        form: str = getattr(self.m, "inline", {}).get(term.operation) or (
+            f"{{0}} {term.operation} {{1}}" if term.operation in OPERATORS else f"{term.operation}({called})")
+        return form
+
+    def _text(self, argument: Any) -> str:
+        """How code calls what is a term, a number, or some other object."""
+        if isinstance(argument, _Term):
+            return argument.name
+        if isinstance(argument, int | float):
+            if not hasattr(self.m, "constant"):
+                return f"({argument!r})" if argument < 0 else repr(argument)
+            argument = self.m.constant(argument)
+        name = f"known{id(argument)}"
+        self.names[name] = argument
+        return name
+
+
+def _flat(found: Any, text: Callable[[Any], str]) -> list[str]:
+    return [each for part in found for each in _flat(part, text)] if isinstance(found, tuple) else [text(found)]
+
+
+def _nested(found: Any, text: Callable[[Any], str]) -> str:
+    if isinstance(found, tuple):
+        return f"({''.join(f'{_nested(each, text)}, ' for each in found)})"
+    return text(found)
+
+
+def _plain(number: Any) -> Any:
+    """A number of numpy's as one of Python's."""
+    return number.item() if isinstance(number, np.generic | np.ndarray) and number.ndim == 0 else number
+
+
+def _between(argument: Any) -> Between:
+    if isinstance(argument, _Term):
+        return argument.between
+    return (argument, argument) if isinstance(argument, int | float) else (argument.min(), argument.max())

@@ -1,0 +1,193 @@
+"""How three attention kernels cut a batch into thread blocks: rows of a tile, tiles, and pieces of a split context.
+
+Written down from the kernels' own host code: FlashAttention-2 (``flash_api.cpp``: set_params_splitkv,
+num_splits_heuristic, and heads of a KV head swapped into queries where every sequence has one), FlashAttention-3
+(``heuristics.h``, ``tile_size.h``, ``flash_prepare_scheduler.cu``) and TensorRT-LLM's (``fmhaRunner``: as many blocks
+along the keys as there are SMs to hold them).  The formulas run on arrays and on floats alike.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from attrs import define
+
+from ksim.oracles.efficiency.physics import Array
+from ksim.specs.hardware import Gpu
+
+__all__ = ["KEYS", "Counts", "Grid", "Heads", "chunk_grid", "decode_grid", "even", "flash2",
+           "flash3", "length", "only", "tokens"]
+
+#: Keys in a block, and rows a tile has at most and at least in FlashAttention-3 (one warpgroup's matrix instruction).
+KEYS, ROWS, FEW_ROWS = 128, 128.0, 64.0
+#: Rows of a tile of TensorRT-LLM's kernels: heads of a decode, queries of a chunk (two tiles of 128 take turns).
+DECODE_ROWS, CHUNK_ROWS = 16.0, 256.0
+#: SMs' worth of blocks from which FlashAttention splits nothing, and the efficiency of a split worth taking.
+FULL, WORTH = 0.8, 0.85
+#: FlashAttention-3 aims at pieces so much larger than an even share, and splits nothing of so few blocks of keys.
+SLACK, SHORT = 1.1, 4
+#: Into how many pieces FlashAttention splits at most.
+MOST_SPLITS = 128
+#: Blocks of FlashAttention-2 that fit an SM's shared memory at once (80 KiB each): 164 KiB on GA100, else 100 KiB.
+RESIDENT = {"ampere": 2.0}
+#: The same of TensorRT-LLM's decode kernel, on 228 KiB.
+DECODE_RESIDENT = 2.0
+
+
+@define(eq=False)
+class Counts:
+    """What a kernel counts over its batch, as in `COLUMNS`; columns of many kernels, or numbers."""
+
+    decodes: Any
+    decode_keys: Any
+    decode_longest: Any
+    chunks: Any
+    chunk_queries: Any
+    chunk_keys: Any
+    chunk_pairs: Any
+    chunk_reach: Any
+    chunk_most: Any
+    chunk_longest: Any
+
+
+@define(eq=False)
+class Heads:
+    """A layer of attention on one GPU, as in `COLUMNS`; columns where kernels are of several layers.
+
+    `group` query heads share a KV head; `features` are those of `FEATURES` that no batch changes.
+    """
+
+    gpu: Gpu
+    heads: Any
+    kv_heads: Any
+    head_dim: Any
+    cache_bytes: Any
+    footprint: Any
+    writes: Any
+    group: Any
+    features: tuple[Any, Any, Any, Any]
+
+    @classmethod
+    def of(cls, m: Any, gpu: Gpu, heads: Any, kv_heads: Any, head_dim: Any, cache_bytes: Any, footprint: Any,
+           writes: Any) -> "Heads":
+        group = heads / kv_heads
+        resident = m.minimum(m.maximum(footprint / gpu.l2, 2.0**-5), 2.0**5)
+        return cls(gpu, heads, kv_heads, head_dim, cache_bytes, footprint, writes, group,
+                   (m.log2(kv_heads), m.log2(group), m.log2(head_dim / 128), m.log2(resident)))
+
+
+@define(eq=False)
+class Grid:
+    """One launch.
+
+    `rows` of a tile and the `tokens` of a chunk in them; tiles of decodes and of
+    chunks; `piece`, the most blocks of keys that one thread block goes over;
+    `resident` thread blocks at once on an SM; whether a context `split` is in
+    more than one piece; how many times partial results are added up, heads
+    reordered (`copies`), and whether it is the kernel for `decodes` alone.
+    """
+
+    rows: Any
+    tokens: Any
+    decode_tiles: Any
+    chunk_tiles: Any
+    piece: Any
+    resident: float
+    split: Any
+    combines: Any
+    copies: Any
+    decodes: Any
+
+
+@lru_cache(maxsize=16)
+def _splits(slots: int) -> Array:
+    """FlashAttention's num_splits_heuristic by thread blocks before splitting (rows) and the most splits there may be:
+    the fewest whose last wave is nearly as full as that of the best."""
+    blocks, splits = np.arange(1, math.ceil(FULL * slots))[:, None], np.arange(1, MOST_SPLITS + 1)
+    waves = blocks * splits / slots
+    efficiency = waves / np.ceil(waves)
+    table = np.ones((slots + 1, MOST_SPLITS + 1))
+    for most in range(1, MOST_SPLITS + 1):
+        among = efficiency[:, :most]
+        table[1:len(blocks) + 1, most] = (among >= WORTH * among.max(axis=1, keepdims=True)).argmax(axis=1) + 1
+    return table
+
+
+def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+    """One launch for the ragged batch; the longest chunk decides for all whether contexts are split."""
+    gpu, group = h.gpu, h.group
+    most = m.maximum(s.chunk_most, 1.0) * group
+    few = (most <= FEW_ROWS) & (h.head_dim <= 128)
+    rows = m.where(few, FEW_ROWS, ROWS)
+    decode_tiles = s.decodes * m.ceil(group / ROWS) * h.kv_heads
+    chunk_tiles = s.chunks * m.ceil(tokens(s, m) * group / rows) * h.kv_heads
+    longest = m.ceil(m.maximum(s.decode_longest, s.chunk_longest) / KEYS)
+    # What the heuristic counts: the tiles of a batch of one, and blocks of keys as if nothing were masked.
+    alone = m.minimum(h.kv_heads * m.ceil(most / ROWS), float(gpu.sms))
+    reach = m.minimum(s.chunk_reach / m.maximum(s.chunk_queries, 1.0), s.chunk_longest)
+    work = decode_tiles * blocks + chunk_tiles * reach / KEYS
+    splits = (alone < FULL * gpu.sms) & (longest > SHORT)
+    allowed = m.look_up(_splits(gpu.sms), alone, m.minimum(longest, float(MOST_SPLITS)))
+    share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
+    piece = m.where(splits, m.minimum(share, longest), longest)
+    # The kernel that adds up runs whenever there might have been splits.
+    return Grid(rows, rows / group, decode_tiles, chunk_tiles, piece, 1.0, splits,
+                m.where(splits, longest / piece, 0.0), 0.0, few)
+
+
+def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+    """One launch; only a batch of decodes alone packs the heads of a KV head, and only then contexts are split."""
+    gpu, group = h.gpu, h.group
+    packs = (s.chunks == 0) & (group > 1)
+    decode_tiles = m.where(packs, h.kv_heads * m.ceil(group / FEW_ROWS), h.heads) * s.decodes
+    chunk_tiles = h.heads * s.chunks * m.ceil(tokens(s, m) / FEW_ROWS)
+    longest = m.ceil(m.maximum(s.decode_longest, s.chunk_longest) / KEYS)
+    # The heuristic takes it that two blocks share an SM.
+    slots = 2 * gpu.sms
+    allowed = m.look_up(_splits(slots), m.minimum(decode_tiles, float(slots)), m.minimum(longest, float(MOST_SPLITS)))
+    splits = m.where(packs, allowed, 1.0)
+    reorders = packs & (s.decodes > 1) & (h.kv_heads > 1)
+    return Grid(FEW_ROWS, FEW_ROWS, decode_tiles, chunk_tiles, m.ceil(longest / splits),
+                RESIDENT.get(gpu.architecture, 1.0), splits > 1, m.where(splits > 1, splits, 0.0),
+                m.where(reorders, 1.0, 0.0), s.chunks == 0)
+
+
+def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+    """TensorRT-LLM's launch for decodes; the last block of a context to finish adds up, so no kernel does."""
+    tiles = s.decodes * h.kv_heads * m.ceil(h.group / DECODE_ROWS)
+    longest = m.ceil(s.decode_longest / KEYS)
+    splits = m.maximum(m.minimum(m.floor(h.gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
+    piece = m.maximum(m.ceil(longest / splits), 1.0)
+    return Grid(DECODE_ROWS, 1.0, tiles, 0.0, piece, DECODE_RESIDENT, splits > 1, 0.0, 0.0, tiles >= 0)
+
+
+def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
+    """TensorRT-LLM's launch for chunks, a tile for each head."""
+    tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
+    piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
+    return Grid(CHUNK_ROWS, CHUNK_ROWS, 0.0, tiles, piece, 1.0, tiles < 0, 0.0, 0.0, tiles < 0)
+
+
+def only(s: Counts, kind: str) -> Counts:
+    """The counts without chunks, or without decodes."""
+    if kind == "decode":
+        return Counts(s.decodes, s.decode_keys, s.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_reach, s.chunk_most,
+                  s.chunk_longest)
+
+
+def tokens(s: Counts, m: Any) -> Any:
+    """New tokens of a chunk, on average."""
+    return s.chunk_queries / m.maximum(s.chunks, 1.0)
+
+
+def even(s: Counts) -> Any:
+    """Whether the contexts of all decodes end within a block of keys of each other."""
+    return s.decode_longest * s.decodes <= s.decode_keys + KEYS * s.decodes
+
+
+def length(s: Counts, alike: Any, m: Any) -> Any:
+    """Blocks of keys of a decode, on average: half of the last one is empty where lengths are not *alike*."""
+    mean = s.decode_keys / m.maximum(s.decodes, 1.0) / KEYS
+    return m.where(alike, m.ceil(mean), mean + 0.5)

@@ -1,0 +1,211 @@
+"""Families of kernels: the physics of each, and the columns that it makes of kernels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+from attrs import asdict, evolve, frozen
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import COUNTS, Attention
+from ksim.compute.kernels.batched_gemm import BatchedGemm
+from ksim.compute.kernels.causal_conv import CausalConv
+from ksim.compute.kernels.delta_rule import DeltaRule
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.index_scores import IndexScores
+from ksim.compute.kernels.mla import TILE_HEADS, LatentAttention
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.sparse_mla import SparseLatentAttention
+from ksim.foundation.units import DType
+from ksim.oracles import peak
+from ksim.oracles.efficiency import attention, attention_rates, gemm, grouped_gemm, mla, pointwise, two_sided
+from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.specs.hardware import Gpu
+
+Shapes = Mapping[str, Array]
+#: Constants of a family's physics by name: seconds, clocks or shares of peaks.
+Constants = Mapping[str, float]
+
+
+@frozen
+class Family:
+    """Kernels of one class: what the physics makes of their columns, and the columns of the kernels.
+
+    `names` lists the efficiencies that speak of a kernel, the one that fits best
+    first: what follows it was fitted to other formats or to kernels alike.  Where no
+    profile has any of them, physics with its own constants stands, if nine of ten
+    kernels are known to be `within` so much of it in log time.  `several` makes columns
+    of a kernel that is many, whose numbers are columns.
+    """
+
+    physics: Callable[[Gpu, Shapes, Constants], Physics]
+    features: tuple[str, ...]
+    launches: tuple[str, ...]
+    columns: Callable[[Sequence[Any], Gpu], Shapes]
+    names: Callable[[Any], tuple[str, ...]]
+    within: Callable[[Gpu], float] | None = None
+    several: Callable[[Any, Gpu], Shapes] | None = None
+
+
+def family_of(kernel: Kernel) -> Family | None:
+    """The family that prices kernels of this class; None for a class that ksim has no measurements of."""
+    if isinstance(kernel, DeltaRule | CausalConv):  # two kernels each, by whose tokens they take
+        return FAMILIES[kernel.family]
+    return _BY_CLASS.get(type(kernel))
+
+
+def formats(weights: DType, activations: DType) -> str:
+    """What a product's number formats are called: ``bf16``, or ``int4_w4a16`` where the two differ.
+
+    Formats that differ in their scales alone are one, but for FP8 in blocks, which other kernels compute.
+    """
+    stored, element, operand = weights, weights.element, activations.element
+    if element is operand:
+        return stored.label if stored is DType.FP8_BLOCK else element.label
+    return f"{element.label}_w{8 * element.bytes:.0f}a{8 * operand.bytes:.0f}"
+
+
+def _attributes(kernels: Sequence[Any], names: Sequence[str]) -> dict[str, Array]:
+    table = np.array([[getattr(kernel, name) for name in names] for kernel in kernels], dtype=np.float64)
+    return dict(zip(names, table.T, strict=True))
+
+
+#: Columns of a dense product, and of a kernel that only moves memory.
+_PRODUCT = ("m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")
+_MOVED = ("rows", "read_bytes", "write_bytes", "cold_bytes")
+
+
+def _gemms(kernels: Sequence[Gemm], gpu: Gpu) -> Shapes:
+    table = np.array([(kernel.m, kernel.n, kernel.k, kernel.weights.bytes, kernel.activations.bytes,
+                       peak(gpu, kernel.activations), np.inf) for kernel in kernels], dtype=np.float64)
+    return dict(zip(_PRODUCT, table.T, strict=True))
+
+
+def _several_gemms(kernel: Any, gpu: Gpu) -> Shapes:
+    """Of many that are one, whose sizes are columns."""
+    table = np.empty((len(_PRODUCT), len(kernel.m)))
+    table[0], table[1], table[2] = kernel.m, kernel.n, kernel.k
+    table[3:] = [[kernel.weights.bytes], [kernel.activations.bytes], [peak(gpu, kernel.activations)], [np.inf]]
+    return dict(zip(_PRODUCT, table, strict=True))
+
+
+def _several_pointwise(kernel: Any, gpu: Gpu) -> Shapes:
+    return {name: np.broadcast_to(np.asarray(getattr(kernel, name), dtype=np.float64), np.shape(kernel.read_bytes))
+            for name in _MOVED}
+
+
+_COUNTED = tuple(name for name in attention.COLUMNS if name not in ("cache_bytes", "footprint", "writes"))
+
+
+def _attentions(kernels: Sequence[Attention], gpu: Gpu) -> Shapes:
+    several = len(kernels)
+    return {
+        **_attributes(kernels, _COUNTED),
+        "cache_bytes": np.array([kernel.cache.bytes for kernel in kernels]),
+        "footprint": np.full(several, np.inf),  # a step reads the caches of all layers before one again
+        "writes": np.zeros(several),
+    }
+
+
+def attentions(kernel: Attention) -> Shapes:
+    """Of many kernels that are one, whose counts are columns; what is the same for all is a number."""
+    counts = {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS}
+    alone = not counts["chunks"].any()
+    same: Any = {"heads": float(kernel.heads), "kv_heads": float(kernel.kv_heads), "head_dim": float(kernel.head_dim),
+                 "cache_bytes": float(kernel.cache.bytes), "footprint": np.inf, "writes": 0.0}
+    return {**{name: 0.0 if alone and name.startswith("chunk") else column for name, column in counts.items()}, **same}
+
+
+def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
+    spread = [grouped_gemm.tiles(kernel.loads) for kernel in kernels]
+    return {
+        **_attributes(kernels, ("n", "k", "tokens")),
+        **{name: np.array([each[name] for each in spread]) for name in spread[0]},
+        "inputs": np.array([kernel.rows if kernel.inputs is None else kernel.inputs for kernel in kernels], float),
+        "weight_bits": np.array([8.0 * kernel.weights.element.bytes for kernel in kernels]),
+        "bits": np.array([8.0 * kernel.activations.element.bytes for kernel in kernels]),
+        "warm": np.zeros(len(kernels)),
+    }
+
+
+def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
+    """As of equal sequences: as many queries, keys and pairs in all."""
+    table = np.array([(
+        kernel.sequences, kernel.queries / kernel.sequences, kernel.pairs / kernel.queries, kernel.heads,
+        kernel.form == "absorbed", 8.0 * kernel.cache.bytes, kernel.content, kernel.rotary, kernel.value, kernel.latent,
+    ) for kernel in kernels], dtype=np.float64)
+    names = ("batch", "query", "length", "heads", "generation", "cache_bits", "content", "rotary", "value", "latent")
+    shapes = dict(zip(names, table.T, strict=True))
+    shapes["length"] = shapes["length"] + (shapes["query"] - 1.0) / 2.0  # the last query sees more than the mean one
+    return shapes
+
+
+def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
+    return Family(
+        lambda gpu, shapes, constants: two_sided.physics(
+            gpu, shapes, evolve(two_sided.reach_of(name, gpu), **constants)),
+        two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,),
+        lambda gpu: two_sided.reach_of(name, gpu).within)
+
+
+def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
+    table = np.array([(work.flops, work.bytes, peak(gpu, work.dtype), 0.0)
+                      for kernel in kernels for work in [kernel.work]], dtype=np.float64)
+    return dict(zip(("flops", "bytes", "peak", "steps"), table.T, strict=True))
+
+
+def _recurrences(kernels: Sequence[DeltaRule], gpu: Gpu) -> Shapes:
+    return {**_sides(kernels, gpu), "steps": np.array([kernel.steps(gpu.sms) for kernel in kernels])}
+
+
+def _gathers(kernels: Sequence[SparseLatentAttention], gpu: Gpu) -> Shapes:
+    """Heads fill up whole tiles, and every query gathers its own keys, at the memory's pace wherever they are.
+
+    Data-centre Blackwell's matrix instructions have twice the rows: 64 heads take it as long as 128.
+    """
+    tile = TILE_HEADS * (2 if gpu.architecture == "blackwell" else 1)
+    shapes = dict(_sides(kernels, gpu))
+    shapes["flops"] = shapes["flops"] * [ceil(kernel.heads / tile) * tile / kernel.heads for kernel in kernels]
+    shapes["bytes"] = np.array([kernel.gathered + kernel.work.writes for kernel in kernels])
+    return shapes
+
+
+#: What no profile knows is priced like a kernel that moves memory as plainly: one thread block a row.
+_PLAIN = "silu_mul"
+
+FAMILIES: Mapping[str, Family] = {
+    "gemm": Family(
+        lambda gpu, shapes, constants: gemm.physics(gpu, shapes, gemm.Constants(**constants)),
+        gemm.FEATURES, gemm.LAUNCHES, _gemms,
+        lambda kernel: tuple(dict.fromkeys((
+            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
+            "gemm/bf16"))), several=_several_gemms),
+    "attention": Family(
+        lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
+        attention.FEATURES, attention.LAUNCHES, _attentions,
+        lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16")))),
+    "grouped_gemm": Family(
+        lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Reach(**constants)),
+        grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
+        lambda kernel: tuple(dict.fromkeys((
+            f"grouped_gemm/{formats(kernel.weights, kernel.activations)}",
+            f"grouped_gemm/{kernel.activations.element}", "grouped_gemm/bf16")))),
+    "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Reach(**constants)),
+                  mla.FEATURES, mla.LAUNCHES, _latents,
+                  lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),
+    "pointwise": Family(
+        lambda gpu, shapes, constants: pointwise.physics(gpu, shapes, asdict(pointwise.Terms(**constants))),
+        pointwise.FEATURES, pointwise.LAUNCHES,
+        lambda kernels, gpu: _attributes(kernels, _MOVED),
+        lambda kernel: (kernel.family, _PLAIN), several=_several_pointwise),
+    "batched_gemm": _two_sided("batched_gemm", _sides),
+    **{name: _two_sided(name, _sides) for name in ("index_scores", "conv_prompts", "conv_decodes")},
+    **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},
+    "sparse_mla": _two_sided("sparse_mla", _gathers),
+}
+_BY_CLASS = {
+    Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
+    LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"],
+    IndexScores: FAMILIES["index_scores"], SparseLatentAttention: FAMILIES["sparse_mla"]}

@@ -1,0 +1,207 @@
+"""Dense matrix products ``out[m, n] = x[m, k] @ w[k, n]``: what the launch of thread blocks costs, from the data sheet.
+
+``seconds = start + max(compute, memory, power) (+ reduction)``, the maximum of compute and memory a smooth one:
+
+* compute: each block walks over k in steps of 128 bytes; a step takes what the tensor cores or the latency of the
+  loads allow.  The busiest SM has ``ceil(blocks / SMs)`` blocks, some of them at once.
+* memory: weights come from the L2 as far as `footprint` fits in it, otherwise from device memory.
+* power: with all SMs busy a board may reach its limit, and the clock falls.
+
+cuBLAS chooses a tile and into how many parts k is split; here the fastest of a menu.  vLLM's CUTLASS kernels for 8-bit
+activations have one tile per number of rows and no split (vLLM 0.24, csrc/quantization/w8a8/cutlass: *_dispatch.cuh).
+The `Constants` are shared by all GPUs; those of latency come in two kinds, for kernels that load with cp.async (Ampere,
+Ada, cuBLAS on consumer Blackwell) and with the tensor memory accelerator (Hopper, Blackwell).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ksim.oracles.efficiency.gemm_further import Products
+from ksim.oracles.efficiency.gemm_tiles import LAUNCHES, dispatched_launch, menu_launches
+from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.specs.hardware import Gpu
+
+__all__ = ["CONSTANTS", "FEATURES", "LAUNCHES", "Constants", "physics", "quantization"]
+
+#: Data-centre architectures, whose libraries load tiles with the tensor memory accelerator.
+BULK = frozenset({"hopper", "blackwell"})
+#: The accelerator of consumer Blackwell is used by CUTLASS 3, not by its cuBLAS, which runs Ampere's kernels.
+BULK_DISPATCHED = BULK | {"blackwell-consumer"}
+#: Bytes of the contracted dimension that a block takes in one step.
+STEP = 128.0
+#: Clock at which the constants of latency hold; they go as its inverse square root, for half is on-chip and half not.
+CLOCK = 2.0e9
+#: GDDR6 keeps its error correction inline: a sixteenth of capacity (see the data sheets' `memory`) and of bandwidth.
+INLINE_ECC = {"ada": 15 / 16}
+#: Rows of shapes handled at once, so that an array of launches by rows stays in the processor's cache.
+CHUNK = 8192
+
+#: Logarithms (base 2) of counts and ratios, and shares.  `loss_*` is what that tile's edges and last wave add; `steady`
+#: is the reference without blocks, tiles and waves over the one with them.
+FEATURES: tuple[str, ...] = (
+    "m", "n", "k", "per", "waves", "rows", "columns", "parts", "ridge", "size", "latency", "compute",
+    "steady", "intensity", "loss_256x128", "loss_128x256", "loss_128x128", "loss_64x128", "loss_128x64", "loss_64x64",
+    "idle", "resident")
+LOSS_ROWS = np.array([256.0, 128, 128, 64, 128, 64])[:, None]
+LOSS_COLUMNS = np.array([128.0, 256, 128, 128, 64, 64])[:, None]
+
+
+@frozen
+class Constants:
+    """Seconds at `CLOCK`, or shares of a peak; `_async` for cp.async kernels, `_bulk` for those with bulk loads."""
+
+    start_async: float      # seconds that even the smallest kernel takes
+    start_bulk: float
+    step_async: float       # seconds of a step, however small the tile
+    step_bulk: float
+    turn_async: float       # seconds between one round of blocks and the next
+    turn_bulk: float
+    tensor_async: float     # share of the tensor cores' peak
+    tensor_bulk: float
+    memory: float           # share of the device memory's bandwidth
+    stream: float           # bytes a clock from the L2 to an SM, for weights that stay there
+    joule: float            # J/FLOP above idle of mma.sync kernels
+    reduce_async: float = 0.0   # seconds to add up the parts of a split (cuBLAS)
+    reduce_bulk: float = 0.0
+    panel: float = 1.0      # share of the L2 that keeps a panel read again and again (CUTLASS; cuBLAS walks in blocks)
+    row: float = 0.0        # clocks of quantising a row of activations (8 bits)
+    chunk: float = 0.0      # and of 2,048 elements of it
+
+
+#: Least absolute error of log time over the public tables of nine GPUs (core rows; fp8 with quantisation); see the
+#: recipe for what is held fixed.
+CONSTANTS = {
+    "bf16": Constants(
+        start_async=5.5e-6, start_bulk=2.5e-6, step_async=125e-9, step_bulk=98e-9, turn_async=8.25e-6,
+        turn_bulk=0.91e-6, tensor_async=0.93, tensor_bulk=0.85, memory=0.85, stream=22.3, joule=1.12e-12,
+        reduce_async=0.12e-6, reduce_bulk=2.0e-6),
+    "fp8": Constants(
+        start_async=6.75e-6, start_bulk=3.54e-6, step_async=61e-9, step_bulk=98e-9, turn_async=19.3e-6,
+        turn_bulk=0.55e-6, tensor_async=0.93, tensor_bulk=0.786, memory=0.82, stream=22.0, joule=0.661e-12,
+        panel=1.57, row=765, chunk=1000),
+}
+
+RESIDENCY = 6.0             # exponent: how sharply weights stop to fit in the L2
+SMOOTH = 3.0                # exponent of the smooth maximum of compute and memory
+QUANTIZATION_START = 2.0e-6
+QUANTIZATION_MEMORY = 0.63  # share of the bandwidth, once the rows do not fit in the L2
+
+
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None = None) -> Physics:
+    """`shapes` has columns m, n, k (elements), weight_bytes and activation_bytes (per element, with their scales), peak
+    (FLOP/s of the activations' format on `gpu`) and footprint (bytes of weights used before these are used again;
+    infinite in serving).
+
+    Rows whose activations have one byte are priced as vLLM's CUTLASS kernels, without the quantisation of activations;
+    formats with scales of blocks (1.03 bytes, 0.56 bytes) and 16 bits as a library's.  `constants` are for all rows.
+    `shapes` may have a column `quantized`: 1 where the kernel that quantises activations was timed along.
+    """
+    columns = [np.asarray(shapes[name], float) for name in (
+        "m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")]
+    out, several = np.empty((7 + len(FEATURES), len(columns[0]))), len(columns[0])
+    dispatched = columns[4] == 1
+    for kind in (False, True):
+        own = constants or CONSTANTS["fp8" if kind else "bf16"]
+        chosen = np.flatnonzero(dispatched == kind)
+        if len(chosen) == several <= CHUNK:
+            _price(gpu, columns, own, kind, out)
+            break
+        for at in range(0, len(chosen), CHUNK):
+            part = chosen[at:at + CHUNK]
+            found = np.empty((len(out), len(part)))
+            _price(gpu, [column[part] for column in columns], own, kind, found)
+            out[:, part] = found
+    quantizing = np.zeros(len(columns[0]))
+    if "quantized" in shapes:
+        quantizing = shapes["quantized"] * quantization(gpu, columns[0], columns[2], constants)
+        out[0] += quantizing
+    return Physics(seconds=out[0], roofline=out[1], compute=out[2], memory=out[3], waves=out[4], idle=out[5],
+                   launch=out[6].astype(np.intp), features=out[7:].T,
+                   further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
+
+
+def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = None) -> Array:
+    """Seconds in which vLLM quantises m x k activations per token to 8 bits before a product, from the public tables.
+
+    A row is a fixed cost and one for each 2,048 elements; SMs take rows two at a time.
+    """
+    own = constants or CONSTANTS["fp8"]
+    issue = (own.row + own.chunk * np.ceil(k / 2048)) * np.maximum(m / gpu.sms, 0.5) / gpu.clock
+    moved = 3.0 * m * k
+    memory = moved / (1 + (1.2 * gpu.l2 / moved) ** RESIDENCY) / (gpu.bandwidth * QUANTIZATION_MEMORY)
+    return np.asarray(QUANTIZATION_START * (CLOCK / gpu.clock) ** 0.5 + (issue**4 + memory**4) ** 0.25)
+
+
+def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out: Array) -> None:
+    """Fill rows of `Physics`: seconds, roofline, compute, memory, waves, idle, launch, then the features."""
+    m, n, k, weight, activation, peak, footprint = columns
+    start, step, turn, reduce = _latencies(gpu, own, dispatched)
+    tile, across, down, parts, names = dispatched_launch(gpu, m, n) if dispatched else menu_launches(gpu, m, n, k)
+    area, waves = tile[0] * tile[1], across * down * parts / gpu.sms
+    per = np.ceil(waves)
+    # Small tiles leave room for several blocks on an SM, whose latencies overlap.
+    bulk = gpu.architecture in BULK
+    rounds = np.ceil(per / ((area <= 8192) + 1.0 if bulk else np.minimum(np.maximum(16384 // area, 1), 4)))
+    element = np.maximum(weight, activation)
+    steps = np.ceil(k * element / (STEP * parts))
+    tensor = own.tensor_bulk if bulk else own.tensor_async
+    arithmetic = area * (2 * STEP * gpu.sms / (element * peak * tensor))
+    latency = rounds * steps * step
+    compute = np.maximum(latency, per * steps * arithmetic) + turn * (rounds - 1)
+    bandwidth = gpu.bandwidth * own.memory * INLINE_ECC.get(gpu.architecture, 1.0)
+    stream = gpu.sms * own.stream * gpu.clock
+    resident = 1 / (1 + (footprint / gpu.l2) ** RESIDENCY)
+    moved = weight * n * k * ((1 - resident) / bandwidth + resident / stream) + (
+        activation * m * k + 2 * m * n) / bandwidth
+    memory = moved + (parts - 1) * (8 / stream * m * n)
+    if dispatched:
+        memory = memory + _again(gpu, m, n, k * element, across, down, own) / bandwidth
+    adding = (parts > 1) * reduce
+    best = (np.maximum(compute, memory) + adding + 1e-3 * compute).argmin(axis=0)
+    places = best * len(m) + np.arange(len(m))
+    compute, memory, per, waves, latency, parts, adding = (
+        array.ravel()[places] for array in (compute, memory, per, waves, latency, parts, adding))
+    ideal = 2 * m * n * k / (peak * tensor)
+    steady = start + (ideal**SMOOTH + moved**SMOOTH) ** (1 / SMOOTH)
+    seconds = (compute**SMOOTH + memory**SMOOTH) ** (1 / SMOOTH) + adding
+    if not bulk:
+        seconds = np.maximum(seconds, own.joule * 2 * m * n * k / (gpu.power.limit - gpu.power.idle))
+    seconds = seconds + start
+    idle = 1 - waves / per
+    which = best, np.arange(len(m))
+    ratios = m, n, k, per, waves, tile[0][which], tile[1][which], parts, compute / memory, seconds / start, (
+        latency / seconds), compute / seconds, steady / seconds, ideal / moved
+    answers = seconds, np.maximum(compute, memory), compute, memory, waves, idle, names[best], *ratios
+    for row, found in zip(out, answers, strict=False):
+        row[:] = found
+    _features(gpu, m, n, out[len(answers) - len(ratios):])
+    out[-2], out[-1] = idle, resident
+
+
+def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float, float, float]:
+    """Seconds to start, of a step, of a turn and to add up parts."""
+    slow = float((CLOCK / gpu.clock) ** 0.5)
+    if gpu.architecture in (BULK_DISPATCHED if dispatched else BULK):
+        return slow * own.start_bulk, slow * own.step_bulk, slow * own.turn_bulk, slow * own.reduce_bulk
+    return slow * own.start_async, slow * own.step_async, slow * own.turn_async, slow * own.reduce_async
+
+
+def _features(gpu: Gpu, m: Array, n: Array, rows: Array) -> None:
+    """Make logarithms of the ratios that *rows* begin with, which losses follow."""
+    logs = rows[:-2]
+    np.divide(np.ceil(np.ceil(m / LOSS_ROWS) * np.ceil(n / LOSS_COLUMNS) / gpu.sms) * (
+        LOSS_ROWS * LOSS_COLUMNS * gpu.sms), m * n, out=logs[14:])
+    np.log2(logs, out=logs)
+    for row, most in ((logs[8], 4.0), (logs[13], 6.0)):
+        np.minimum(np.maximum(row, -most, out=row), most, out=row)
+    np.minimum(logs[14:], 6, out=logs[14:])
+
+
+def _again(gpu: Gpu, m: Array, n: Array, depth: Array, across: Array, down: Array, own: Constants) -> Array:
+    """Bytes read again: CUTLASS walks along the shorter side, whose panel each column of blocks reads anew."""
+    panel = np.minimum(m, n) * depth
+    short, long = np.where(m <= n, (down, across), (across, down))
+    passes = np.minimum(np.maximum(long * short / gpu.sms, 1), long)
+    return np.asarray(panel / (1 + (own.panel * gpu.l2 / panel) ** 3) * (passes - 1))

@@ -1,0 +1,135 @@
+"""Grouped GEMM from data sheets: an expert layer's matrix products, as vLLM's Triton fused experts launch them.
+
+``seconds = start + (compute^p + memory^p)^(1/p)``: a soft maximum, for at its ridge a kernel reaches neither peak.
+`compute` works off tiles, each filled up to its full height, in waves over the SMs; what a tile reaches of the peak
+grows with its FLOP per operand byte.  `memory` reads the weights of the experts that have rows, once.  The tile's
+height and width follow the number of tokens, not of rows (vLLM v0.22, ``fused_moe.get_default_config``; width 256
+above 512 tokens as in the tuned files for the H200).  The numbers in `Reach` are least absolute errors of log time
+over our H200 sweep, the whole expert layer at once: 3.7 % mean error, 4.4 % on a layer shape or a skew left out.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from attrs import field, frozen, validators
+
+from ksim.foundation.units import DType, quantity
+from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.specs.hardware import Gpu
+
+__all__ = ["FEATURES", "HEIGHTS", "LAUNCHES", "Reach", "physics", "tiles"]
+
+#: Heights of a tile, and up to how many tokens vLLM takes each; the widths go with their own bounds.
+HEIGHTS = (16, 32, 64, 128)
+HEIGHT_TOKENS = (32, 96, 512)
+WIDTHS = (64, 128, 256)
+WIDTH_TOKENS = (64, 512)
+LAUNCHES = tuple(f"{height}x{width}" for height in HEIGHTS for width in WIDTHS)
+
+FEATURES = (
+    "start_share", "log_compute_over_memory", "log_waves", "idle", "log_rows_per_expert", "fill", "log_weight",
+    "log_narrow", "residency", "log_imbalance", "log_tokens",
+)
+
+#: A tile's step through the depth, of which the last is padded, and up to how many tokens launches grow slower.
+DEPTH = 64.0
+RAMP_TOKENS = 64.0
+#: Which peak multiplies numbers of so many bits.
+FORMATS = {16.0: DType.BF16, 8.0: DType.FP8, 4.0: DType.FP4}
+#: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand that `Reach.compute` belongs to.
+SQUARE = 64.0
+#: Bytes that an SM reads from the L2 cache in a clock: three quarters of the 64 that its port takes (NVIDIA, A100 white
+#: paper).
+L2_BYTES_PER_CLOCK = 48.0
+
+
+@frozen
+class Reach:
+    """Shares of the peaks, the seconds that even the smallest launch takes, and how softly the two sides add up.
+
+    `ramp` s come on top for each doubling of the tokens up to 64, and `row` s for each row: what aligns and sorts
+    rows by expert.  `growth` is the power of a tile's operands' reuse, `depth` how many columns of x a tile's prologue
+    and epilogue take as long as.
+    """
+
+    start: float = field(default=7.86e-6, converter=quantity, validator=validators.ge(0))
+    ramp: float = field(default=0.834e-6, converter=quantity, validator=validators.ge(0))
+    row: float = field(default=0.2e-9, converter=quantity, validator=validators.ge(0))
+    compute: float = field(default=0.545, validator=(validators.gt(0), validators.le(1)))
+    growth: float = field(default=0.355, validator=validators.ge(0))
+    depth: float = field(default=117.0, validator=validators.ge(0))
+    memory: float = field(default=0.935, validator=(validators.gt(0), validators.le(1)))
+    sharpness: float = field(default=3.47, validator=validators.ge(1))
+
+
+def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """The columns that say how *loads*, (rows, experts that have so many), spread: see `physics`."""
+    busy = [(rows, experts) for rows, experts in loads if rows]
+    return {
+        "rows": float(sum(rows * experts for rows, experts in busy)),
+        "active": float(sum(experts for _, experts in busy)),
+        "largest": float(max((rows for rows, _ in busy), default=0)),
+        **{f"tiles{height}": float(sum(-(-rows // height) * experts for rows, experts in busy)) for height in HEIGHTS},
+    }
+
+
+def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Physics:
+    """Price ``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` in `shapes`' columns.
+
+    `tokens` enter the expert layer, as `rows` of which `inputs` differ; `active` experts have rows, the fullest of
+    them `largest`; `tiles16` ... `tiles128` are sums over experts of rows / height, rounded up.  `n` and `k` are an
+    expert's columns and depth, `weight_bits` and `bits` of a weight and of an operand as multiplied.  `warm` is 1
+    where the launch before read the same weights, as in benchmarks that repeat one layer, and 0 in a server.
+    """
+    height, width, blocks = _launch(shapes)
+    waves = blocks / gpu.sms
+    idle = np.ceil(waves) - waves
+    n, k, rows = shapes["n"], shapes["k"], shapes["rows"]
+    per_sm = _peaks(gpu, shapes["bits"]) / gpu.sms
+    reuse = height * width / (height + width) / SQUARE
+    deep = np.ceil(k / DEPTH) * DEPTH + reach.depth
+    compute = np.maximum(waves, 1.0) * 2.0 * height * width * deep / per_sm
+    weights = shapes["active"] * n * k * shapes["weight_bits"] / 8.0
+    traffic = weights + shapes["inputs"] * k * shapes["bits"] / 8.0 + rows * n * DType.BF16.bytes
+    resident = shapes["warm"] / (1.0 + (traffic / gpu.l2) ** 8.0)
+    cached = min(1.0, gpu.bandwidth / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.clock))
+    memory = traffic / gpu.bandwidth * (1.0 - resident * (1.0 - cached))
+    power = reach.sharpness
+    reached = np.minimum(1.0, reach.compute * reuse**reach.growth)
+    body = ((compute / reached) ** power + (memory / reach.memory) ** power) ** (1.0 / power)
+    start = reach.start + reach.ramp * np.log2(np.minimum(shapes["tokens"], RAMP_TOKENS)) + reach.row * rows
+    seconds = start + body
+    features = np.column_stack([
+        start / seconds,
+        np.clip(np.log(compute / memory), -6.0, 6.0),
+        np.log(waves),
+        idle / np.maximum(np.ceil(waves), 1.0),
+        np.log(rows / shapes["active"]),
+        rows / (blocks / np.ceil(n / width) * height),
+        # Alike for an expert's two matrices, whose layer was measured as one.
+        np.log(n * k / 128.0**2),
+        np.log(np.minimum(n, k) / 128.0),
+        resident,
+        np.log(shapes["largest"] * shapes["active"] / rows),
+        np.log(shapes["tokens"]),
+    ])
+    launch = np.searchsorted(HEIGHTS, height) * len(WIDTHS) + np.searchsorted(WIDTHS, width)
+    return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, launch, features)
+
+
+def _launch(shapes: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Height and width of the tiles that vLLM takes, and how many blocks that makes."""
+    taller = np.searchsorted(HEIGHT_TOKENS, shapes["tokens"])
+    counts = np.stack([shapes[f"tiles{height}"] for height in HEIGHTS])
+    high = np.take_along_axis(counts, taller[None], axis=0)[0]
+    width = np.asarray(WIDTHS, dtype=np.float64)[np.searchsorted(WIDTH_TOKENS, shapes["tokens"])]
+    return np.asarray(HEIGHTS, dtype=np.float64)[taller], width, high * np.ceil(shapes["n"] / width)
+
+
+def _peaks(gpu: Gpu, bits: Array) -> Array:
+    """FLOP/s of *gpu* at numbers of so many *bits*; a GPU without them multiplies the next wider ones."""
+    peaks = np.empty_like(bits)
+    for width in np.unique(bits):
+        wider = next(FORMATS[known] for known in sorted(FORMATS) if known >= width and FORMATS[known] in gpu.flops)
+        peaks[bits == width] = gpu.flops[wider]
+    return peaks

@@ -1,0 +1,136 @@
+"""Profiles: fitted efficiencies of kernel families, as files.
+
+A profile is one .npz file: a JSON `header` that says what it is and where it
+comes from, and the arrays that its models are made of, read when they are asked for.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field, fields, frozen
+from numpy.typing import NDArray
+
+from ksim.foundation.errors import DataError
+from ksim.foundation.files import regular
+from ksim.oracles.efficiency.models import KINDS, Model
+from ksim.oracles.efficiency.region import Region
+from ksim.oracles.efficiency.spread import Spread
+
+Array = NDArray[np.float64]
+
+#: Counts up whenever old files would be read wrongly.
+FORMAT = 1
+#: What the header says of an efficiency; the rest are arrays.
+_SAID = ("constants", "inputs", "place", "rows", "error", "source")
+_PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
+
+
+@frozen(eq=False)
+class Efficiency:
+    """What one family of kernels, in one number format, makes of its reference time.
+
+    `constants` are those of the family's physics.  `inputs` names what the model
+    looks at, and `place` what tells where a kernel lies (`region`, `spread`):
+    features of the physics, or ``log2 m`` for the shape's column m.  `rows`
+    were fitted to; `error` is the mean absolute error, as a share, of rows held
+    back in turn.
+    """
+
+    constants: Mapping[str, float]
+    inputs: tuple[str, ...]
+    model: Model
+    place: tuple[str, ...]
+    region: Region
+    spread: Spread
+    rows: int
+    error: float
+    source: str
+
+
+@define(eq=False)
+class Profile:
+    """The efficiencies in a file, by name such as ``gemm/bf16``; `gpu` is whose they are, or empty for any."""
+
+    path: Path
+    header: Mapping[str, Any]
+    _arrays: Mapping[str, NDArray[np.generic]] = field(repr=False)
+    _read: dict[str, Efficiency] = field(factory=dict, init=False)
+
+    @classmethod
+    def load(cls, path: Path) -> "Profile":
+        """Open a profile; raises DataError for a file that is none, or that another version's format made."""
+        try:
+            # In memory, so that no file stays open while arrays are still to be read.
+            arrays = np.load(io.BytesIO(regular(path).read_bytes()), allow_pickle=False)
+            header = json.loads(str(arrays["header"]))
+        except OSError as error:
+            raise DataError(str(path), error.strerror or str(error)) from None
+        except (EOFError, IndexError, ValueError, KeyError, zipfile.BadZipFile):
+            raise DataError(str(path), f"is no profile; `ksim calibrate SWEEP -o {path.name}` makes one") from None
+        if header.get("format") != FORMAT:
+            raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
+                                       f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
+        return cls(path, header, arrays)
+
+    @property
+    def gpu(self) -> str:
+        return str(self.header["gpu"])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.header["entries"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.header["entries"])
+
+    def __getitem__(self, name: str) -> Efficiency:
+        found = self._read.get(name)
+        if found is None:
+            said = self.header["entries"][name]
+            parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
+            found = self._read[name] = Efficiency(
+                constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
+                rows=said["rows"], error=said["error"], source=said["source"])
+        return found
+
+    def _part(self, name: str) -> Any:
+        try:
+            return _built(self._arrays, name)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(str(self.path), f"is damaged, or of another version of ksim: {name}: {error};"
+                                            f" rebuild it with `{self.header['command']}`") from None
+
+
+def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], **more: Any) -> None:
+    """Write a profile; `command` is what rebuilds it, `more` goes into the header as it is."""
+    header = {"format": FORMAT, "gpu": gpu, "command": command, **more, "entries": {
+        name: {said: getattr(entry, said) for said in _SAID} for name, entry in entries.items()}}
+    arrays: dict[str, NDArray[np.generic]] = {"header": np.array(json.dumps(header))}
+    for name, entry in entries.items():
+        for part in ("model", "region", "spread"):
+            _store(getattr(entry, part), f"{name}/{part}", arrays)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
+    """Name the arrays that *part* is made of, in single precision."""
+    arrays[f"{name}/kind"] = np.array(type(part).__name__)
+    for one in fields(type(part)):
+        value = getattr(part, one.name)
+        if isinstance(value, np.ndarray):
+            arrays[f"{name}/{one.name}"] = value.astype(np.float32)
+        else:
+            _store(value, f"{name}/{one.name}", arrays)
+
+
+def _built(arrays: Mapping[str, NDArray[np.generic]], name: str) -> Any:
+    """The reverse of `_store`."""
+    kind = _PARTS[str(arrays[f"{name}/kind"])]
+    places = {one.name: f"{name}/{one.name}" for one in fields(kind)}
+    return kind(**{field: arrays[place] if place in arrays else _built(arrays, place)
+                   for field, place in places.items()})

@@ -1,0 +1,85 @@
+"""Kernels of which a start and the shares of the peaks that they reach say enough, by their FLOP and bytes.
+
+``seconds = start + (compute^p + memory^p + (steps x step)^p)^(1/p)``.  `steps` are what a kernel does one after the
+other, such as the chunks of a recurrence.  Constants are each family's own.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import evolve, field, frozen, validators
+
+from ksim.foundation.units import quantity
+from ksim.oracles.efficiency.physics import Array, Physics
+from ksim.specs.hardware import Gpu
+
+__all__ = ["FEATURES", "LAUNCHES", "REACHES", "Reach", "physics", "reach_of"]
+
+FEATURES = ("start_share", "log_compute_over_memory", "log_bytes_over_l2")
+LAUNCHES = ("whole",)
+
+
+@frozen
+class Reach:
+    """Seconds to `start` and of each `step`, shares of the peaks, and how sharply the larger side wins.
+
+    `within` is how far, in log time, nine of ten of the kernels that the rest was fitted to are from it at most.
+    """
+
+    start: float = field(converter=quantity, validator=validators.ge(0))
+    compute: float = field(validator=(validators.gt(0), validators.le(1)))
+    memory: float = field(validator=(validators.gt(0), validators.le(1)))
+    sharpness: float = field(validator=validators.ge(1))
+    step: float = field(default=0.0, converter=quantity, validator=validators.ge(0))
+    within: float = field(default=0.5, validator=validators.gt(0))
+
+
+#: By family, and by architecture where kernels differ.  Fitted to kernels that NVIDIA AIConfigurator measured (095f58a,
+#: Apache-2.0) on Hopper and data-centre Blackwell, least robust squares of log time, with the mean error over the rows
+#: fitted to; on other GPUs, of which few are measured, they are off by half and more:
+#: batched_gemm: 3,816 of latent attention's products (mla_bmm, vLLM 0.24 over torch.bmm), six GPUs, 12 %; the share of
+#: the bandwidth is held at 1, for what they read is in the L2 cache there.
+#: index_scores and sparse_mla together: 600 of GLM-5's attention modules (vLLM 0.24, BF16; H100, H200, B200), less what
+#: ksim makes of their other kernels, 13 % of the module, decodes 11 %, prompts of up to 33,000 tokens 15 %.  Modules
+#: take 134 us more than that at least, timed uncompiled and alone; `start` is 54 us, as decode steps of public serving
+#: runs of GLM-5 have it (InferenceX, SGLang, 4 requests at a time: 17.9 ms on 8 H200, 17.1 ms on 8 B200).
+#: conv_*, delta_*: linear_attention, vLLM 0.24 (FlashInfer's chunks; FLA's on other GPUs), up to 131,072 tokens, six
+#: GPUs: conv_prompts 11,016 rows 9 %, conv_decodes 1,188 rows 5 %, delta_prompts 3,672 rows of Hopper 6 %, 7,344 of
+#: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
+REACHES: Mapping[str, Mapping[str, Reach]] = {
+    "batched_gemm": {"": Reach(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
+    "index_scores": {"": Reach(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
+    "sparse_mla": {"": Reach(start=54e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
+    "conv_prompts": {"": Reach(start=2.9e-6, compute=0.074, memory=1.0, sharpness=3.75, within=0.25)},
+    "conv_decodes": {"": Reach(start=1.9e-6, compute=0.028, memory=1.0, sharpness=12.0, within=0.11)},
+    "delta_prompts": {
+        "hopper": Reach(start=8.5e-6, compute=0.434, memory=0.548, sharpness=11.0, step=3.09e-6, within=0.19),
+        "blackwell": Reach(start=17.1e-6, compute=0.963, memory=0.248, sharpness=12.0, step=2.36e-6, within=0.31),
+        "": Reach(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.51)},
+    "delta_decodes": {"": Reach(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
+}
+#: Architectures that the constants for any were fitted to, and how much wider intervals are on others.
+FITTED, WIDER = {"hopper", "blackwell"}, 4.0
+
+
+def reach_of(family: str, gpu: Gpu) -> Reach:
+    """The constants of *family* on *gpu*, whose interval is wider where they come from other architectures."""
+    known = REACHES[family]
+    found = known.get(gpu.architecture) or known[""]
+    alike = gpu.architecture in FITTED or len(known) > 1
+    return found if alike else evolve(found, within=WIDER * found.within)
+
+
+def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach) -> Physics:
+    """Price kernels by their columns `flops` and `peak` (FLOP/s of their format), `bytes`, and `steps`."""
+    compute, memory = shapes["flops"] / shapes["peak"], shapes["bytes"] / gpu.bandwidth
+    sides = np.stack([compute / reach.compute, memory / reach.memory, reach.step * shapes["steps"]])
+    # Scaled by the largest side, for high powers of seconds vanish.
+    largest = np.maximum(sides.max(axis=0), 1e-12)
+    seconds = reach.start + largest * ((sides / largest) ** reach.sharpness).sum(axis=0) ** (1.0 / reach.sharpness)
+    features = np.column_stack([
+        reach.start / seconds, np.clip(np.log(np.maximum(compute, 1e-12) / np.maximum(memory, 1e-12)), -6.0, 6.0),
+        np.log(np.maximum(shapes["bytes"], 1.0) / gpu.l2)])
+    nothing = np.zeros_like(seconds)
+    return Physics(seconds, np.maximum(compute, memory), compute, memory, nothing, nothing,
+                   np.zeros(len(seconds), dtype=np.intp), features)

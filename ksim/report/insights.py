@@ -1,0 +1,128 @@
+"""What a person should know of a run before trusting or changing it, in sentences."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from ksim.report.wording import number, percent
+from ksim.results.arrays import Bools, Floats
+from ksim.results.energy import above_limit
+from ksim.results.history import History
+from ksim.results.kernels import BOUNDS, seconds_by
+from ksim.results.metrics import Summary
+from ksim.results.occurrences import Occurrences
+
+_MEANING = {
+    "memory": "they wait for weights and KV cache, not for arithmetic",
+    "compute": "arithmetic, not memory, sets the pace",
+    "launch": "kernels too small to fill the GPU, so larger batches cost next to nothing",
+    "communication": "fewer ranks per model, or faster links, would help",
+}
+
+
+@frozen
+class Insight:
+    """A sentence; a warning where numbers of the report mislead without it."""
+
+    text: str
+    warning: bool = False
+
+
+def insights(history: History, occurrences: Occurrences, summary: Summary) -> list[Insight]:
+    """What stands out, warnings first."""
+    return [
+        *_warnings(history, summary),
+        *_bounds(history, occurrences),
+        *_waiting(summary),
+        *_cache(summary),
+        *_peaks(history),
+    ]
+
+
+def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
+    if summary["saturated"]:
+        yield Insight(
+            f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
+            f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
+            f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
+            " length of the run.", True)
+    if summary["failed"]:
+        reasons = Counter(history.requests.reasons.values())
+        reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
+        yield Insight(f"{_requests(summary['failed'])} rejected, most often with: {reason}.", True)
+    if summary["unfinished"]:
+        left = _requests(summary["unfinished"])
+        yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
+    yield from _clocks(history)
+
+
+def _clocks(history: History) -> Iterator[Insight]:
+    """Whether clocks went where nobody has measured what that saves and costs."""
+    steps = history.steps
+    least = steps.per_engine("known_clock")[steps.lane_step]
+    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.pace("clock") < least * (1 - 1e-6)
+    if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
+        yield Insight(
+            f"{percent(share, 0)} of the GPU time ran at SM clocks below"
+            f" {number(1e-6 * float(least[below].min()))} MHz, under which nothing was measured on"
+            f" {history.engines[0].gpu}: what lower clocks cost and save is extrapolated.", True)
+
+
+def _peaks(history: History) -> Iterator[Insight]:
+    """Why single steps draw more than the limit, where some do."""
+    watts = above_limit(history.steps)
+    if len(watts):
+        yield Insight(
+            f"{percent(len(watts) / len(history.steps))} of the steps draw more than the power limit, up to"
+            f" {number(float(watts.max()))} W per GPU: a GPU may for some tens of milliseconds, until the limit lowers"
+            " its clock, so the limit holds on average and not for each step.")
+
+
+def _sustained(summary: Summary) -> str:
+    rate, low, high = (summary[f"sustainable_request_rate{side}"] for side in ("", "_low", "_high"))
+    if rate is None:
+        return ""
+    return f", which is about {number(rate)} requests/s ({number(low)} to {number(high)} at 90 %)"
+
+
+def _requests(count: int) -> str:
+    return "1 request was" if count == 1 else f"{count:,} requests were"
+
+
+def _bounds(history: History, occurrences: Occurrences) -> Iterator[Insight]:
+    """What limits the steps that only decode, and those with prompt tokens in them."""
+    names, seconds = seconds_by(history, occurrences, "bound")
+    with_prompts = history.steps.prefills > 0
+    for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
+        yield from _bound_of(title, names, seconds[which].sum(axis=0), which)
+
+
+def _bound_of(title: str, names: list[str], seconds: Floats, which: Bools) -> Iterator[Insight]:
+    if not which.any() or seconds.sum() <= 0:
+        return
+    share, name = max((float(s / seconds.sum()), n) for s, n in zip(seconds, names, strict=True))
+    if share >= 0.5 and name in BOUNDS:
+        yield Insight(f"{title} are {name}-bound for {percent(share, 0)} of their GPU time: {_MEANING[name]}.")
+
+
+def _waiting(summary: Summary) -> Iterator[Insight]:
+    host, busy = summary["host_share"] or 0.0, summary["gpu_busy_share"] or 0.0
+    if host >= 0.1:
+        yield Insight(f"The GPUs wait for the CPU {percent(host, 0)} of the run.")
+    if summary["steps"] and 1 - busy - host >= 0.25:
+        idle = percent(1 - busy - host, 0)
+        yield Insight(f"The GPUs have nothing to do {idle} of the run: there is room for more load.")
+
+
+def _cache(summary: Summary) -> Iterator[Insight]:
+    peak = summary["kv_cache_usage_peak"]
+    share = percent(peak, 0)
+    if summary["preemptions"]:
+        often = "1 preemption" if summary["preemptions"] == 1 else f"{number(summary['preemptions'])} preemptions"
+        again = number(summary["recomputed_tokens"])
+        yield Insight(f"The KV cache ran full: {often} cost {again} tokens computed again.")
+    elif peak is not None and peak < 0.5:
+        yield Insight(f"The KV cache is never above {share} full.")
+    elif peak is not None and peak >= 0.95:
+        yield Insight(f"The KV cache is up to {share} full: requests wait for blocks before they wait for GPUs.")

@@ -1,0 +1,48 @@
+"""Figures of a run, and of a trace before it runs; loading this package loads matplotlib.
+
+Identical input gives identical PNG files.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from ksim.report.plots.attribution import plot_breakdown, plot_changes
+from ksim.report.plots.composition import composition_figure
+from ksim.report.plots.energy import energy_figure
+from ksim.report.plots.latency import latency_figure
+from ksim.report.plots.roofline import roofline_figure
+from ksim.report.plots.style import looks, write
+from ksim.report.plots.timeline import timeline_figure
+from ksim.report.plots.trace import plot_trace, trace_figure
+from ksim.results.history import History
+from ksim.results.kernels import families
+from ksim.results.metrics import Limits, Summary
+from ksim.results.occurrences import Occurrences
+
+__all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace",
+           "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
+
+
+def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, directory: Path, limits: Limits,
+               summary: Summary, subject: str) -> list[Path]:
+    """Write every figure that the run has data for into *directory*; return the files.
+
+    *kernels* is its table, *summary* its numbers; *subject* says in each headline what ran.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    files = []
+    with looks():
+        if history.requests.completed.any():
+            figure = latency_figure(history, limits, summary, f"Latency: {subject}")
+            files.append(write(figure, directory / "latency.png"))
+        if len(history.steps):
+            files.append(write(timeline_figure(history, f"Over time: {subject}"), directory / "timeline.png"))
+        if history.busy_gpu_seconds > 0:
+            figure = composition_figure(history, occurrences, f"Steps: {subject}")
+            files.append(write(figure, directory / "composition.png"))
+            files.append(write(roofline_figure(history, occurrences, f"Roofline: {subject}"),
+                               directory / "roofline.png"))
+            figure = energy_figure(history, families(kernels), f"Energy: {subject}")
+            files.append(write(figure, directory / "energy.png"))
+    return files

@@ -1,0 +1,129 @@
+"""Marks under a roof: kernels over what a GPU's arithmetic and memory allow."""
+
+from collections.abc import Sequence
+from math import isnan, nan, sqrt
+
+import numpy as np
+from attrs import frozen
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from ksim.report.plots.labels import Named, name_marks
+from ksim.report.plots.style import BOUND_COLOURS, FAINT, INK, PLAIN, PREFIXED, decades
+from ksim.results.kernels import BOUNDS
+
+_LARGEST, _SMALLEST = 900.0, 14.0
+#: Marks that together take less of the time have no label, unless every mark is to have one.
+_SMALL = 0.01
+_NAMES = 2
+
+
+@frozen
+class Roof:
+    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s; a name unless there is only one."""
+
+    name: str
+    flops: float
+    bandwidth: float
+
+
+@frozen
+class Mark:
+    """A kernel: FLOP per byte, FLOP/s with the ends of their interval (nan if unknown), its time, what limits it."""
+
+    label: str
+    intensity: float
+    rate: float
+    seconds: float
+    bound: str
+    low: float = nan
+    high: float = nan
+
+
+def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: float = 100.0) -> None:
+    """Draw what arithmetic and memory allow, and leave *room* to the right of all that is to be seen."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOP per byte")
+    axes.set_ylabel("FLOP/s of one GPU")
+    ridge = max(roof.flops / roof.bandwidth for roof in roofs)
+    left = min([mark.intensity for mark in marks] + [ridge / 100]) / 4
+    right = max([mark.intensity for mark in marks] + [ridge]) * room
+    for roof in roofs:
+        intensity = np.array([left, roof.flops / roof.bandwidth, right])  # straight lines where both scales are logs
+        axes.plot(intensity, np.minimum(roof.flops, roof.bandwidth * intensity), color=INK, linewidth=1.3)
+        name = f"{roof.name}, " if roof.name else ""
+        axes.annotate(f"{name}{roof.flops / 1e12:,.0f} TFLOP/s", (right, roof.flops), xytext=(0, 4), ha="right",
+                      textcoords="offset points", fontsize=8.5, color=FAINT)
+    for bandwidth in sorted({roof.bandwidth for roof in roofs}):
+        middle = (left * min(roof.flops for roof in roofs) / bandwidth) ** 0.5
+        axes.annotate(f"{bandwidth / 1e12:.1f} TB/s", (middle, bandwidth * middle), xytext=(-7, 3), ha="right",
+                      textcoords="offset points", fontsize=8.5, color=FAINT)
+    axes.set_xlim(left, right)
+    lowest = min([mark.rate for mark in marks] + [roof.bandwidth * left for roof in roofs])
+    bottom, top = lowest / 6, 3 * max(roof.flops for roof in roofs)
+    axes.set_ylim(bottom, top)
+    for axis, ticks, form in ((axes.xaxis, decades(left, right, 8), PLAIN),
+                              (axes.yaxis, decades(bottom, top, 8), PREFIXED)):
+        axis.set_major_locator(ticks)
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(form)
+
+
+def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Draw each kernel, its area its share of the time, its colour what limits it."""
+    total = sum(mark.seconds for mark in marks)
+    for mark in _longest_first(marks):
+        colour = BOUND_COLOURS[mark.bound]
+        axes.scatter(mark.intensity, mark.rate, s=_area(mark, total), alpha=0.8, color=colour, edgecolor="white",
+                     linewidth=0.8, zorder=3)
+        if not isnan(mark.low):
+            axes.plot([mark.intensity] * 2, [mark.low, mark.high], color=FAINT, linewidth=0.9, marker="_", markersize=5,
+                      zorder=2.5)
+
+
+def label_marks(axes: Axes, marks: Sequence[Mark], near: float, name_all: bool = False) -> None:
+    """Name the kernels; those closer than *near*, in decades either way, share one label."""
+    total = sum(mark.seconds for mark in marks)
+    named = []
+    for cluster in _clusters(_longest_first(marks), near):
+        shown = name_all or sum(mark.seconds for mark in cluster) >= _SMALL * total
+        for place, mark in enumerate(cluster):
+            text = _names(cluster) if shown and not place else ""
+            named.append(Named(mark.intensity, mark.rate, sqrt(_area(mark, total)) / 2, text))
+    name_marks(axes, named)
+
+
+def draw_bounds(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Say which colour is which bound, for those that occur in *marks*."""
+    bounds = [bound for bound in BOUNDS if any(mark.bound == bound for mark in marks)]
+    dots = [Line2D([], [], marker="o", linestyle="", markersize=8, color=BOUND_COLOURS[b], label=b) for b in bounds]
+    axes.legend(handles=dots, loc="lower right", title="limited by", alignment="left")
+
+
+def _area(mark: Mark, total: float) -> float:
+    return max(_SMALLEST, _LARGEST * mark.seconds / total)
+
+
+def _longest_first(marks: Sequence[Mark]) -> list[Mark]:
+    return sorted(marks, key=lambda mark: (-mark.seconds, mark.label))
+
+
+def _names(cluster: Sequence[Mark]) -> str:
+    names = list(dict.fromkeys(mark.label for mark in cluster))
+    return ", ".join(names[:_NAMES]) + (f" +{len(names) - _NAMES}" if len(names) > _NAMES else "")
+
+
+def _clusters(marks: Sequence[Mark], near: float) -> list[list[Mark]]:
+    """Marks that one label can stand for, each cluster's longest first."""
+    clusters: list[list[Mark]] = []
+    for mark in marks:
+        close = next((cluster for cluster in clusters if _distance(mark, cluster[0]) < near), None)
+        clusters.append([mark]) if close is None else close.append(mark)
+    return clusters
+
+
+def _distance(one: Mark, other: Mark) -> float:
+    """How far apart two marks are, in decades."""
+    return float(max(abs(np.log10(one.intensity / other.intensity)), abs(np.log10(one.rate / other.rate))))

@@ -1,0 +1,207 @@
+"""How ksim's figures look."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from attrs import frozen
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from ksim.report.plots.png import write_png
+from ksim.report.wording import measure
+from ksim.results.arrays import Floats
+
+INK, FAINT, PALE = "#22272e", "#6b7480", "#e4e8ec"
+PALETTE = ("#3d6fb4", "#e08b3a", "#4f9e73", "#7d68b0", "#c9554a", "#3fa5ad", "#d6b043", "#c47ba3")
+BLUE, ORANGE, GREEN, PURPLE, RED = PALETTE[:5]
+GREY = "#a9b0b8"
+BOUND_COLOURS = {"memory": BLUE, "compute": ORANGE, "communication": PURPLE, "launch": GREY}
+
+#: Dashes of lines that are not data.
+DASHES = (0, (4, 3))
+
+_LOOKS: Any = {
+    "font.size": 9.5,
+    "text.color": INK,
+    # Hinting takes twice as long, and bends letters that have enough dots without.
+    "text.hinting": "none",
+    # Names are no formulas, whatever signs they have.
+    "text.parse_math": False,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    # Fixed: matplotlib would lay out every tick label to find a place for the title.
+    "axes.titley": 1.0,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": PALE,
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.minor.visible": False,
+    "ytick.minor.visible": False,
+    # The grid shows where ticks are.
+    "xtick.bottom": False,
+    "ytick.left": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+}
+_DPI = 150
+#: Points of tick labels.
+_SMALL = 9.0
+
+
+@contextmanager
+def looks() -> Iterator[None]:
+    """Draw with ksim's looks and nothing of the user's matplotlibrc."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_LOOKS)
+        yield
+
+
+def write(figure: Figure, path: Path) -> Path:
+    """Write *figure* as a PNG that says nothing of when and by what it was written."""
+    write_png(figure, path, _DPI)
+    return path
+
+
+def canvas(width: float, height: float, title: str, note: str = "", fixed: bool = False) -> Figure:
+    """A figure of *width* x *height* inches with a headline, and a fainter line under it.
+
+    Unless it is *fixed*, matplotlib finds out how much room texts need, which takes longer than to draw them: that is
+    for figures whose labels have any length.
+    """
+    layout: Any = "none" if fixed else None  # matplotlib takes it, and its types do not know
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
+    FigureCanvasAgg(figure)  # measures texts; without a canvas, matplotlib makes one for each
+    # An empty line keeps room for the note, which a figure title cannot style apart.
+    size = min(13.0, 13.0 * 8.6 * width / max(len(title), 1))
+    # Only where it has no place of its own, a layout makes room for it.
+    place: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
+    figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **place)
+    if note:
+        figure.text(0.012, 1 - 0.44 / height, note, ha="left", va="center", fontsize=9.5, color=FAINT)
+    return figure
+
+
+@frozen
+class Margins:
+    """Inches around axes: at the sides of the figure, and between two `columns` and two `rows`."""
+
+    left: float = 0.75
+    right: float = 0.25
+    top: float = 0.95
+    bottom: float = 0.55
+    columns: float = 0.8
+    rows: float = 0.8
+
+
+def grid_of(figure: Figure, rows: int, columns: int, heights: Sequence[float] | None = None,
+            share_x: bool = False, margins: Margins | None = None) -> list[Axes]:
+    """Axes of *rows* x *columns*, row by row; those of a fixed figure have *margins*."""
+    if margins is None:
+        grid = figure.subplots(rows, columns, sharex=share_x, squeeze=False, height_ratios=heights)
+        return [axes for row in grid for axes in row]
+    return _placed(figure, columns, heights or [1.0] * rows, share_x, margins)
+
+
+def _placed(figure: Figure, columns: int, heights: Sequence[float], share_x: bool, margins: Margins) -> list[Axes]:
+    """Axes that leave *margins*, whose rows share the height that is left in these proportions."""
+    (width, height), found = figure.get_size_inches().tolist(), list[Axes]()
+    wide = (width - margins.left - margins.right - (columns - 1) * margins.columns) / columns
+    room = height - margins.top - margins.bottom - (len(heights) - 1) * margins.rows
+    top = height - margins.top
+    for row, share in enumerate(heights):
+        tall = room * share / sum(heights)
+        for column in range(columns):
+            left = margins.left + column * (wide + margins.columns)
+            axes = figure.add_axes((left / width, (top - tall) / height, wide / width, tall / height),
+                                   sharex=found[0] if share_x and found else None)
+            axes.xaxis.set_label_coords(0.5, -0.27 / tall)
+            axes.yaxis.set_label_coords(-0.58 / wide, 0.5)
+            axes.tick_params(axis="x", labelbottom=not share_x or row == len(heights) - 1, labelcolor=FAINT,
+                             labelsize=_SMALL)
+            axes.tick_params(axis="y", labelcolor=FAINT, labelsize=_SMALL)
+            found.append(axes)
+        top -= tall + margins.rows
+    return found
+
+
+def beside(axes: Axes, text: str, colour: str = FAINT) -> None:
+    """Write *text* at the far end of the title line."""
+    axes.set_title(text, loc="right", fontsize=9, fontweight="normal", color=colour)
+
+
+def percent_axis(axes: Axes, full: bool = False) -> None:
+    """Let the vertical axis show shares as per cent, from nothing and, if *full*, to everything."""
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_ylim(0, 1.02 if full else None)
+
+
+def log_axis(axes: Axes, low: float, high: float, room: float) -> None:
+    """Let the horizontal axis be logarithmic from *low* to *high*, with plain numbers, about *room* of them."""
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(decades(low, high, room))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(PLAIN)
+
+
+def decades(low: float, high: float, room: float) -> LogLocator:
+    """Ticks of a logarithmic axis from *low* to *high*, about *room* of them at most."""
+    spanned = max(math.log10(high / low), 0.1)
+    fits = next((subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if len(subs) * spanned <= room), (1.0,))
+    return LogLocator(base=10.0 ** max(1, math.ceil(spanned / room)), subs=fits, numticks=99)
+
+
+def linear_ticks(axes: Axes, x: int = 8, y: int = 5) -> None:
+    """At most so many ticks on linear axes, with plain numbers."""
+    for axis, count in ((axes.xaxis, x), (axes.yaxis, y)):
+        axis.set_major_locator(MaxNLocator(count))
+        axis.set_major_formatter(PLAIN)
+
+
+def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "",
+          edge: float = 0.0) -> None:
+    """Bars from *left* to *right* and from *bottom* to *top*, with white edges of *edge* points, as one object, which
+    is drawn faster than one for each."""
+    corners: Any = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
+    axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=edge, label=label),
+                        autolim=False)
+
+
+def reach(values: Floats, room: float = 2.0) -> float:
+    """How far an axis goes that is to show *values*, from 0 on: to the largest, unless that is over three times as much
+    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together: then it
+    has *room* times as much as those."""
+    if not len(values):
+        return 0.0
+    most, bulk = float(values.max()), float(np.quantile(values, 0.98, method="lower"))
+    return most if most <= 3 * bulk or bulk <= 0 else room * bulk
+
+
+#: Numbers as they are, thousands apart.
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 and value % 1 == 0 else f"{value:g}")
+#: Large numbers by their prefixes.
+PREFIXED = FuncFormatter(lambda value, _: measure(value, "").strip().replace(".00", "").replace(".0", ""))

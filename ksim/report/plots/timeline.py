@@ -1,0 +1,114 @@
+"""How load, throughput, cache and power went over the run."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ksim.report.plots.style import (
+    BLUE,
+    DASHES,
+    FAINT,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    Margins,
+    beside,
+    canvas,
+    grid_of,
+    linear_ticks,
+    percent_axis,
+    reach,
+)
+from ksim.report.wording import number, percent
+from ksim.results.arrays import Floats, sums
+from ksim.results.history import History
+from ksim.results.series import kv_usage, power, running, waiting
+
+#: Points of a curve; bins of requests, which are much fewer than tokens.
+_BINS, _REQUEST_BINS = 240, 60
+
+
+def timeline_figure(history: History, title: str = "The run over time") -> Figure:
+    """Requests running and waiting, requests offered and served, output tokens per second, KV cache in use and watts
+    per GPU, over the run."""
+    end, note = shown_span(history)
+    edges = np.linspace(0, end, _BINS + 1)
+    figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}", fixed=True)
+    grid = grid_of(figure, 5, 1, heights=(1.4, 1, 1, 1, 1), share_x=True, margins=Margins(rows=0.5))
+    for axes, draw in zip(grid, (_load, _rates, _tokens, _cache, _watts), strict=True):
+        linear_ticks(axes, y=4)
+        draw(axes, history, edges)
+    grid[-1].set_xlabel("seconds from the start of the run")
+    grid[-1].set_xlim(0, edges[-1])
+    return figure
+
+
+def shown_span(history: History) -> tuple[float, str]:
+    """Up to when figures show the run, and a note if that leaves out a few requests long after all others."""
+    requests = history.requests
+    moments = np.concatenate([requests.arrival, requests.last_token[requests.output > 0]])
+    end = reach(moments, room=1.1)
+    if not 0 < end < 0.9 * history.duration:
+        return history.duration or 1.0, ""
+    late = int((np.fmax(requests.arrival, requests.last_token) > end).sum())
+    return end, f"; beyond the axis: {late:,} of {len(requests):,} requests, the last at {number(history.duration)} s"
+
+
+def _area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "") -> None:
+    middles = (edges[:-1] + edges[1:]) / 2
+    axes.plot(middles, values, color=colour, linewidth=1.3, label=label)
+    axes.fill_between(middles, values, color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylim(bottom=0)
+
+
+def _load(axes: Axes, history: History, edges: Floats) -> None:
+    axes.set_title("Requests")
+    _area(axes, edges, running(history).means(edges), BLUE, "running")
+    _area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
+    _legend(axes)
+
+
+def _rates(axes: Axes, history: History, edges: Floats) -> None:
+    """Requests that arrive per second beside those that are completed; a burst of arrivals may leave the axis."""
+    axes.set_title("Requests per second")
+    coarse = np.linspace(0, edges[-1], _REQUEST_BINS + 1)
+    requests = history.requests
+    offered, served = (np.histogram(times, coarse)[0] / coarse[1]
+                       for times in (requests.arrival, requests.last_token[requests.completed]))
+    axes.stairs(offered, coarse, color=ORANGE, linewidth=1.3, label="offered")
+    axes.stairs(served, coarse, color=GREEN, linewidth=1.3, label="served")
+    most, top = float(offered.max(initial=0.0)), reach(np.concatenate([offered, served]))
+    axes.set_ylim(0, 1.08 * top or 1.0)
+    if most > top:
+        axes.annotate(f"up to {number(most)}", (coarse[int(offered.argmax())], 1.08 * top), xytext=(12, -3),
+                      textcoords="offset points", va="top", fontsize=8.5, color=ORANGE)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1, 1.0), borderaxespad=0.2)
+
+
+def _tokens(axes: Axes, history: History, edges: Floats) -> None:
+    axes.set_title("Output tokens per second")
+    steps = history.steps
+    tokens = np.bincount(history.requests.token_steps, minlength=len(steps))
+    inside = (steps.time > 0) & (steps.time < edges[-1])
+    counts = sums((steps.time[inside] / edges[1]).astype(np.int64), tokens[inside], len(edges))[: len(edges) - 1]
+    _area(axes, edges, counts / edges[1], GREEN)
+
+
+def _cache(axes: Axes, history: History, edges: Floats) -> None:
+    usage = kv_usage(history)
+    axes.set_title("KV cache in use")
+    beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
+    _area(axes, edges, usage.means(edges), PURPLE)
+    percent_axis(axes, full=usage.peak > 0.5)
+
+
+def _watts(axes: Axes, history: History, edges: Floats) -> None:
+    watts, idle = power(history).means(edges) / history.gpus, history.static_watts / history.gpus
+    axes.set_title("Watts per GPU")
+    beside(axes, f"mean {number(float(watts.mean()))} W, idle {number(idle)} W")
+    _area(axes, edges, watts, ORANGE)
+    axes.axhline(idle, color=FAINT, linewidth=1, linestyle=DASHES)

@@ -1,0 +1,222 @@
+"""What a run has to say for itself: numbers, tables, a report and files."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from attrs import define, field
+
+from ksim.flow.events import Finished, Rejected
+from ksim.flow.log import Log
+from ksim.foundation import collector
+from ksim.foundation.errors import MissingExtra, UnknownName
+from ksim.report import run_directory
+from ksim.report.console import vllm_block
+from ksim.report.insights import Insight, insights
+from ksim.report.subject import model_name, subject
+from ksim.report.wording import WIDTH
+from ksim.results import arrow
+from ksim.results.attribution import attribution_table
+from ksim.results.attribution.energy import Energy
+from ksim.results.attribution.shares import Shares
+from ksim.results.energy import energy
+from ksim.results.footprint import Rates, footprint
+from ksim.results.history import History
+from ksim.results.kernels import kernel_table
+from ksim.results.metrics import Limits, Summary, summarise
+from ksim.results.occurrences import Occurrences
+from ksim.results.refusals import Refusals
+from ksim.results.tables import request_table, step_table
+
+if TYPE_CHECKING:
+    import pandas
+    from rich.console import Console, RenderableType
+
+Label = str | int | float | bool | None
+#: The tables of a run.
+TABLES = ("requests", "steps", "kernels", "attribution")
+
+
+@define(eq=False, slots=False)
+class Result:
+    """A finished run, judged on demand and only once.
+
+    *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
+    `max_concurrency` or anything else of the caller's) and stand first in the
+    summary; where they have a `max_concurrency`, the loop was closed, which no
+    queue can grow in; *limits* are the latency targets that goodput asks for; *scenario*
+    is the text that `save` keeps beside the results, *remarks* what the user
+    should hear of how the workload was read; *rates* say what energy emits and costs.
+    """
+
+    log: Log = field(repr=False)
+    labels: Mapping[str, Label] = field(factory=dict)
+    limits: Limits = field(factory=Limits)
+    scenario: str = field(default="", repr=False)
+    remarks: Sequence[str] = ()
+    rates: Rates = Rates()
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Every number of the run by name; docs/glossary.md says what each means."""
+        measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
+        return judged({**measured, **energy(self.energy)}, self.labels, self.limits, self.rates)
+
+    @cached_property
+    def requests(self) -> pa.Table:
+        """One row per request."""
+        return request_table(self.history, self.energy)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """One row per step of each engine."""
+        return step_table(self.history)
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        """Where the time went: one row per kernel, and one each for waiting and idling."""
+        return kernel_table(self.history, self.occurrences)
+
+    @cached_property
+    def attribution(self) -> pa.Table:
+        """Where the time of each completed request went: one row per request."""
+        return attribution_table(self.shares)
+
+    @cached_property
+    def energy(self) -> Energy:
+        """Whose the run's joules are."""
+        return Energy(self.shares)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Whose the steps' GPU seconds are."""
+        return Shares(self.history, self.occurrences)
+
+    @cached_property
+    def insights(self) -> list[Insight]:
+        """What stands out, in sentences."""
+        return insights(self.history, self.occurrences, self.summary)
+
+    @cached_property
+    def subject(self) -> str:
+        """Model, GPUs, parallelism and offered rate, in one line."""
+        return subject(self.labels, self.history.engines, self.summary["offered_request_rate"])
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Why requests were rejected."""
+        found = Refusals()
+        for event in self.log.of(Rejected):
+            found.add(event.reason)
+        return found
+
+    @property
+    def served(self) -> bool:
+        """Whether any request completed; the summary, which takes longer, need not be made for that."""
+        return next(iter(self.log.of(Finished)), None) is not None
+
+    @cached_property
+    def history(self) -> History:
+        """The log as arrays."""
+        return History(self.log)
+
+    @cached_property
+    def occurrences(self) -> Occurrences:
+        """Which kernels ran how often."""
+        return Occurrences.of(self.history.steps)
+
+    def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
+        """One of the tables (requests, steps, kernels, attribution) as a DataFrame; times in seconds.
+
+        Raises UnknownName for any other, and MissingExtra where pandas is not installed.
+        """
+        if table not in TABLES:
+            raise UnknownName("table", table, TABLES)
+        if find_spec("pandas") is None:
+            raise MissingExtra("pandas", "result.to_pandas()")
+        return getattr(self, table).to_pandas()
+
+    def _repr_html_(self) -> str:
+        from ksim.report.html import result_html
+
+        return result_html(self.summary, self.insights, self.labels)
+
+    def __rich__(self) -> "RenderableType":
+        from ksim.report.text import report
+
+        return report(self.summary, self.kernels, self.insights, self.labels, self.subject)
+
+    def report(self, width: int = WIDTH) -> str:
+        """The report as plain text; `rich.print(result)` prints it in colour."""
+        from ksim.report.text import as_text
+
+        return as_text(self, width)
+
+    def print(self, console: "Console | None" = None) -> None:
+        """Print the report in colour, where the console has any."""
+        from rich.console import Console
+
+        (console or Console()).print(self)
+
+    def vllm_block(self) -> str:
+        """The numbers as `vllm bench serve` prints them."""
+        return vllm_block(self.summary)
+
+    def trace(self, path: Path | str, window: tuple[float, float] | None = None) -> None:
+        """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
+        from ksim.report.perfetto import write_trace
+
+        write_trace(self.history, Path(path), window, model_name(self.labels), self.subject)
+
+    def plots(self, directory: Path | str) -> list[Path]:
+        """Draw all figures into *directory*; return the files."""
+        from ksim.report.plots import save_plots
+
+        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits,
+                          self.summary, self.subject)
+
+    def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,
+             window: tuple[float, float] | None = None) -> Path:
+        """Write the run to *directory*, whole or not at all, and the same bytes for the same run.
+
+        The trace shows the kernels of *window*, (from, to) in seconds, or else of the first steps.
+
+        An earlier run there is replaced; anything else there, or a place that
+        cannot be written, raises ConfigError.
+        """
+        target = Path(directory).resolve()
+        with collector.paused(), arrow.frugally(), run_directory.replacing(target) as new:
+            self._write(new, self.scenario if scenario is None else scenario)
+            if trace:
+                self.trace(new / "trace.json.gz", window)
+            if plots:
+                self.plots(new / "plots")
+        return target
+
+    def _write(self, directory: Path, scenario: str) -> None:
+        from pyarrow import csv, parquet
+
+        (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
+        summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
+        (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
+        tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
+        for name, table in tables.items():
+            # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
+            parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
+        csv.write_csv(self.kernels, directory / "kernels.csv")
+
+
+def judged(measured: Summary, labels: Mapping[str, Label], limits: Limits, rates: Rates) -> Summary:
+    """The summary of a run: what it was, what it aimed at, what was *measured*, and what that emits and costs."""
+    targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
+               for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
+    whole = {**measured, **footprint(measured, rates)}
+    assert not labels.keys() & (targets.keys() | whole.keys()), "a label must not hide a measurement"
+    # JSON has no infinity; vLLM writes an unlimited request rate as this word.
+    shown = {name: "inf" if label == math.inf else label for name, label in labels.items()}
+    return {**shown, **targets, **whole}

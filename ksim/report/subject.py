@@ -1,0 +1,39 @@
+"""What a run was of, in one line: model, GPUs, parallelism and load."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from ksim.flow.events import EngineBuilt
+from ksim.report.wording import number
+
+#: Longer names of models are cut at the front, which is mostly folders.
+_LONGEST = 40
+
+
+def subject(labels: Mapping[str, Any], engines: Sequence[EngineBuilt], rate: float | None = None) -> str:
+    """Such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s offered"."""
+    said = [f"{model_name(labels)} on {hardware(labels, engines)}", *parallelism(engines)]
+    return ", ".join([*said, f"{number(rate)} requests/s offered"] if rate is not None else said)
+
+
+def model_name(labels: Mapping[str, Any]) -> str:
+    """The label `model_id`; of the path of a config.json, its folder."""
+    path = PurePath(str(labels.get("model_id", "a model")))
+    name = path.parent.name if path.name == "config.json" and path.parent.name else str(path)
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST:]}"
+
+
+def hardware(labels: Mapping[str, Any], engines: Sequence[EngineBuilt]) -> str:
+    """How many GPUs of which kind."""
+    gpu = labels.get("gpu") or ", ".join(dict.fromkeys(built.gpu for built in engines)) or "GPU"
+    return f"{sum(built.ranks * built.stages for built in engines)} x {gpu}"
+
+
+def parallelism(engines: Sequence[EngineBuilt]) -> list[str]:
+    """The sizes of tensor, pipeline and data parallelism; of the latter two only above 1."""
+    if not engines:
+        return []
+    ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
+    sizes = (("PP", stages), ("DP", len(engines)))
+    return [f"TP {ranks}", *(f"{name} {size}" for name, size in sizes if size > 1)]

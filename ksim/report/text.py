@@ -1,0 +1,182 @@
+"""The report of a run that a person wants to read."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ksim.report.energy import energy_block
+from ksim.report.insights import Insight
+from ksim.report.tables import beside, pairs, plain_table
+from ksim.report.wording import WIDTH, number, percent
+from ksim.results.kernels import BOUNDS, HOST, IDLE, families
+from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+
+_BAR = 10
+_TITLES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Between two tokens",
+    "e2el": "Arrival to last token",
+    "queue": "In the queue",
+}
+#: Latencies that have the wait in the queue in them, and how they are marked where that kept growing.
+_GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
+#: Families with a smaller share of the run are shown together.
+_SMALL = 0.005
+_WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
+_COLOURS = {"compute": "dark_orange", "memory": "dodger_blue2", "launch": "grey58", "communication": "medium_purple"}
+
+
+def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels: Mapping[str, Any],
+           subject: str = "") -> RenderableType:
+    """Lay out the report, for a rich console to print.
+
+    *subject* heads it; without one, *labels* do, which may name the `model_id`, the `gpu` and more.
+    """
+    return Group(
+        _headline(summary, labels, subject),
+        _latency_table(summary),
+        *_mark_explained(summary),
+        _intervals(summary),
+        beside(pairs("Throughput", _throughput(summary)), pairs("GPUs", _gpus(summary)),
+               pairs("Cache", _cache(summary))),
+        *energy_block(summary),
+        _time_table(kernels),
+        _notes(notes),
+    )
+
+
+def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
+    """Render without colours."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False,
+                      legacy_windows=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO), "the console writes where it was told to"
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:
+    plain = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
+    text = Text(f"{subject or plain}\n", style="bold")
+    counts = [f"{summary['completed']:,} requests completed"]
+    counts += [f"{summary[key]:,} {word}" for key, word in (("failed", "rejected"), ("unfinished", "unfinished"))
+               if summary[key]]
+    text.append(f"{', '.join(counts)} in {number(summary['duration'])} s of simulated time", style="not bold")
+    return Padding(text, (1, 0))
+
+
+def _latency_table(summary: Summary) -> Table:
+    table = plain_table()
+    table.add_column("Latency (ms)", min_width=21, no_wrap=True)
+    table.add_column("", style="dim", min_width=4)
+    statistics = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+    for statistic in statistics:
+        table.add_column(statistic, justify="right", min_width=7, no_wrap=True)
+    for name in LATENCIES:
+        values = (number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics)
+        marked = _MARK if summary["saturated"] and name in _GROWING else ""
+        table.add_row(_TITLES[name] + marked, "" if name == "queue" else name.upper(), *values)
+    return table
+
+
+def _mark_explained(summary: Summary) -> Iterable[Text]:
+    """What the mark on latencies of an overloaded run means."""
+    if summary["saturated"]:
+        yield Text(f"{_MARK.strip()} grows with the length of the run: more came than could be served", style="red")
+
+
+def _intervals(summary: Summary) -> Text:
+    """How far off the oracle may be; empty where it does not say."""
+    ends = {f"{name.upper()} {statistic}": [summary[f"{statistic}_{name}_{side}_ms"] for side in ("low", "high")]
+            for name in ("ttft", "tpot") for statistic in ("median", "p99")}
+    said = [f"{title} {number(low)} to {number(high)}" for title, (low, high) in ends.items() if low is not None]
+    outside = summary["extrapolated_share"] or 0.0
+    text = f"90 % intervals: {', '.join(said)}" if said else ""
+    if said and outside:
+        text += f"; {percent(outside)} of the kernels' time is extrapolated"
+    return Text(text, style="dim")
+
+
+def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "requests/s", number(summary["request_throughput"])
+    if summary["offered_request_rate"] is not None:
+        yield "  offered", number(summary["offered_request_rate"])
+    if summary["request_goodput"] is not None:
+        yield "  within targets", number(summary["request_goodput"])
+        yield "  share of them", percent(summary["slo_attainment"])
+    yield "output tokens/s", number(summary["output_throughput"])
+    yield "all tokens/s", number(summary["total_token_throughput"])
+    yield "in flight", number(summary["mean_concurrent_requests"])
+    yield "  at most", number(summary["max_concurrent_requests"])
+
+
+def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "busy", percent(summary["gpu_busy_share"])
+    yield "waiting for CPU", percent(summary["host_share"])
+    yield "of peak FLOP/s", percent(summary["mfu"])
+    yield "of peak bytes/s", percent(summary["mbu"])
+    yield "steps", number(summary["steps"])
+    yield "tokens per step", number(summary["mean_batch_tokens"])
+
+
+def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
+    yield "KV cache, mean", percent(summary["kv_cache_usage_mean"])
+    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
+    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
+    yield "preemptions", number(summary["preemptions"])
+
+
+def _time_table(kernels: pa.Table) -> Table:
+    """Kernel families by time, beside waiting and idling, and their shares of the energy."""
+    table = plain_table()
+    table.add_column("GPU time", min_width=19, no_wrap=True)
+    table.add_column("share", justify="right", min_width=7, no_wrap=True)
+    table.add_column("", min_width=_BAR, no_wrap=True)
+    table.add_column("energy", justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
+    table.add_column("mostly")
+    rows, every = families(kernels), kernels.to_pylist()
+    small = [row for row in rows if row.time < _SMALL and row.family not in _WAITING]
+    for row in rows:
+        if row.family in _WAITING:
+            table.add_row(Text(_WAITING[row.family], style="dim"), percent(row.time), bar(row.time, "grey37"),
+                          percent(row.energy))
+        elif row.time >= _SMALL or len(small) == 1:
+            members = [member for member in every if member["family"] == row.family]
+            drawn, *limits = _limits(row.time, members)
+            table.add_row(row.family, percent(row.time), drawn, percent(row.energy), *limits)
+    if len(small) > 1:
+        time, energy = sum(row.time for row in small), sum(row.energy or 0.0 for row in small)
+        table.add_row(f"{len(small)} others", percent(time), bar(time, "grey58"), percent(energy))
+    return table
+
+
+def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
+    """A family's bar, what bounds it, and the kernels it spends most of its time in."""
+    seconds = sum(member["seconds"] for member in members)
+    bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
+    bound = max(BOUNDS, key=lambda name: bounds[name])
+    labels = ", ".join(str(member["label"]) for member in members[:2])
+    limit = f"{bound} {percent(bounds[bound] / seconds, 0)}" if seconds else ""
+    return bar(share, _COLOURS[bound]), limit, Text(labels, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def bar(share: float, colour: str) -> Text:
+    """A bar of eighths of a character."""
+    eighths = round(8 * _BAR * min(share, 1.0))
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
+
+
+def _notes(notes: Sequence[Insight]) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    for note in notes:
+        style = "bold red" if note.warning else ""
+        grid.add_row(Text("!" if note.warning else "*", style=style), Text(note.text, style=style))
+    return grid
+

@@ -1,0 +1,163 @@
+"""Combinations of settings of one scenario, each run to its end."""
+
+import json
+import math
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ksim.engine.horizon import Horizon
+from ksim.flow.log import Log
+from ksim.foundation.errors import ConfigError, KsimError, UnknownName
+from ksim.foundation.rng import stream
+from ksim.report.result import Result
+from ksim.simulation.assembly import Site, build
+from ksim.simulation.processes import spread
+from ksim.simulation.scenario import Scenario, setting
+from ksim.simulation.simulate import simulate
+
+Settings = Mapping[str, Any]
+
+
+@frozen
+class Axis:
+    """A setting by its dotted key, and the values it takes."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """Parse ``key=value,value`` as of ``--over``, values as ``--set`` has them; raises ConfigError."""
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not key or not equals:
+            raise ConfigError("--over", f"expected key=value,value, not {text!r}")
+        pieces = [piece.strip() for piece in _pieces(key, values)]
+        if not all(pieces):
+            raise ConfigError("--over", f"{key}: expected values with commas between, not {values!r}")
+        if len(set(pieces)) < len(pieces):
+            raise ConfigError("--over", f"{key}: the same value comes twice in {values!r}")
+        return cls(key, tuple(setting(f"{key}={piece}")[1] for piece in pieces))
+
+
+@frozen
+class Outcome:
+    """How the scenario with these settings went: its numbers, and itself with nothing left open.
+
+    `problem` says why it has none; `unserved` which requests it did not serve, and why.
+    """
+
+    settings: Settings
+    summary: Mapping[str, Any] | None = None
+    scenario: str = ""
+    problem: str = ""
+    unserved: str = ""
+
+    @property
+    def unserved_share(self) -> float:
+        """The share of its requests that were rejected, or had not ended when the run did."""
+        if not self.unserved or self.summary is None:
+            return 0.0
+        return float(self.summary["failed"] + self.summary["unfinished"]) / _requests(self.summary)
+
+
+def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0) -> list[Settings]:
+    """Every combination of the values of *axes*, the last axis fastest, or *sample* of them, drawn by *seed*.
+
+    Raises ConfigError where two axes have the same key.
+    """
+    keys = [axis.key for axis in axes]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError("--over", f"{twice[0]} comes twice; name all its values at once")
+    shape = [len(axis.values) for axis in axes]
+    if sample is None or sample >= math.prod(shape):
+        return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+    drawn = np.sort(stream(seed, "sample").choice(math.prod(shape), sample, replace=False))
+    places = zip(*np.unravel_index(drawn, shape), strict=True)
+    return [{axis.key: axis.values[at] for axis, at in zip(axes, place, strict=True)} for place in places]
+
+
+def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> Generator[Outcome, None, None]:
+    """Run *scenario* with each of the *chosen* settings, in *jobs* processes; the outcomes are the same for any."""
+    return spread(partial(outcome, scenario), chosen, jobs)
+
+
+def outcome(scenario: Scenario, settings: Settings) -> Outcome:
+    """Run *scenario* with *settings*; whatever goes wrong is a problem of this point, and no error."""
+    try:
+        result = simulate(scenario.with_values(settings))
+        return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
+    except KsimError as error:
+        return Outcome(settings, problem=str(error))
+    except Exception as error:  # a plug-in's, or a bug: the other points need not suffer from it
+        return Outcome(settings, problem=f"{type(error).__name__}: {error}; `ksim run` with these settings shows where")
+
+
+def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
+    """What cannot be run with each of the *chosen* settings, found without a run: a problem, or None.
+
+    Raises UnknownName for a name that nothing has, which is a slip in any grid, unlike a model that does not fit.
+    """
+    read: list[tuple[Any, int]] = []
+    for settings in chosen:
+        try:
+            changed = scenario.with_values(settings)
+            build(Site.of(changed), Horizon(), Log(), lambda: None)
+            if (source := (changed.workload, changed.seed)) not in read:
+                next(iter(changed.workload.requests(changed.seed)), None)
+                read.append(source)
+        except UnknownName:
+            raise
+        except KsimError as error:
+            yield Outcome(settings, problem=str(error))
+        else:
+            yield None
+
+
+def value_text(value: Any) -> str:
+    """A setting's value as a person would write it."""
+    return json.dumps(value, default=str) if isinstance(value, bool | list | dict) else str(value)
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """What to call each of *keys* where there is little room: its last word, if that is no other's too."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
+
+
+def _pieces(key: str, text: str) -> list[str]:
+    """*text* cut at its commas, but for those in quotes and brackets."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not quote and not depth:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    if quote or depth:
+        raise ConfigError("--over", f"{key}: a quote or bracket is left open in {text!r}")
+    return pieces
+
+
+def _unserved(result: Result) -> str:
+    """Which requests were not served, and why the first of them was not; "" where all were."""
+    summary, reasons = result.summary, result.history.requests.reasons
+    left = [f"{summary[status]:,} {word}" for status, word in (("failed", "rejected"), ("unfinished", "unfinished"))
+            if summary[status]]
+    if not left:
+        return ""
+    why = f": {next(iter(reasons.values()))}" if reasons else ""
+    return f"{' and '.join(left)} of {_requests(summary):,} requests{why}"
+
+
+def _requests(summary: Mapping[str, Any]) -> int:
+    return sum(summary[status] for status in ("completed", "failed", "unfinished"))

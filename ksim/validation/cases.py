@@ -1,0 +1,191 @@
+"""Case files: what vLLM's scheduler was given, and step by step what it did."""
+
+import gzip
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import Attribute, field, frozen
+from attrs.validators import ge, gt, in_, le
+
+from ksim.foundation.config import structure
+from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
+from ksim.foundation.files import regular
+from ksim.scheduling.limits import Limits
+from ksim.validation import prompts
+
+#: One step, or what became of one request: JSON as the files have it.
+Row = Mapping[str, Any]
+
+STEP_KEYS = ("s", "sched", "free", "q", "upd", "free2", "q2")
+OUTCOME_KEYS = ("first", "tokens", "preempt", "hit", "end", "why")
+_ENDINGS = (".json.gz", ".json")
+_MOST = 1 << 24  # tokens, and blocks: more than any server has
+
+
+@frozen(kw_only=True)
+class Settings(Limits):
+    """A case's settings by vLLM's names; the defaults are the format's, not vLLM's."""
+
+    max_num_batched_tokens: int = field(default=2048, validator=gt(0))
+    max_num_seqs: int = field(default=128, validator=gt(0))
+    max_model_len: int = field(default=8192, validator=(gt(1), le(_MOST)))
+    max_num_active_seqs: int | None = None
+    block_size: int = field(default=16, validator=gt(0))
+    num_gpu_blocks: int = field(default=1024, validator=(gt(1), le(_MOST)))  # vLLM hands out all but one
+    enable_prefix_caching: bool = True
+    policy: str = field(default="fcfs", validator=in_(("fcfs", "priority")))
+
+
+def _finite(_: Any, attribute: "Attribute[Any]", value: float | None) -> None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{attribute.name!r} must be finite: {value}")
+
+
+def _known_pieces(_: Any, attribute: "Attribute[Any]", pieces: Any) -> None:
+    if not isinstance(pieces, list) or prompts.length(pieces) < 1:
+        raise ValueError(f"{attribute.name!r} must be a list of pieces with at least one token")
+
+
+@frozen
+class CaseRequest:
+    """What one request brings; it yields `output_token` until its `output_len`-th, which is a stop token if
+    `max_tokens` is larger."""
+
+    id: str
+    arrival_step: int = field(validator=ge(0))
+    prompt: Any = field(validator=_known_pieces)
+    output_len: int = field(validator=gt(0))
+    priority: int = 0
+    arrival_time: float | None = field(default=None, validator=_finite)
+    max_tokens: int | None = None
+    output_token: int = field(default=7, validator=(ge(0), le(_MOST)))
+    skip_cache: bool = False
+
+    @property
+    def limit(self) -> int:
+        """The output tokens at which the scheduler can see it end."""
+        return self.output_len if self.max_tokens is None else self.max_tokens
+
+
+@frozen
+class Abort:
+    id: str
+    step: int = field(validator=ge(0))
+    when: str = field(default="before", validator=in_(("before", "during")))
+
+
+@frozen
+class Case:
+    """What the scheduler is given."""
+
+    name: str
+    settings: Settings
+    requests: Sequence[CaseRequest]
+    aborts: Sequence[Abort] = ()
+    note: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What it is about: its name without the number."""
+        kind, _, number = self.name.rpartition("_")
+        return kind if number.isdecimal() else self.name
+
+
+def _rows_with(*keys: str) -> Any:
+    def check(_: Any, attribute: "Attribute[Any]", rows: Any) -> None:
+        if not isinstance(rows, list):
+            raise ValueError(f"{attribute.name!r} must be a list")
+        for place, row in enumerate(rows):
+            missing = [key for key in keys if key not in row] if isinstance(row, dict) else keys
+            if missing:
+                raise ValueError(f"'{attribute.name}[{place}]' lacks {', '.join(missing)}")
+
+    return check
+
+
+@frozen
+class Expected:
+    """What the scheduler did."""
+
+    end: str = field(validator=in_(("done", "stalled")))
+    depth: int = field(validator=gt(0))
+    steps: Any = field(validator=_rows_with(*STEP_KEYS))
+    requests: Any = field(validator=_rows_with(*OUTCOME_KEYS))
+
+
+@frozen
+class Recording:
+    """One file."""
+
+    format: int = field(validator=in_((1,)))
+    vllm: str
+    case: Case
+    expected: Expected
+
+
+def find(path: Path, name: str = "") -> list[Path]:
+    """The case files that *path* holds or is, of these the one of case *name* if given.
+
+    Raises DataError where there is none, UnknownName for a name that none has.
+    """
+    if not path.exists():
+        raise DataError(str(path), "no such file or folder")
+    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
+    if not files:
+        raise DataError(str(path), f"holds no case files ({', '.join('*' + ending for ending in _ENDINGS)})")
+    if name and name not in map(_stem, files):
+        raise UnknownName("case", name, map(_stem, files))
+    return [file for file in files if name in ("", _stem(file))]
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
+
+
+def read(path: Path) -> Recording:
+    """Read a case file; raises DataError where it cannot be read, ConfigError that names the key where it is wrong."""
+    recording = structure(Recording, _load(path), str(path))
+    case, expected = recording.case, recording.expected
+    try:
+        case.settings.check()
+    except KsimError as error:
+        raise ConfigError(f"{path}: case.settings", str(error)) from None
+    for place, request in enumerate(case.requests):
+        if problem := _problem(request, case.settings):
+            raise ConfigError(f"{path}: case.requests[{place}]", problem)
+    for name, times in Counter(request.id for request in case.requests).items():
+        if times > 1:
+            raise ConfigError(f"{path}: case.requests", f"{times} of them have the id {name!r}")
+    if len(expected.requests) != len(case.requests):
+        raise ConfigError(f"{path}: expected.requests", f"has {len(expected.requests)} entries for"
+                                                        f" {len(case.requests)} requests")
+    return recording
+
+
+def _problem(request: CaseRequest, settings: Settings) -> str:
+    """Why vLLM would not take *request*; "" if it would."""
+    if (prompt := prompts.length(request.prompt)) >= settings.max_model_len:
+        return f"prompt of {prompt} tokens leaves no room for output in max_model_len = {settings.max_model_len}"
+    if request.limit < request.output_len:
+        return f"max_tokens ({request.limit}) is smaller than output_len ({request.output_len})"
+    return ""
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    try:
+        content = regular(path).read_bytes()
+        table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(str(path), f"is not a gzip file, or cut short: {error}") from None
+    except OSError as error:
+        raise DataError(str(path), error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(str(path), f"is not valid JSON: {error}") from None
+    if not isinstance(table, Mapping):
+        raise DataError(str(path), "holds no table of keys and values")
+    return table

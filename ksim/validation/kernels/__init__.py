@@ -1,0 +1,197 @@
+"""Hold the calibrated oracles against measured kernels."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.calibration.checks import TooFew, check, gpu_of
+from ksim.calibration.courses import Course
+from ksim.calibration.gathering import digest
+from ksim.calibration.kernels import MAKERS
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.reading import read
+from ksim.calibration.recipes import enrolled
+from ksim.calibration.selection import Left, Selected, select
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.oracles.efficiency.estimates import Profiled, shipped
+from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.learned import Learned
+from ksim.oracles.measured import Measured
+from ksim.simulation.lookup import plugin
+from ksim.specs.hardware import Gpu
+from ksim.validation.kernels.cells import Cell, Judged, cells, coverage, families
+from ksim.validation.kernels.judges import by_grid, by_holding_out, by_others, by_profile, one_by_one
+
+__all__ = ["Cell", "Question", "Verdict", "validate"]
+
+
+@frozen(kw_only=True)
+class Question:
+    """What is to be judged: an `oracle` by the measurements at `path`, those of `gpu` if it is named.
+
+    `leave_out` names a GPU or an architecture whose efficiencies are learned
+    from all others at `path`; `train` the GPUs to learn from.
+    """
+
+    path: Path
+    gpu: str = ""
+    oracle: Choice
+    leave_out: str = ""
+    train: tuple[str, ...] = ()
+
+
+@frozen(eq=False)
+class Verdict:
+    """What came out, cell by cell and family by family, with the rows left out and the reasons."""
+
+    cells: tuple[Cell, ...]
+    families: dict[str, dict[str, float]]
+    coverage: float | None
+    left: tuple[tuple[str, Left], ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over families of their mean absolute errors, in per cent."""
+        return sum(family["mape"] for family in self.families.values()) / len(self.families)
+
+
+def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> Verdict:
+    """Judge; raises KsimError for measurements that cannot be used and questions that make no sense."""
+    notes = _Notes()
+    measured = read(question.path)
+    oracle = plugin("oracles", question.oracle)
+    judged: list[Judged] = []
+    for course, taken in enrolled(measured):
+        say(course.name)
+        selected = tuple(_selected(course, taken, question, notes))
+        judged += _judge(question, oracle, course, selected, notes)
+    if not judged:
+        gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
+        raise DataError(str(question.path), "; ".join([f"has nothing to judge; it is of {gpus}", *notes.remarks]))
+    return Verdict(tuple(cells(judged)), families(judged), coverage(judged), tuple(notes.left), tuple(notes.remarks))
+
+
+@define
+class _Notes:
+    """What is said beside the figures."""
+
+    left: list[tuple[str, Left]] = field(factory=list)
+    remarks: list[str] = field(factory=list)
+
+
+def _selected(course: Course, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
+    by_name: dict[str, list[Measurements]] = {}
+    for rows in taken:
+        gpu = gpu_of(rows, question.gpu if rows.gpu is None else "")
+        try:
+            checked = check(rows, gpu, fewest=1)
+        except TooFew as few:
+            notes.remarks.append(str(few))
+            continue
+        notes.remarks += checked.remarks()
+        by_name.setdefault(rows.gpu or question.gpu, []).append(checked.kept)
+    for name, tables in by_name.items():
+        selected = select(course, tables, gpu_of(tables[0], name))
+        notes.left += [(f"{name} {course.name}", left) for left in selected.left]
+        if beside := sum(map(len, selected.beside)):
+            assert course.core is not None
+            notes.left.append((f"{name} {course.name}", Left(f"not core: {course.core.reason}", beside)))
+        if selected.core:
+            yield selected
+
+
+def _judge(question: Question, oracle: Any, course: Course, selected: Sequence[Selected],
+           notes: _Notes) -> Iterator[Judged]:
+    """Judge in the way that the question and the kind of the measurements ask for."""
+    if question.leave_out or question.train:
+        yield from _apart(question, course, selected, notes)
+        return
+    for own in _wanted(selected, question.gpu):
+        name = question.oracle.name
+        path = question.oracle.options.get("path")
+        if name == "measured" and not path and not own.rows[0].source.swept:
+            if course.grid is not None:
+                yield from by_grid(course, own)
+            else:
+                notes.remarks.append(f"{own.gpu.name}: {course.name} has no grid that a sweep would measure")
+        elif name == "measured" and _fitted_to(own, Path(path) if path else shipped(own.rows[0].gpu or "")):
+            yield from by_holding_out(course, own.rows, own.core)
+        else:
+            yield from _priced(oracle, course, own, notes)
+
+
+def _priced(oracle: Any, course: Course, own: Selected, notes: _Notes) -> Iterator[Judged]:
+    """By an oracle as it ships."""
+    profiled = _profiled(oracle, own.gpu)
+    for rows, lesson in zip(own.rows, own.core, strict=True):
+        if profiled is None and course.measures not in MAKERS:
+            notes.remarks.append(f"{own.gpu.name}: {course.name} has no kernels that this oracle could be asked about")
+            continue
+        found = (one_by_one(oracle, rows, lesson, "unseen") if profiled is None else
+                 by_profile(profiled, course, rows, lesson, "unseen"))
+        if found is None:
+            notes.remarks.append(f"{own.gpu.name}: the profile knows nothing of {course.name}")
+        else:
+            yield found
+
+
+def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
+    if isinstance(oracle, Measured):
+        return oracle.prices(gpu)
+    return oracle.prices if isinstance(oracle, Learned) else None
+
+
+def _apart(question: Question, course: Course, selected: Sequence[Selected], notes: _Notes) -> Iterator[Judged]:
+    """By what the others teach."""
+    if question.train:
+        teachers = [own for own in selected if _is(own, question.train)]
+        pupils = [own for own in _wanted(selected, question.gpu) if own not in teachers]
+        how = f"from {', '.join(question.train)}"
+    else:
+        architectures = {own.gpu.architecture for own in selected if _is(own, (question.leave_out,))}
+        if not architectures and question.leave_out not in _all_names(selected):
+            notes.remarks.append(f"{course.name}: has no rows of {question.leave_out!r}")
+            return
+        # Twins must not teach each other: GPUs of one architecture are left out together.
+        teachers = [own for own in selected if own.gpu.architecture not in architectures]
+        pupils = [own for own in selected if _is(own, (question.leave_out,))]
+        how = f"without {', '.join(sorted(architectures))}"
+    if not teachers or not pupils:
+        notes.remarks.append(f"{course.name}: nobody to learn it from, or nobody to judge")
+        return
+    yield from by_others(course, [lesson for own in teachers for lesson in own.core],
+                         [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
+
+
+def _wanted(selected: Sequence[Selected], gpu: str) -> Sequence[Selected]:
+    return [own for own in selected if not gpu or gpu in (own.rows[0].gpu, own.rows[0].source.device) or (
+        own.rows[0].gpu is None)]
+
+
+def _is(own: Selected, names: Sequence[str]) -> bool:
+    """Whether one of *names* is this GPU or its architecture."""
+    return bool({own.rows[0].gpu, own.rows[0].source.device, own.gpu.architecture} & {*names})
+
+
+def _all_names(selected: Sequence[Selected]) -> set[str]:
+    return {name for own in selected for name in (own.rows[0].gpu or "", own.gpu.architecture)}
+
+
+def _fitted_to(own: Selected, path: Path) -> bool:
+    """Whether the profile at *path* was fitted to one of these very files."""
+    if not path.exists():
+        return False
+    known = set(Profile.load(path).header.get("fitted_to", {}).values())
+    return not known.isdisjoint(digest(Path(rows.source.file)) for rows in own.rows)
+
+
+def check_question(question: Question) -> None:
+    """Raise ConfigError for what contradicts itself."""
+    if question.leave_out and question.train:
+        raise ConfigError("--train", "names those to learn from, and --leave-out those not to; give one of them")
+    if (question.leave_out or question.train) and question.oracle.name != "learned":
+        raise ConfigError("--oracle", f"{question.oracle.name} learns from no other GPU; only 'learned' does")

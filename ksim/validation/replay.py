@@ -1,0 +1,187 @@
+"""A case, played again by our scheduler."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.foundation import catalog
+from ksim.kv_cache.cache import Cache
+from ksim.kv_cache.vllm import VllmCache
+from ksim.scheduling.assignment import Assignment
+from ksim.scheduling.encore import Encore
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.scheduler import Scheduler
+from ksim.validation import prompts
+from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
+
+_STOP = 2  # the token that ends an output before the scheduler can see it coming
+
+
+@define(eq=False)
+class Replay:
+    """vLLM's engine-core loop without a model, as the recordings were made; `steps` may be taken once.
+
+    Its rows have the keys of the recorded ones, and so has what `outcomes` says
+    of each request once they are taken.  `end` is then "done", or "stalled"
+    where nothing can happen any more.  Where it `repeats`, schedules that are known are not made anew.
+    """
+
+    case: Case
+    repeats: bool = True
+    end: str = field(default="", init=False)
+    _scheduler: Scheduler = field(init=False)
+    _encore: Encore = field(init=False)
+    _jobs: list[Job] = field(init=False)
+    _places: dict[Job, int] = field(init=False)
+    _outcomes: list[dict[str, Any]] = field(init=False)
+    _arrivals: deque[tuple[int, int]] = field(init=False)  # steps, and places in the list
+    _aborts: dict[str, deque[Abort]] = field(init=False)
+    _added: dict[str, Job] = field(factory=dict, init=False)
+    _flying: deque[tuple[int, Assignment]] = field(factory=deque, init=False)
+    _updates: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        case, settings = self.case, self.case.settings
+        cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
+        self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
+        self._encore = Encore(self._scheduler)
+        self._jobs = list(_jobs(case, cache))
+        self._places = {job: place for place, job in enumerate(self._jobs)}
+        self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
+        self._arrivals = deque(sorted((request.arrival_step, place) for place, request in enumerate(case.requests)))
+        self._aborts = {when: deque(sorted((abort for abort in case.aborts if abort.when == when),
+                                           key=lambda abort: abort.step)) for when in ("before", "during")}
+
+    @property
+    def outcomes(self) -> list[Row]:
+        """What became of each request."""
+        return [outcome | {"tokens": job.sampled, "preempt": job.preemptions}
+                for job, outcome in zip(self._jobs, self._outcomes, strict=True)]
+
+    def steps(self) -> Iterator[Row]:
+        """Play the case to its end, a row a step."""
+        step: int | None = 0
+        while step is not None:
+            self._arrive(step)
+            aborted = self._abort("before", step)
+            if self._scheduler.running or self._scheduler.waiting:
+                row, stirs = self._turn(step)
+                step = step + 1 if stirs else self._next(step, aborts=True)
+            else:
+                row = {"s": step, "sched": [], **self._state(), "upd": None, **self._state("2")} if aborted else {}
+                self._land_all(step)
+                step = self._next(step)
+            if aborted:
+                row["ab"] = aborted
+            if row:
+                yield row
+
+    def _next(self, step: int, *, aborts: bool = False) -> int | None:
+        """The next step with an arrival or, where asked for, an abort; without one, the case is at its end."""
+        due = [self._arrivals[0][0]] if self._arrivals else []
+        if aborts:
+            due += [queue[0].step for queue in self._aborts.values() if queue]
+        if not due:
+            self.end = "stalled" if aborts else "done"
+            return None
+        return max(step + aborts, min(due))
+
+    def _turn(self, step: int) -> tuple[dict[str, Any], bool]:
+        """Make a batch and take in the oldest, if enough are in flight; say whether anything can come of it."""
+        assignment = self._schedule(step)
+        self._flying.append((step, assignment))
+        stirs = any(batch for _, batch in self._flying) or bool(assignment.preempted)
+        row = {"s": step, "sched": self._granted(assignment, step), **self._state(), "upd": None}
+        if assignment.preempted:
+            row["pre"] = [self._places[job] for job in assignment.preempted]
+        if len(self._flying) == self.case.settings.depth:
+            if aborted := self._abort("during", step):
+                row["ab2"], stirs = aborted, True
+            row["upd"] = self._flying[0][0]
+            if finished := self._land(step):
+                row["fin"] = finished
+        return row | self._state("2"), stirs
+
+    def _schedule(self, step: int) -> Assignment:
+        """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
+        if self.repeats and self._encore.turns() > 0 and self._encore.repeat():
+            return self._encore.latest()
+        return self._scheduler.schedule(float(step))
+
+    def _granted(self, assignment: Assignment, step: int) -> list[list[int]]:
+        rows = []
+        for grant in assignment.all_grants():
+            place = self._places[grant.job]
+            outcome = self._outcomes[place]
+            if outcome["first"] is None:
+                outcome["first"] = step
+            if grant.admitted:
+                outcome["hit"] += grant.start
+            kind = (2 if grant.job.preemptions else 1) if grant.admitted else 0
+            rows.append([place, kind, grant.tokens, grant.start])
+        return rows
+
+    def _state(self, suffix: str = "") -> dict[str, Any]:
+        scheduler = self._scheduler
+        return {f"free{suffix}": scheduler.cache.pool.free,
+                f"q{suffix}": [len(scheduler.waiting), len(scheduler.running)]}
+
+    def _arrive(self, step: int) -> None:
+        while self._arrivals and self._arrivals[0][0] <= step:
+            _, place = self._arrivals.popleft()
+            self._scheduler.add(self._jobs[place])
+            self._added[self.case.requests[place].id] = self._jobs[place]
+
+    def _abort(self, when: str, step: int) -> list[int]:
+        """Carry out the aborts that are due; return whom they met."""
+        met, queue = [], self._aborts[when]
+        while queue and queue[0].step <= step:
+            job = self._added.get(queue.popleft().id)
+            if job is not None and job.state is not State.DONE:
+                self._scheduler.abort(job)
+                self._note_end(job, step, "abort")
+                met.append(self._places[job])
+        return met
+
+    def _land(self, step: int) -> list[int]:
+        """Take in the oldest batch; return who is done."""
+        _, assignment = self._flying.popleft()
+        finished = self._scheduler.update(assignment, self._updates)
+        self._updates += 1
+        for job in finished:
+            request = self.case.requests[self._places[job]]
+            stopped = request.limit > request.output_len == job.sampled
+            self._note_end(job, step, "stop" if stopped else "length")
+        return [self._places[job] for job in finished]
+
+    def _land_all(self, step: int) -> None:
+        while self._flying:
+            self._land(step)
+
+    def _note_end(self, job: Job, step: int, why: str) -> None:
+        self._outcomes[self._places[job]] |= {"end": step, "why": why}
+
+
+def _jobs(case: Case, cache: Cache) -> Iterator[Job]:
+    """The jobs of *case*, in the order of its list."""
+    numbers = {name: number for number, name in enumerate(sorted(request.id for request in case.requests))}
+    earliest = min((request.arrival_time or 0.0 for request in case.requests), default=0.0)
+    for place, request in enumerate(case.requests):
+        arrival = float(place) if request.arrival_time is None else request.arrival_time
+        yield _job(request, arrival - min(earliest, 0.0), numbers[request.id], case.settings, cache)
+
+
+def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, cache: Cache) -> Job:
+    prompt = prompts.tokens(request.prompt)
+    output = np.full(min(request.output_len, settings.max_model_len), request.output_token, np.uint64)
+    if request.limit > request.output_len == len(output):
+        output[-1] = _STOP
+    content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size)
+    asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
+    job = Job.of(asked, number, settings.block_size, limit=request.limit, holding=cache.holding(asked))
+    job.reads_cache = not request.skip_cache
+    return job

@@ -1,0 +1,82 @@
+"""Recorded schedules against our own: where they first differ, if they do."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from attrs import frozen
+
+from ksim.validation.cases import Recording, Row
+from ksim.validation.replay import Replay
+
+#: vLLM's counts of block hashes, of which we keep no table.
+_NOT_OURS = {"nh", "nh2"}
+
+
+@frozen
+class Difference:
+    """At `step`, or of the whole case where there is none: `key` was to be `expected`; `rows` are the whole steps."""
+
+    step: int | None
+    key: str
+    expected: Any
+    got: Any
+    rows: tuple[Row | None, Row | None] = (None, None)
+
+
+@frozen
+class Verdict:
+    """Whether a case's `steps` steps came out exactly, and if not, where they first differ."""
+
+    case: str
+    kind: str
+    steps: int
+    difference: Difference | None
+
+    @property
+    def exact(self) -> bool:
+        return self.difference is None
+
+
+def judge(recording: Recording, repeats: bool = True) -> Verdict:
+    """Replay *recording* up to the first difference; unless it *repeats*, every schedule is made anew."""
+    case = recording.case
+    return Verdict(case.name, case.kind, len(recording.expected.steps), next(differences(recording, repeats), None))
+
+
+def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
+    """All differences between *recording* and its replay, in order; the replay goes on as they are asked for."""
+    expected, replay = recording.expected, Replay(recording.case, repeats)
+    yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
+    for row, own in zip_longest(expected.steps, replay.steps()):
+        yield from _between_steps(row, own)
+        if row is None or own is None:
+            return
+    yield from _between({"end": expected.end}, {"end": replay.end}, None)
+    for place, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
+        yield from _between(outcome, own, None, f"requests[{place}].")
+
+
+def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:
+    if row is None or own is None:  # one of the two goes on
+        step = (row or own or {})["s"]
+        yield Difference(step, "s", row and step, own and step, (row, own))
+    else:
+        yield from _between({key: value for key, value in row.items() if key not in _NOT_OURS}, own, row["s"])
+
+
+def _between(expected: Row, got: Row, step: int | None, prefix: str = "") -> Iterator[Difference]:
+    """What differs between two rows; a key that one of them lacks is None there."""
+    if expected == got:
+        return
+    for key in dict.fromkeys([*expected, *got]):
+        if expected.get(key) != got.get(key):
+            yield Difference(step, *_narrowed(prefix + key, expected.get(key), got.get(key)), (expected, got))
+
+
+def _narrowed(key: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
+    """Of two batches, only the first grant that differs."""
+    if key != "sched" or not isinstance(expected, list):
+        return key, expected, got
+    pairs = zip_longest(expected, got)
+    return next((f"{key}[{place}]", one, other) for place, (one, other) in enumerate(pairs) if one != other)

@@ -1,0 +1,102 @@
+"""Hold whole serving runs, as vLLM, SGLang and TensorRT-LLM did them, against simulations of the same."""
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from attrs import field, frozen
+from attrs.validators import ge, in_
+
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.validation.silicon.recipes import NotRun, scenario
+from ksim.validation.silicon.rows import Row, read, reference
+from ksim.validation.silicon.runs import Answer, answers
+from ksim.validation.silicon.scores import Reference, Score, group_of, score, scores
+
+__all__ = ["Answer", "NotRun", "Question", "Row", "Score", "Verdict", "chosen", "find", "scenario", "validate"]
+
+#: The other simulator's answers, where they lie beside the measurements.
+_BESIDE = "aiconfigurator_predictions.parquet"
+
+
+@frozen(kw_only=True)
+class Question:
+    """Which rows of the table at `path` to play, those without flags and copies unless `all_rows`.
+
+    `backend`, `model` and `system` name rows by the values in the table, a model also by part of its path; `limit`
+    takes so many of them, drawn by the hash of their groups, 0 all.  `statistic` is "mean" or "median" over requests,
+    "" the one that was found for each source.  `reference` is a table of another simulator's answers.
+    """
+
+    path: Path
+    backend: str = ""
+    model: str = ""
+    system: str = ""
+    limit: int = field(default=0, validator=ge(0))
+    all_rows: bool = False
+    statistic: str = field(default="", validator=in_(("", "mean", "median")))
+    reference: Path | None = None
+    jobs: int = field(default=1, validator=ge(1))
+
+
+@frozen(eq=False)
+class Verdict:
+    """What came out, row by row, by kinds of runs, by backends and over all, and how many rows could not be played."""
+
+    answers: tuple[Answer, ...]
+    groups: tuple[Score, ...]
+    backends: tuple[Score, ...]
+    whole: Score
+    reasons: dict[str, int]
+    reference: Reference
+
+
+def validate(question: Question, say: Callable[[int, int], None] = lambda done, of: None) -> Verdict:
+    """Play the rows and judge; *say* hears how many are done, of how many.
+
+    Raises DataError for tables that cannot be used, ConfigError where no row is asked for.
+    """
+    rows = chosen(question)
+    others = _others(question)
+    found = []
+    for done, answer in enumerate(answers(rows, question.jobs), 1):
+        found.append(answer)
+        say(done, len(rows))
+    found.sort(key=lambda answer: answer.row.id)
+    reasons = Counter(answer.reason for answer in found if answer.reason)
+    return Verdict(
+        tuple(found), tuple(scores(found, group_of, question.statistic, others)),
+        tuple(scores(found, lambda answer: (answer.row.backend,), question.statistic, others)),
+        score(("all",), found, question.statistic, others), dict(reasons.most_common()), others)
+
+
+def chosen(question: Question) -> list[Row]:
+    """The rows that *question* asks for, in the table's order."""
+    rows = [row for row in read(question.path) if _wanted(row, question)]
+    if not rows:
+        raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --backend, --model and"
+                                              " --system")
+    drawn = sorted(rows, key=lambda row: (sha256(row.group.encode()).digest(), row.id))[:question.limit or None]
+    names = {row.id for row in drawn}
+    return [row for row in rows if row.id in names]
+
+
+def find(path: Path, name: str) -> Row:
+    """The row called *name*; raises DataError where there is none."""
+    for row in read(path):
+        if row.id == name:
+            return row
+    raise DataError(str(path), f"has no row with id {name!r}")
+
+
+def _wanted(row: Row, question: Question) -> bool:
+    return ((question.all_rows or (row.primary and not row.flags and row.mode == "agg"))
+            and question.backend in ("", row.backend) and question.system in ("", row.system)
+            and question.model.lower() in row.model_path.lower())
+
+
+def _others(question: Question) -> Reference:
+    beside = question.path.parent / _BESIDE
+    path = question.reference or (beside if beside.exists() else None)
+    return reference(path) if path else {}

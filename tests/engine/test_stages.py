@@ -1,0 +1,90 @@
+"""Pipeline stages of 10 s and 20 s, played whole and kernel by kernel."""
+
+import pytest
+import simpy
+
+from ksim.engine.ranks import Gang
+from ksim.engine.stages import KernelByKernel, WholeSteps
+from ksim.engine.workers import Supply
+from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from tests.engine.by_hand import timeline
+
+#: The first stage is one kernel, the second two.
+BATCH = (timeline(10.0), timeline(15.0, 5.0))
+#: Inputs and launches that nobody waits for.
+AT_ONCE = [Supply(0.0, 0.0)] * 2
+
+
+def whole(env):
+    return WholeSteps(env, stages=2)
+
+
+def kernel_by_kernel(env):
+    return KernelByKernel(env, [Gang(env, None, [stage], {}) for stage in range(2)])
+
+
+each_detail = pytest.mark.parametrize("detail", [whole, kernel_by_kernel])
+
+
+@each_detail
+def test_a_batch_goes_through_all_stages(detail):
+    env = simpy.Environment()
+    flight = detail(env).launch(BATCH, AT_ONCE)
+    env.run(flight.done)
+    assert (flight.start, flight.end, env.now) == (0, 30, 30)
+
+
+@each_detail
+def test_a_batch_enters_a_stage_when_the_one_before_has_left_it(detail):
+    """The second is through stage 0 at 20, and waits for stage 1 until 30."""
+    env = simpy.Environment()
+    stages = detail(env)
+    flights = [stages.launch(BATCH, AT_ONCE) for _ in range(3)]
+    env.run(flights[-1].done)
+    assert [(flight.start, flight.end) for flight in flights] == [(0, 30), (10, 50), (20, 70)]
+
+
+@each_detail
+def test_a_batch_that_needs_tokens_of_another_waits_for_them(detail):
+    env = simpy.Environment()
+    stages = detail(env)
+    first = stages.launch(BATCH, AT_ONCE)
+    second = stages.launch(BATCH, AT_ONCE, source=first)
+    env.run(second.done)
+    assert (second.start, second.end) == (30, 60)
+
+
+@each_detail
+def test_tokens_that_are_there_already_are_not_waited_for(detail):
+    env = simpy.Environment()
+    stages = detail(env)
+    first = stages.launch(BATCH, AT_ONCE)
+    env.run(100)
+    second = stages.launch(BATCH, AT_ONCE, source=first)
+    env.run(second.done)
+    assert (second.start, second.end) == (100, 130)
+
+
+@each_detail
+def test_a_stage_waits_for_its_inputs_and_for_its_last_launch(detail):
+    """Inputs at 3 for the first stage, which is launched at 50; the second has its own at 60, and ends at 80."""
+    env = simpy.Environment()
+    flight = detail(env).launch(BATCH, [Supply(3.0, 50.0), Supply(60.0, 61.0)])
+    env.run(flight.done)
+    assert (flight.start, flight.end) == (3, 80)
+
+
+@pytest.mark.parametrize("detail", ["step", "kernel"])
+def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
+    """Of 10 s, 4 are clocked: at a pace of 1.5, 12 s."""
+    class Slow:
+        def pace(self, timeline, start, setting):
+            return Pace(1.5)
+
+    env = simpy.Environment()
+    lap = Lap((Span("a", "gemm", 4.0, bound="compute"), Span("b", "gemm", 6.0)))
+    stages = (WholeSteps(env, 1, [Slow()]) if detail == "step"
+              else KernelByKernel(env, [Gang(env, None, [0], {})], [Slow()]))
+    flight = stages.launch([Timeline.of([lap])], [Supply(0.0, 0.0)])
+    env.run(flight.done)
+    assert (flight.end, flight.paces) == (12, (Pace(1.5),))

@@ -1,0 +1,36 @@
+import re
+from pathlib import Path
+
+from ksim.report.result import Result
+from ksim.results.attribution.phases import phases
+from ksim.results.metrics import Limits
+
+from . import by_hand
+
+GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
+
+
+def entries(heading: str) -> list[str]:
+    """The names in the first column of the table under *heading*."""
+    section = GLOSSARY.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_every_key_of_the_summary_is_explained():
+    assert sorted(entries("summary.json")) == sorted(Result(by_hand.small(), {}, Limits()).summary)
+
+
+def test_every_column_is_explained():
+    result = Result(by_hand.small())
+    for heading, table in (("requests.parquet", result.requests), ("steps.parquet", result.steps),
+                           ("kernels.csv", result.kernels)):
+        assert sorted(entries(heading)) == sorted(table.column_names)
+
+
+def test_every_phase_is_explained():
+    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"])]
+
+
+def test_every_plot_is_explained(tmp_path):
+    assert sorted(entries("plots")) == sorted(path.name for path in Result(by_hand.small()).plots(tmp_path))

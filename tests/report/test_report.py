@@ -1,0 +1,61 @@
+import pytest
+
+from ksim.flow.log import Log
+from ksim.report.result import Result
+from ksim.report.text import as_text, bar, report
+from ksim.report.wording import number, percent
+
+from . import by_hand, fabricate
+
+
+def test_the_report_says_what_ran_and_what_came_out():
+    text = Result(by_hand.small(), {"model_id": "tiny-lm", "gpu": "toy"}).report()
+    assert "tiny-lm on 2 x toy" in text
+    assert "2 requests completed, 1 rejected in 4.50 s" in text
+    rows = {line.split("  ")[0].strip(): line.split() for line in text.splitlines() if line.strip()}
+    assert rows["Time to first token"][-5:] == ["1,188", "1,188", "1,238", "1,244", "1,249"]
+    assert rows["In the queue"][-5:] == ["62.5", "62.5", "112", "119", "124"]
+    assert "1 request was rejected, most often with: too long." in text
+
+
+def test_the_report_shows_where_the_time_went():
+    lines = Result(by_hand.small()).report().splitlines()
+    start = next(i for i, line in enumerate(lines) if "GPU time" in line)
+    names = [line.strip().split("  ")[0] for line in lines[start + 2: start + 6]]
+    assert names in (["nothing to do", "waiting for the CPU", "attention", "gemm"],
+                     ["waiting for the CPU", "nothing to do", "attention", "gemm"])
+    assert any("memory 100 %" in line for line in lines)
+
+
+@pytest.mark.parametrize("log", [fabricate.log(), fabricate.log(ranks=4, count=40), by_hand.small(), Log()])
+def test_it_fits_a_terminal_of_80_columns(log):
+    result = Result(log, {"model_id": "m" * 30, "gpu": "g"})
+    lines = as_text(report(result.summary, result.kernels, result.insights, result.labels), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    # Nothing but the names of kernels, at the end of a line, may be cut.
+    assert not any("…" in line[:65] for line in lines)
+    latencies = next(line for line in lines if line.strip().startswith("Latency"))
+    assert latencies.split()[-1] == "p99"
+
+
+def test_bars_are_as_long_as_their_share():
+    assert [bar(share, "").plain for share in (0.0, 0.0125, 0.5, 1.0, 2.0)] == ["", "▏", "█" * 5, "█" * 10, "█" * 10]
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "-"), (0.0, "0"), (7, "7"), (1234567, "1,234,567"), (99.94, "99.9"), (123.4, "123"), (1.234, "1.23"),
+    (0.00123, "0.0012")])
+def test_numbers_keep_three_digits(value, text):
+    assert number(value) == text
+
+
+def test_shares_read_as_per_cent():
+    assert (percent(0.1234), percent(0.5, 0), percent(None)) == ("12.3 %", "50 %", "-")
+
+
+def test_text_is_text_in_a_notebook_too(monkeypatch):
+    """Where a notebook shows what is printed, a report that is asked for as text is not shown at once."""
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *segments: shown.append(segments))
+    assert "hello" in as_text("hello", 40) and not shown

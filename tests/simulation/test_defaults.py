@@ -1,0 +1,178 @@
+"""What an engine's release makes of settings that are left open, and where releases differ."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.kv_cache.kv_cache import KVCache
+from ksim.scheduling.job import Job
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policies.priority import Priority
+from ksim.scheduling.scheduler import Scheduler
+from ksim.simulation.assembly import Site
+from ksim.simulation.defaults import Defaults, capture_sizes
+from ksim.simulation.lookup import engine_of, gpu_of, model_of
+from ksim.simulation.scenario import Scenario
+from ksim.specs.deployment import EngineSettings
+from tests.simulation.test_scenario import TABLE
+
+H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
+
+
+def defaults(engine="vllm-0.33", gpu="h200", **settings):
+    return Defaults(EngineSettings(**settings), engine_of(engine), model_of("llama-3.1-8b"), gpu_of(gpu))
+
+
+@pytest.mark.parametrize(("engine", "gpu", "usage", "tokens", "sequences"), [
+    ("vllm-0.33", "h200", "llm_class", 16384, 1024), ("vllm-0.33", "b200", "openai_api_server", 16384, 1024),
+    ("vllm-0.33", "a100-80g", "llm_class", 8192, 256), ("vllm-0.22", "b200", "openai_api_server", 8192, 1024),
+    ("vllm-0.22", "l4", "openai_api_server", 2048, 256),
+])
+def test_a_step_by_release_gpu_and_usage(engine, gpu, usage, tokens, sequences):
+    complete = defaults(engine, gpu, usage_context=usage, max_model_len=4096).complete()
+    assert (complete.max_num_batched_tokens, complete.max_num_seqs) == (tokens, sequences)
+
+
+def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
+    rows = {row.setting: row for row in defaults(max_num_seqs=64).explain()}
+    assert (rows["max_num_seqs"].value, rows["max_num_seqs"].source) == (64, "as set")
+    assert "139.8 GiB" in rows["max_num_batched_tokens"].source
+    assert "llama-3.1-8b" in rows["max_model_len"].source
+    assert all(row.source for row in rows.values())
+
+
+@pytest.mark.parametrize("model, asked, quantization, unquantized", [
+    ("llama-3.1-8b", "auto", "none", ()), ("qwen3-30b-a3b", "mxfp4", "mxfp4", ("attention", "mlp", "shared_experts")),
+    ("gpt-oss-20b", "auto", "mxfp4", ("attention", "mlp", "shared_experts")), ("gpt-oss-20b", "none", "none", ()),
+    ("minimax-m2.5", "auto", "fp8_block", ()), ("minimax-m2.5", "nvfp4", "nvfp4", ()),
+])
+def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, quantization, unquantized):
+    settings = EngineSettings(quantization=asked)
+    complete = Defaults(settings, engine_of("vllm-0.33"), model_of(model), gpu_of("b200")).complete()
+    assert (complete.quantization, complete.unquantized) == (quantization, unquantized)
+    assert complete.kv_cache_dtype == "auto"
+
+
+@pytest.mark.parametrize("settings", [
+    {"quantization": "mxfp4"}, {"quantization": "mxfp4_mxfp8"},
+    {"quantization": "fp8", "unquantized": ["attention", "mlp"]},
+])
+def test_a_quantization_of_nothing_is_refused(settings):
+    with pytest.raises(ConfigError, match="serve.quantization: .* leaves llama-3.1-8b as it is: it does not quantize"
+                                          " attention, mlp, and there is nothing else"):
+        defaults(**settings).complete()
+
+
+@pytest.mark.parametrize("asked", ["enable_eplb", "enable_expert_parallel"])
+def test_a_model_without_experts_has_none_to_deal_out_or_even_out(asked):
+    """vLLM: "Number of experts in the model must be greater than 0 when expert parallelism is enabled."."""
+    serve = {"tensor_parallel_size": 2, "enable_expert_parallel": True, asked: True}
+    with pytest.raises(ConfigError, match=f"serve.{asked}: llama-3.1-8b has no experts, and vLLM 0.33 refuses"):
+        defaults(**serve).complete()
+
+
+@pytest.mark.parametrize(("engine", "size", "taken"), [
+    ("vllm-0.33", 16, True), ("vllm-0.33", 544, True), ("vllm-0.33", 8, False), ("vllm-0.22", 24, False),
+    ("vllm-0.33-any-block", 7, True), ("sglang-0.5", 1, True), ("trtllm-1.0", 32, True)])
+def test_blocks_are_such_as_the_engine_has_kernels_for(engine, size, taken):
+    asked = Defaults(EngineSettings(block_size=size), engine_of(engine), model_of("llama-3.1-8b"), gpu_of("h200"))
+    if taken:
+        assert asked.complete().block_size == size
+    else:
+        with pytest.raises(ConfigError, match=f"serve.block_size: {size} is no multiple of 16, and .* set 16, 32 or"):
+            asked.complete()
+
+
+def test_without_chunked_prefill_a_step_holds_the_longest_prompt():
+    assert defaults(enable_chunked_prefill=False, max_model_len=20000).complete().max_num_batched_tokens == 20000
+
+
+def test_sequences_are_no_more_than_tokens():
+    assert defaults(max_num_batched_tokens=512).complete().max_num_seqs == 512
+
+
+@pytest.mark.skipif(not H200.exists(), reason="needs the measured H200 runs under ../shared/data/h200")
+def test_capture_sizes_are_those_of_a_real_engine():
+    assert list(capture_sizes(256, 8192)) == json.loads(
+        (H200 / "engine_llama-3.1-8b.json").read_text())["capture_sizes"]
+
+
+def test_few_sequences_have_few_capture_sizes():
+    assert capture_sizes(8, 2048) == (1, 2, 4, 8, 16)
+    assert capture_sizes(1, 2048) == (1, 2)
+
+
+def test_no_graph_is_larger_than_a_step_may_be():
+    """The largest step is a size of its own where it bounds them."""
+    assert capture_sizes(8, 10) == (1, 2, 4, 8, 10)
+    assert capture_sizes(256, 300, largest=2048) == (1, 2, 4, *range(8, 256, 8), 256, 272, 288, 300)
+    assert capture_sizes(256, 8192, largest=16) == (1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("settings, mode, sizes", [
+    ({"cudagraph_capture_sizes": [64, 8, 8, 100000]}, "FULL_AND_PIECEWISE", (8, 64)),
+    ({"cudagraph_capture_sizes": [8, 64], "max_cudagraph_capture_size": 64}, "FULL_AND_PIECEWISE", (8, 64)),
+    ({"cudagraph_capture_sizes": [100000]}, "NONE", ()),
+    ({"cudagraph_capture_sizes": [8], "enforce_eager": True}, "NONE", ()),
+    ({"max_cudagraph_capture_size": 100000, "max_num_batched_tokens": 6}, "FULL_AND_PIECEWISE", (1, 2, 4, 6)),
+])
+def test_capture_sizes_fit_steps(settings, mode, sizes):
+    """And a scenario that states what was derived is derived as the same."""
+    complete = defaults(max_model_len=2048, **settings).complete()
+    assert (complete.cudagraph_mode, complete.cudagraph_capture_sizes) == (mode, sizes)
+    assert Defaults(complete, engine_of("vllm-0.33"), model_of("llama-3.1-8b"), gpu_of("h200")).complete() == complete
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"cudagraph_capture_sizes": []}, "serve.cudagraph_capture_sizes: is empty; name at least one size"),
+    ({"cudagraph_capture_sizes": [8, 64], "max_cudagraph_capture_size": 32},
+     "serve.max_cudagraph_capture_size: 32 is not the largest of cudagraph_capture_sizes, which is 64"),
+    ({"cudagraph_capture_sizes": [8, 100000], "max_cudagraph_capture_size": 100000}, "which is 8 within"),
+])
+def test_capture_sizes_that_vllm_refuses(settings, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        defaults(**settings).complete()
+
+
+def test_an_unknown_release_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"no engine named 'vllm-0.34'; did you mean 'vllm-0.33'"):
+        Site.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
+
+
+@pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8}])
+def test_a_setting_that_a_release_lacks_is_refused(setting):
+    defaults("vllm-0.33", **setting).complete()
+    with pytest.raises(ConfigError, match=f"serve.{next(iter(setting))}: vLLM 0.22 has no such setting"):
+        defaults("vllm-0.22", **setting).complete()
+
+
+def test_releases_differ_in_whether_a_whole_prompt_must_fit():
+    assert defaults("vllm-0.33").complete().scheduler_reserve_full_isl is True
+    assert defaults("vllm-0.22").complete().scheduler_reserve_full_isl is False
+    assert defaults("vllm-0.22", scheduler_reserve_full_isl=True).complete().scheduler_reserve_full_isl is True
+
+
+@pytest.mark.parametrize(("binds", "tokens"), [(False, 500), (True, 100)])
+def test_the_cap_on_a_request_that_is_alone(binds, tokens):
+    limits = Limits(2048, 16, 4096, long_prefill_token_threshold=100, cap_binds_lone_request=binds)
+    scheduler = Scheduler(limits, Priority(), KVCache(100, 16))
+    scheduler.add(Job.of(Request(0, 0.0, 500, 4), 0, 16))
+    assert [grant.tokens for grant in scheduler.schedule(0.0).grants] == [tokens]
+
+
+@pytest.mark.parametrize(("ends", "served"), [(False, [1]), (True, [])])
+def test_who_runs_behind_a_request_that_preempts_itself(ends, served):
+    """Request 0 is less urgent, came first, and needs a third block when request 1 has it."""
+    limits = Limits(64, 4, 4096, scheduler_reserve_full_isl=False, self_preemption_ends_turn=ends)
+    scheduler = Scheduler(limits, Priority(), KVCache(3, 16))
+    scheduler.add(Job.of(Request(0, 0.0, 31, 8, priority=1), 0, 16))
+    scheduler.update(scheduler.schedule(0.0), 0)
+    scheduler.add(Job.of(Request(1, 1.0, 8, 8, priority=0), 1, 16))
+    scheduler.update(scheduler.schedule(0.0), 1)
+    assignment = scheduler.schedule(0.0)
+    assert [job.request.id for job in assignment.preempted] == [0]
+    assert [grant.job.request.id for grant in assignment.all_grants()] == served

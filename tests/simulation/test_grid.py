@@ -1,0 +1,125 @@
+"""Combinations of settings, and how each of them goes."""
+
+import math
+
+import pytest
+
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.simulation import grid
+from ksim.simulation.grid import Axis, combinations, outcome, outcomes, short_names, unbuildable, value_text
+from ksim.simulation.scenario import Scenario
+
+SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
+                        "workload": {"synthetic": {
+                            "count": 3, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 40},
+                            "output": {"kind": "uniform", "low": 2, "high": 9}}}})
+AXES = [Axis("serve.max_num_seqs", (1, 2, 3)), Axis("gpu", ("h100", "h200"))]
+
+
+@pytest.mark.parametrize(("text", "axis"), [
+    ("serve.max_num_seqs=16,64", Axis("serve.max_num_seqs", (16, 64))),
+    ("power.cap=400 W, 500 W", Axis("power.cap", ("400 W", "500 W"))),
+    ("power.cap='400 W','500, or more'", Axis("power.cap", ("400 W", "500, or more"))),
+    ("oracle={name='waves', compute=0.7},roofline", Axis("oracle", ({"name": "waves", "compute": 0.7}, "roofline"))),
+    ('collectives=["ring","direct"],["ring"]', Axis("collectives", (["ring", "direct"], ["ring"]))),
+    ("serve.async_scheduling=true,false", Axis("serve.async_scheduling", (True, False))),
+    ("model=[x].json,a=b", None), ("gpu=h200", Axis("gpu", ("h200",))),
+])
+def test_values_are_cut_at_commas_outside_quotes_and_brackets(text, axis):
+    assert Axis.parse(text) == (axis or Axis("model", ("[x].json", "a=b")))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("gpu", "expected key=value,value, not 'gpu'"), ("=1,2", "expected key=value,value"),
+    ("gpu=", "gpu: expected values with commas between, not ''"), ("gpu=h100,", "expected values with commas"),
+    ("gpu=h100,h100", "gpu: the same value comes twice"), ("gpu='h100,h200", "a quote or bracket is left open"),
+    ("collectives=[ring", "a quote or bracket is left open"),
+])
+def test_values_that_cannot_be_read_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        Axis.parse(text)
+
+
+def test_every_combination_comes_once():
+    chosen = combinations(AXES)
+    assert len(chosen) == 6 and chosen[1] == {"serve.max_num_seqs": 1, "gpu": "h200"}
+    assert len({tuple(settings.values()) for settings in chosen}) == 6
+
+
+def test_a_sample_is_drawn_from_them_by_the_seed_without_any_twice():
+    grid = [Axis(f"k{place}", tuple(range(100))) for place in range(4)]
+    drawn = [combinations(grid, 50, seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({tuple(settings.values()) for settings in drawn[0]}) == 50
+    every = combinations(AXES)
+    assert all(settings in every for settings in combinations(AXES, 5))
+    assert combinations(AXES, 6) == combinations(AXES, 7) == every
+
+
+def test_a_setting_is_named_once():
+    with pytest.raises(ConfigError, match="gpu comes twice"):
+        combinations([*AXES, Axis("gpu", ("l4",))])
+
+
+def test_outcomes_come_in_the_order_of_their_settings():
+    chosen = [{"serve.max_num_seqs": 0}, *combinations(AXES[:1])]
+    found = list(outcomes(SCENARIO, chosen))
+    assert [each.settings for each in found] == chosen
+    assert "must be > 0" in found[0].problem
+    assert found[1].summary["duration"] > found[2].summary["duration"] > found[3].summary["duration"]
+
+
+@pytest.mark.parametrize(("settings", "problem"), [
+    ({"serve.tensor_parallel_size": 5}, "5 does not divide 32 attention heads"),
+    ({"serve.max_num_sequences": 4}, "unknown key; did you mean 'max_num_seqs'"),
+    ({"gpu": "h20"}, "did you mean 'h200'"),
+    ({"model": "llama-3.1-70b"}, "does not fit"),
+])
+def test_what_cannot_be_built_has_a_problem_and_no_numbers(settings, problem):
+    found = outcome(SCENARIO, settings)
+    assert problem in found.problem and found.summary is None
+
+
+def test_requests_that_were_rejected_are_told():
+    found = outcome(SCENARIO, {"workload.synthetic.prompt": {"kind": "fixed", "value": 2000}})
+    assert found.unserved.startswith("3 rejected of 3 requests: ") and found.summary["completed"] == 0
+    assert found.unserved_share == 1.0 and not found.problem
+    assert outcome(SCENARIO, {}).unserved_share == 0.0
+
+
+class Breaks:
+    """An oracle with a bug."""
+
+    def seconds(self, kernel, gpu):
+        return 1 / 0
+
+
+def test_a_bug_of_a_plug_in_is_one_points_problem():
+    chosen = [{"oracle": f"{__name__}:Breaks"}, {"oracle": "roofline"}]
+    found = list(outcomes(SCENARIO, chosen))
+    assert found[0].problem.startswith("ZeroDivisionError: division by zero; `ksim run`") and found[1].summary
+
+
+def test_what_cannot_run_is_known_before_anything_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(grid, "simulate", None)
+    (tmp_path / "t.csv").write_text("arrival,prompt\n0,x\n")
+    chosen = [{}, {"serve.tensor_parallel_size": 5}, {"serve.max_num_seqs": 0}, {"model": "llama-3.1-70b"},
+              {"workload": {"replay": {"path": str(tmp_path / "t.csv")}}},
+              {"workload": {"replay": {"path": str(tmp_path / "none.csv")}}}]
+    found = list(unbuildable(SCENARIO, chosen))
+    assert found[0] is None and [each.settings for each in found[1:]] == chosen[1:]
+    for each, words in zip(found[1:], ("does not divide", "must be > 0", "does not fit", "t.csv:1", "none.csv"),
+                           strict=True):
+        assert words in each.problem
+
+
+def test_a_name_that_nothing_has_is_a_slip_in_any_grid():
+    with pytest.raises(UnknownName, match="did you mean 'h200'"):
+        list(unbuildable(SCENARIO, [{"gpu": "h200"}, {"gpu": "h20"}]))
+
+
+def test_settings_are_named_and_written_in_short():
+    assert short_names(["serve.max_num_seqs", "oracle.name", "router.name"]) == {
+        "serve.max_num_seqs": "max_num_seqs", "oracle.name": "oracle.name", "router.name": "router.name"}
+    assert [value_text(value) for value in ("400 W", True, 0.9, 64, math.inf, ["a"])] == [
+        "400 W", "true", "0.9", "64", "inf", '["a"]']

@@ -1,0 +1,27 @@
+"""Whole runs, from a scenario to its result."""
+
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
+
+
+def test_two_that_are_sent_at_once_do_not_take_each_others_blocks_for_ever():
+    """Under priority scheduling, of two equal in priority and arrival the first gives way: neither could end."""
+    serve = {"scheduling_policy": "priority", "async_scheduling": False, "max_model_len": 1000, "max_num_seqs": 2,
+             "max_num_batched_tokens": 1000, "block_size": 4, "enable_prefix_caching": False,
+             "long_prefill_token_threshold": 4, "scheduler_reserve_full_isl": False, "num_gpu_blocks_override": 5}
+    synthetic = {"count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1},
+                 "output": {"kind": "fixed", "value": 13}}
+    table = {"model": "llama-3.2-1b", "gpu": "h200", "engine": "vllm-0.33-any-block", "serve": serve,
+             "workload": {"synthetic": synthetic}}
+    summary = simulate(Scenario.of(table)).summary
+    assert (summary["completed"], summary["total_output_tokens"]) == (2, 26)
+    assert summary["preemptions"] > 0
+
+
+def test_a_result_carries_its_scenario_with_nothing_left_open():
+    table = {"model": "llama-3.2-1b", "gpu": "h200", "workload": {"synthetic": {
+        "count": 3, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 40},
+        "output": {"kind": "fixed", "value": 3}}}}
+    result = simulate(Scenario.of(table))
+    assert 'system = "hgx-h200"' in result.scenario and "max_num_batched_tokens = 8192" in result.scenario
+    assert result.summary["completed"] == 3

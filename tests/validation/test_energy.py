@@ -1,0 +1,73 @@
+"""Energy is judged by whatever there is: sustained kernels, serving runs, public tables."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from attrs import evolve
+
+from ksim.foundation.errors import DataError, UnknownName
+from ksim.validation.energy import Question, as_table, validate
+from tests.calibration.test_power import COPY, IDLE, KERNELS, row, sweep
+from tests.calibration.test_power_boards import gemm
+
+
+def kernels(folder):
+    """Sustained kernels that draw what the catalogue says of the H200."""
+    lines = [{**IDLE, "watts": 128.8}]
+    for family, planned, seconds, clock in KERNELS:
+        kernel = evolve(planned, write_bytes=planned.read_bytes) if family == "copy" else planned
+        shape = ({"m": kernel.m, "n": kernel.n, "k": kernel.k} if family == "gemm" else
+                 {"bytes": int(kernel.read_bytes)})
+        lines.append({**shape, "family": family, "sm_mhz": 1e-6 * clock, "latency_us": 1e6 * seconds,
+                      "graph_us": 1e6 * seconds,
+                      "energy_mj_per_kernel": 1e3 * row(family, kernel, seconds, clock).joules})
+    pq.write_table(pa.Table.from_pylist(sweep(*lines)), folder / "kernels_energy.parquet")
+
+
+def boards(folder, *rows):
+    pq.write_table(pa.Table.from_pylist(list(rows)), folder / "power_sample.parquet")
+
+
+def test_only_what_is_there_is_judged(tmp_path):
+    boards(tmp_path, *(gemm(m=m, gpu=gpu) for m in range(1, 41) for gpu in ("h200_sxm", "gb200")))
+    (tmp_path / "notes.csv").write_text("some,notes\n")
+    verdict = validate(Question(tmp_path))
+    assert verdict.kernels is None and verdict.runs is None and verdict.table is not None
+    assert [cell.gpu for cell in verdict.table.gpus] == ["gb200", "h200"]
+    assert sum(cell.rows for cell in verdict.table.cells) == verdict.table.whole.rows < 80
+    few = validate(Question(tmp_path / "power_sample.parquet", limit=40)).table
+    assert few is not None and 0 < few.whole.rows < verdict.table.whole.rows
+    assert as_table(verdict).keys() == {
+        "table_mape", "table_median_ape", "table_observed_mape", "table_observed_median_ape", "table_rows",
+        "table_by_gpu", "table_cells"}
+
+
+def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
+    kernels(tmp_path)
+    table = as_table(validate(Question(tmp_path)))
+    assert {each["family"] for each in table["kernels"]} == {"gemm", "copy"}
+    cool = [each for each in table["kernels"] if each["watts"] < 700 and each["family"] == "copy"]
+    assert cool and all(abs(each["power_shape_error"]) < 1e-3 and each["time_shape_error"] == 0 for each in cool)
+    assert table["kernels_shape_mape"] <= table["kernels_family_mape"]
+
+
+def test_mistakes_are_said(tmp_path):
+    with pytest.raises(DataError, match="has nothing to judge energy by; expected a table of sustained kernels"):
+        validate(Question(tmp_path))
+    with pytest.raises(DataError, match="does not exist"):
+        validate(Question(tmp_path / "nowhere"))
+    kernels(tmp_path)
+    with pytest.raises(UnknownName, match="h20"):
+        validate(Question(tmp_path, gpu="h20"))
+    (tmp_path / "copy.parquet").write_bytes((tmp_path / "kernels_energy.parquet").read_bytes())
+    with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
+        validate(Question(tmp_path))
+    boards(tmp_path, gemm())
+    with pytest.raises(DataError, match="has no row to judge"):
+        validate(Question(tmp_path / "power_sample.parquet"))
+
+
+def test_one_family_cannot_be_left_out(tmp_path):
+    pq.write_table(pa.Table.from_pylist(sweep(IDLE, COPY)), tmp_path / "kernels_energy.parquet")
+    with pytest.raises(DataError, match="needs kernels of two families"):
+        validate(Question(tmp_path))
