@@ -126,7 +126,8 @@ def _examples() -> Iterator[str]:
 
 
 def _plugins() -> Iterator[str]:
-    folders = dict.fromkeys(key.labels["Names"] for cls in SECTIONS.values() for key in keys(cls) if "Names" in key.labels)
+    folders = dict.fromkeys(key.labels["Names"] for cls in SECTIONS.values() for key in keys(cls)
+                            if "Names" in key.labels)
     for folder in (folder for folder in folders if not catalog.is_data(folder)):
         yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
         yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"
