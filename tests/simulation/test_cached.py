@@ -17,7 +17,7 @@ from ksim.simulation.grid import Axis, combinations, outcomes
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.simulation.streaming import stream
-from tests.simulation.test_apart import content, uniform
+from tests.simulation.test_parallel_replicas import content, uniform
 
 ROOT = Path(__file__).parents[2]
 
