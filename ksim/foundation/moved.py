@@ -27,10 +27,13 @@ MOVED = {
     "ksim.studies.simulation": "ksim.simulation.simulate",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.scheduling.assignment": "ksim.scheduling.schedule",
 }
 
 #: New names by module, as it is called now, and old name.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
+}
 
 
 def place_of(name: str) -> str | None:

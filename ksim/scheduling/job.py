@@ -1,11 +1,13 @@
 """A request in progress on one engine.
 
 One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
-`computed` tokens catch up with `known` ones, and each time they do, one more
-token becomes known.
+`num_computed_tokens` catches up with `num_tokens`, and each time it does, one
+more token is sampled.
 """
 
+import warnings
 from enum import Enum
+from typing import Any
 
 from attrs import define, field
 
@@ -30,14 +32,16 @@ class Run:
 
 @define(eq=False)
 class Job:
-    """`known` counts the tokens of the prompt and those sampled so far, `computed` those that are scheduled.
+    """`num_tokens` counts the tokens of the prompt and the sampled ones, `num_computed_tokens` those scheduled so far.
 
-    `due` sampled tokens are on their way: with asynchronous scheduling a step is
-    made while the one before it runs.  `sent` is the schedule that last put it in
-    a batch; until that batch is back, some of its tokens are in flight.  The job ends after `output` tokens; the
-    scheduler foresees an end after `limit` tokens only, which is the later one
-    where a stop token ends the output.  `arrived` is when it reached the engine,
-    in seconds; an engine lets no two arrive at once.
+    The counts have the names of vLLM's `Request`.  With asynchronous scheduling a
+    step is made while the one before it runs: `num_output_placeholders` counts the
+    tokens that are scheduled to be sampled, and not back yet.  `sent` is the
+    schedule that last put the job in a batch; until that batch is back, tokens of
+    the job are in flight.  The job ends after `output` tokens.  The scheduler
+    expects an end after `limit` tokens, which is later where a stop token ends the
+    output.  `arrived` is when the job reached the engine, in seconds; an engine
+    lets no two arrive at once.
     """
 
     request: Request
@@ -45,22 +49,22 @@ class Job:
     output: int
     limit: int
     holding: Holding
-    known: int
+    num_tokens: int
     arrived: float = 0.0
     reads_cache: bool = True
     state: State = State.WAITING
-    computed: int = 0
-    due: int = 0
+    num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
     preemptions: int = 0
     cached: int = 0  # tokens found in the prefix cache at its latest admission
     rank: int = -1  # the number of its latest admission
     step: int = -1  # the schedule it was last part of
     sent: int = -1
-    decoding: bool = False  # did its latest chunk reach the end of what is known?
+    decoding: bool = False  # did its latest chunk reach the end of its tokens?
     passed_over: bool = False  # at admission, since it was last preempted: it had tokens in flight
-    # While it is steady, the counts above are those before schedule `start`, `end` yields its last token, and `needs`
-    # says where its blocks are counted (see ksim.scheduling.steady).
-    steady: bool = False
+    # While it is in the decode set, the counts above are those before schedule `start`, `end` yields its last token,
+    # and `needs` says where its blocks are counted (see ksim.scheduling.decode_set).
+    in_decode_set: bool = False
     start: int = 0
     end: int = 0
     needs: int = -1
@@ -81,12 +85,27 @@ class Job:
     @property
     def sampled(self) -> int:
         """Output tokens so far."""
-        return self.known - self.request.prompt
+        return self.num_tokens - self.request.prompt
 
     @property
     def backlog(self) -> int:
-        """Tokens it has yet to compute before the next one is sampled."""
-        return self.known + self.due - self.computed
+        """Tokens it has yet to compute before the next one is sampled; vLLM's `num_new_tokens` before any limit."""
+        return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
+
+    @property
+    def known(self) -> int:
+        """The old name of `num_tokens`."""
+        return int(self._renamed("known", "num_tokens"))
+
+    @property
+    def computed(self) -> int:
+        """The old name of `num_computed_tokens`."""
+        return int(self._renamed("computed", "num_computed_tokens"))
+
+    @property
+    def due(self) -> int:
+        """The old name of `num_output_placeholders`."""
+        return int(self._renamed("due", "num_output_placeholders"))
 
     def emit(self, count: int, index: int) -> None:
         """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""
@@ -97,3 +116,8 @@ class Job:
             run.every, run.last = first - run.last, index
         else:
             self.emitted.append(Run(first, index, every=1 if count > 1 else 0))
+
+    def _renamed(self, old: str, new: str) -> Any:
+        """The value of attribute *new*, for a plug-in that reads it as *old*; the warning is shown once a line."""
+        warnings.warn(f"job.{old} is job.{new} now; the old name works until ksim 0.3", FutureWarning, stacklevel=3)
+        return getattr(self, new)

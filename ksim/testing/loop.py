@@ -9,10 +9,10 @@ from attrs import define, field
 from ksim.flow.request import Request
 from ksim.kv_cache.kv_cache import KVCache
 from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 #: Limits that do not bind, but for those that a test sets.
@@ -29,8 +29,8 @@ class Loop:
     scheduler: Any
     jobs: list[Job] = field(factory=list)
     finished: list[Job] = field(factory=list)
-    assignment: Assignment = field(factory=Assignment)  # the latest
-    flying: deque[Assignment] = field(factory=deque)
+    last_schedule: Schedule = field(factory=Schedule)  # the latest
+    in_flight: deque[Schedule] = field(factory=deque)
     turns: int = 0
     job_class: type[Job] = Job
     latest: float = -1.0  # when the last request reached the engine, in seconds
@@ -57,15 +57,15 @@ class Loop:
 
     def schedule(self) -> dict[Job, int]:
         """Make a batch: tokens by job, in the order of the batch."""
-        self.assignment = self.scheduler.schedule(self.turns * self.tick)
-        self.flying.append(self.assignment)
-        return {grant.job: grant.tokens for grant in self.assignment.all_grants()}
+        self.last_schedule = self.scheduler.schedule(self.turns * self.tick)
+        self.in_flight.append(self.last_schedule)
+        return {entry.job: entry.tokens for entry in self.last_schedule.all_entries()}
 
     def update(self) -> list[Job]:
         """Take in the oldest batch, if enough are in flight; return who is done."""
         done: list[Job] = []
-        if len(self.flying) == self.scheduler.limits.depth:
-            done = self.scheduler.update(self.flying.popleft(), self.turns)
+        if len(self.in_flight) == self.scheduler.limits.depth:
+            done = self.scheduler.update(self.in_flight.popleft(), self.turns)
         self.turns += 1
         self.finished += done
         return done

@@ -34,7 +34,7 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
     *policy* and *admission* are each a class, an object, or a name as in a
     scenario.  A policy that lets some wait as long as others come (priority,
     shortest first) `starves`: it is spared `bounded_wait`, not `everything_ends`.
-    One that leaves seats empty on purpose does not conserve work: it is spared
+    One that leave sequence slots empty on purpose does not conserve work: it is spared
     `work_conserved`, not `no_idle_step`.  *invariants* names those to be checked,
     by default all.  The scenario file is written to *write_to* where given, and its
     trace beside it under the same name.  The same *seed* plays the same cases.

@@ -75,7 +75,7 @@ def workloads(draw: st.DrawFn, *, aborts: bool = True, pipelines: bool = False) 
     settings = {
         "max_model_len": max_model_len,
         "max_num_seqs": draw(st.sampled_from([1, 2, 4, 100])),
-        "max_num_batched_tokens": draw(st.sampled_from([3, 5, 16, 50, 1000])),  # fewer than there are seats, too
+        "max_num_batched_tokens": draw(st.sampled_from([3, 5, 16, 50, 1000])),  # fewer than sequence slots, too
         "block_tokens": block_tokens,
         "blocks": -(-(longest + 1) // block_tokens) + draw(st.integers(0, 20)),
         "prefix_caching": draw(st.booleans()),

@@ -1,4 +1,4 @@
-"""Scheduling policies: who should run next, and who should give way.
+"""Scheduling policies: who should run next, and who should be preempted.
 
 A policy proposes and the scheduler disposes: it only orders jobs and wishes for
 tokens, so it cannot break the token budget or the cache.  To add one, add a
@@ -6,7 +6,7 @@ file with an attrs class that has any of these members; what it lacks is as in
 vLLM's first come, first served:
 
     order(job) -> key           the waiting queue's order, smallest first; a job's key must not change while it waits
-    victim(running) -> job      who gives way when the cache is full; `running` is in order of admission
+    victim(running) -> job      who is preempted when the cache is full; `running` is in order of admission
     propose(waiting, running, now) -> wishes
                                 (job, most tokens) in order of preference, granted until a limit is met; a waiting
                                 job that cannot be admitted ends admission for the step, running ones go on; it is

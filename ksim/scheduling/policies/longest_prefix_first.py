@@ -56,7 +56,7 @@ class PrefixQueue(ArrivalQueue):
         return iter(sorted(jobs, key=lambda job: (job in later, -hits[job])))
 
     def _hit(self, job: Job) -> int:
-        return self._cache.lookup(job.holding, job.known).tokens if job.reads_cache else 0
+        return self._cache.lookup(job.holding, job.num_tokens).tokens if job.reads_cache else 0
 
     def _begin_alike(self, jobs: list[Job]) -> set[Job]:
         """Those of *jobs* that had better wait until one before them has been computed."""
@@ -72,4 +72,4 @@ class PrefixQueue(ArrivalQueue):
 
 
 def _common(job: Job, other: Job) -> int:
-    return agreement(job.holding, other.holding, 0, min(job.known, other.known))
+    return agreement(job.holding, other.holding, 0, min(job.num_tokens, other.known))

@@ -6,7 +6,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.engine.legs import Leg, Way
+from ksim.engine.rank_program import RankProgram, Segment
 from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
 from ksim.network.network import Network
 
@@ -22,7 +22,7 @@ class End(simpy.Event):
 
 
 @define(eq=False)
-class Meeting:
+class Barrier:
     """A collective of `size` processes, and any number of them one after the other.
 
     Nobody needs to wake up in order to come: each says beforehand when it will be there.
@@ -49,7 +49,7 @@ class Meeting:
 
 
 @define(eq=False)
-class Gang:
+class RankGroup:
     """The GPUs of one pipeline stage; `groups` names those that meet in each kind of collective.
 
     A collective begins when the last rank has come and ends for all together: it lasts as long as its ranks take to
@@ -62,28 +62,28 @@ class Gang:
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
     #: By the identity of laps, which all steps of a shape share; the laps are kept, that no others come by it.
-    _ways: dict[int, tuple[Sequence[Lap], Way]] = field(factory=dict, init=False)
+    _programs: dict[int, tuple[Sequence[Lap], RankProgram]] = field(factory=dict, init=False)
 
     def play(self, timeline: Timeline, pace: Pace = AT_BOOST) -> simpy.Event:
         """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
-        return self.travel([self._way(timeline.laps).timed(timeline.fills, pace)] * len(self.ranks))
+        return self.run_segments([self._program(timeline.laps).timed(timeline.fills, pace)] * len(self.ranks))
 
-    def travel(self, legs: Sequence[Sequence[Leg]]) -> simpy.Event:
-        """Have each rank go its own *legs*, as many as the others; the event fires when the last is done."""
-        meeting = Meeting(self.env, len(legs))
-        return self.env.all_of([self.env.process(self._rank(own, meeting)) for own in legs])
+    def run_segments(self, segments: Sequence[Sequence[Segment]]) -> simpy.Event:
+        """Have each rank run its own *segments*, as many as the others; the event fires when the last is done."""
+        barrier = Barrier(self.env, len(segments))
+        return self.env.all_of([self.env.process(self._rank(own, barrier)) for own in segments])
 
-    def _rank(self, legs: Sequence[Leg], meeting: Meeting) -> Process:
+    def _rank(self, segments: Sequence[Segment], barrier: Barrier) -> Process:
         env, ready = self.env, self.env.now
-        for alone, together, beside in legs:
+        for alone, together, beside in segments:
             came = ready + alone
-            yield meeting.join(came, together)
+            yield barrier.join(came, together)
             ready = max(env.now, came + beside)
 
-    def _way(self, laps: Sequence[Lap]) -> Way:
-        known = self._ways.get(id(laps))
+    def _program(self, laps: Sequence[Lap]) -> RankProgram:
+        known = self._programs.get(id(laps))
         if known is None:
-            known = self._ways[id(laps)] = laps, Way.of(laps, self._seconds)
+            known = self._programs[id(laps)] = laps, RankProgram.of(laps, self._seconds)
         return known[1]
 
     def _seconds(self, span: Span) -> float:

@@ -12,24 +12,24 @@ from math import inf, nextafter
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
-from ksim.engine.clockwork import Clockwork
 from ksim.engine.engine import Engine, Process
+from ksim.engine.loop_times import LoopTimes
 from ksim.engine.recorder import Recorder
 from ksim.engine.turns import FURTHEST, Turn, Turns, going_on
 from ksim.flow.batch import Batch
 from ksim.flow.request import Request
 from ksim.flow.timeline import AT_BOOST, Pace, Paced
-from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import Schedule
 
-__all__ = ["Skipping"]
+__all__ = ["LookaheadEngine"]
 
 #: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
 Sent = tuple[float, float, float, float, Pace]
 
 
 @define(eq=False, kw_only=True)
-class Skipping(Engine):
+class LookaheadEngine(Engine):
     """Of one stage.  `clock` is that of its GPUs, where a power limit rules them.
 
     An engine that is `watched` is looked at by a router, and so must be in the state of each moment that passes.
@@ -37,7 +37,7 @@ class Skipping(Engine):
 
     clock: Clock | None = None
     watched: bool = False
-    _clockwork: Clockwork = field(init=False)
+    _times: LoopTimes = field(init=False)
     _turns: Turns = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
@@ -46,7 +46,7 @@ class Skipping(Engine):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._clockwork, self._turns = Clockwork(self.host, self.workers), Turns(self.scheduler, self._changes)
+        self._times, self._turns = LoopTimes(self.host, self.workers), Turns(self.scheduler, self._changes)
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
@@ -80,44 +80,44 @@ class Skipping(Engine):
     # Turns.
 
     def _run(self) -> Process:
-        env, scheduler, works, turns = self.env, self.scheduler, self._clockwork, self._turns
-        flying = turns.flying
+        env, scheduler, times, turns = self.env, self.scheduler, self._times, self._turns
+        in_flight = turns.in_flight
         while True:
-            if self._unmoved:
+            if self._independent_of_arrivals:
                 yield from self._take_undated()
                 continue
-            if env.news < works.now:
-                yield env.quiet_before(works.now)
-            if self._sent and self._sent[0][0] <= works.now:
-                self._receive_sent(works.now)
-            assignment = scheduler.schedule(works.now)
-            if assignment.admitted or assignment.preempted:
-                self._note(self._changes(assignment), works.now)
-            batch = assignment.batch() if assignment else None
+            if env.news < times.now:
+                yield env.quiet_before(times.now)
+            if self._sent and self._sent[0][0] <= times.now:
+                self._receive_sent(times.now)
+            schedule = scheduler.schedule(times.now)
+            if schedule.admitted or schedule.preempted:
+                self._note(self._changes(schedule), times.now)
+            batch = schedule.batch() if schedule else None
             if batch:
                 load = self.timers[0].load(batch)
-                self._record(batch, self._send(batch, load, turns.touched(assignment, batch)))
-            elif not any(flying):
-                flying.clear()
-                yield from self._rest(assignment)
+                self._record(batch, self._send(batch, load, turns.touched(schedule, batch)))
+            elif not any(in_flight):
+                in_flight.clear()
+                yield from self._rest(schedule)
                 continue
-            flying.append(assignment if batch else None)
+            in_flight.append(schedule if batch else None)
             if (oldest := turns.oldest()) is not None:
-                taken, delivered = works.finish()
-                self._recorder.land(taken, delivered)
+                taken, delivered = times.finish()
+                self._recorder.complete(taken, delivered)
                 if self.watched and env.news < taken:
                     yield env.quiet_before(taken)
                 self._give(turns.take_in(oldest), delivered)
-            if batch and (more := turns.encore.turns()) > 1:
+            if batch and (more := turns.forecast.repeats_left()) > 1:
                 self._go_on(batch, load.seconds, more)
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
         """Send a batch on its way."""
-        works = self._clockwork
-        scheduled = works.now
-        prepared, launched, start = works.prepare(batch.sequences, touched, load.launch_seconds)
+        times = self._times
+        scheduled = times.now
+        prepared, launched, start = times.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
-        return scheduled, prepared, start, works.fly(launched, start, load.paced(pace), batch.samples), pace
+        return scheduled, prepared, start, times.compute(launched, start, load.paced(pace), batch.samples), pace
 
     def _record(self, batch: Batch, sent: Sent) -> None:
         scheduler = self.scheduler
@@ -136,7 +136,7 @@ class Skipping(Engine):
     def _go_on(self, batch: Batch, length: float, turns: int) -> None:
         """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
         news."""
-        news, now = self._news_at, self._clockwork.now
+        news, now = self._news_at, self._times.now
         if news < now:
             return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
@@ -146,32 +146,33 @@ class Skipping(Engine):
 
     def _repeat(self, batches: Sequence[Batch], news: float) -> None:
         """Take a turn for each of *batches*, which are of one size and only decode, as long as there is no *news*."""
-        works, recorder, clock, pool = self._clockwork, self._recorder, self.clock, self.scheduler.cache.pool
+        times, recorder, clock, pool = self._times, self._recorder, self.clock, self.scheduler.cache.pool
         sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
         for batch, load in zip(batches, self.timers[0].loads(batches), strict=True):
-            scheduled = works.now
-            if scheduled > news or not self._turns.encore.repeat():
+            scheduled = times.now
+            if scheduled > news or not self._turns.forecast.repeat():
                 break
-            prepared, launched, start = works.ready(making, preparing, load.launch_seconds)
+            prepared, launched, start = times.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
-            end = works.fly(launched, start, load.paced(pace), sequences)
+            end = times.compute(launched, start, load.paced(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
-            recorder.land(*works.finish())
+            recorder.complete(*times.finish())
             self._turns.steps += 1
 
     # Turns that are the same whatever comes.
 
     @property
-    def _unmoved(self) -> bool:
+    def _independent_of_arrivals(self) -> bool:
         """Whether the next turn is the same whenever it is, and nobody must know of it in time."""
         env = self.env
-        return not (self.watched or env.coupled) and self._turns.encore.unmoved(bool(self._sent) or env.news < inf)
+        newcomers = bool(self._sent) or env.news < inf
+        return not (self.watched or env.coupled) and self._turns.forecast.independent_of_arrivals(newcomers)
 
     def _take_undated(self) -> Process:
         """Take turns for as long as nothing that comes can change them, and then see when they were."""
         turns, idle = list[Turn](), None
-        while self._unmoved and len(turns) < FURTHEST and idle is None:
+        while self._independent_of_arrivals and len(turns) < FURTHEST and idle is None:
             idle = self._turns.decide(turns)
         yield from self._date(turns)
         if idle is not None:
@@ -179,33 +180,34 @@ class Skipping(Engine):
 
     def _date(self, turns: Sequence[Turn]) -> Process:
         """Find out when *turns* were, and write down what they did."""
-        env, works, recorder = self.env, self._clockwork, self._recorder
-        loads = iter(recorder.foresee([turn.batch for turn in turns if turn.batch], sum(turn.lands for turn in turns)))
-        dates = [(works.now, self._send(turn.batch, next(loads), turn.touched) if turn.batch else None,
-                  works.finish() if turn.lands else None) for turn in turns]
+        env, times, recorder = self.env, self._times, self._recorder
+        batches = [turn.batch for turn in turns if turn.batch]
+        loads = iter(recorder.foresee(batches, sum(turn.completes for turn in turns)))
+        dates = [(times.now, self._send(turn.batch, next(loads), turn.touched) if turn.batch else None,
+                  times.finish() if turn.completes else None) for turn in turns]
         if env.news < dates[-1][0]:
             yield env.quiet_before(dates[-1][0])
         come = 0
-        for turn, (now, sent, landed) in zip(turns, dates, strict=True):
+        for turn, (now, sent, completed) in zip(turns, dates, strict=True):
             if self._sent and self._sent[0][0] <= now:
                 come += self._receive_sent(now)
             self._note(turn.changes, now)
             if turn.batch and sent:
                 recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)
-            if landed:
-                recorder.land(*landed)
-                self._give(turn.finished, landed[1])
+            if completed:
+                recorder.complete(*completed)
+                self._give(turn.finished, completed[1])
 
-    def _rest(self, assignment: Assignment) -> Process:
+    def _rest(self, schedule: Schedule) -> Process:
         """Sleep until a request comes, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        if assignment.preempted:
+        if schedule.preempted:
             return
         if (waiting or running) and not self._sent:
-            raise self._stuck(self._clockwork.now, waiting, running)
+            raise self._stuck(self._times.now, waiting, running)
         if not self._sent:
             self._news = self.env.event()
             yield self._news
         while self.env.news <= (first := self._sent[0][0]):  # one that sets out later may overtake it
             yield self.env.quiet_before(nextafter(first, inf))
-        self._clockwork.wake(first)
+        self._times.wake(first)

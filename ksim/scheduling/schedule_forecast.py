@@ -2,9 +2,9 @@
 
 from attrs import define, field
 
-from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
 from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 #: Where fewer jobs wait, it is not long until a newcomer matters.
@@ -12,7 +12,7 @@ QUEUE = 8
 
 
 @define(eq=False)
-class Encore:
+class ScheduleForecast:
     """What `scheduler` will decide as long as its batch only goes on decoding, and whether a newcomer changes it."""
 
     scheduler: Scheduler
@@ -20,13 +20,13 @@ class Encore:
     _in_line: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        limits, counsel = self.scheduler.limits, self.scheduler.counsel
-        self._timeless = not counsel.proposes
-        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not counsel.demands
+        limits, guard = self.scheduler.limits, self.scheduler.guard
+        self._timeless = not guard.proposes
+        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
                          and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
                          and limits.pipeline_parallel_size == 1)
 
-    def unmoved(self, newcomers: bool) -> bool:
+    def independent_of_arrivals(self, newcomers: bool) -> bool:
         """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
         *newcomers*."""
         if not newcomers:
@@ -38,53 +38,53 @@ class Encore:
 
         Who runs or waits may get more than what is counted here, or be refused, which ends admission too.
         """
-        scheduler, steady, waiting = self.scheduler, self.scheduler.steady, self.scheduler.waiting
+        scheduler, decodes, waiting = self.scheduler, self.scheduler.decodes, self.scheduler.waiting
         limits, running = scheduler.limits, scheduler.running
-        tokens = limits.max_num_batched_tokens - steady.decoding(scheduler.steps + 1)
+        tokens = limits.max_num_batched_tokens - decodes.decoding(scheduler.steps + 1)
         if len(waiting) > min(limits.active - len(running), tokens):
             return True
-        for job in running[steady.length:]:
-            if not job.due:
-                tokens -= min(job.backlog, limits.max_model_len - 1 - job.computed)
+        for job in running[decodes.length:]:
+            if not job.num_output_placeholders:
+                tokens -= min(job.backlog, limits.max_model_len - 1 - job.num_computed_tokens)
         for job in waiting:
             if tokens <= 0:
                 return True
-            if not steady.awaits(job):
-                tokens -= job.known if self._finds_nothing(job) else 1
+            if not decodes.awaits(job):
+                tokens -= job.num_tokens if self._finds_nothing(job) else 1
         return tokens <= 0
 
     def _finds_nothing(self, job: Job) -> bool:
         """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
         return not job.preemptions and self.scheduler.cache.quiet(job.holding)
 
-    def turns(self) -> int:
+    def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         scheduler = self.scheduler
-        latest, steady, waiting = scheduler.latest, scheduler.steady, scheduler.waiting
-        if scheduler.stirred or latest.grants or latest.preempted or len(steady.members) < len(scheduler.running):
+        latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
+        if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
             return 0
         # Who was refused is refused again, unless a policy puts others first, an admission changes its mind, or the
         # cache has more of its prompt.
-        if waiting and (scheduler.counsel.reorders or scheduler.counsel.demands or steady.awaits(next(iter(waiting)))
-                        or steady.findable):
+        if waiting and (scheduler.guard.reorders or scheduler.guard.demands or decodes.awaits(next(iter(waiting)))
+                        or decodes.findable):
             return 0
-        return steady.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+        return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
 
     def repeat(self) -> bool:
         """Make the next of them; return False, with nothing done, where blocks are short."""
         scheduler = self.scheduler
-        if not scheduler.steady.renew(scheduler.steps + 1):
+        if not scheduler.decodes.renew(scheduler.steps + 1):
             return False
         scheduler.steps += 1
         return True
 
-    def latest(self) -> Assignment:
+    def latest(self) -> Schedule:
         """The one made last."""
-        scheduler, steady = self.scheduler, self.scheduler.steady
-        scheduler.latest = Assignment(scheduler.steps, steady.epoch, steady.members, steady.offsets)
+        scheduler, decodes = self.scheduler, self.scheduler.decodes
+        scheduler.latest = Schedule(scheduler.steps, decodes.epoch, decodes.members, decodes.offsets)
         return scheduler.latest
 
-    def come_back(self, index: int) -> None:
+    def sync(self, index: int) -> None:
         """Take in that all but those still in flight were computed, up to the engine's step number *index*."""
         scheduler = self.scheduler
-        scheduler.steady.returned, scheduler.steady.index = scheduler.steps - scheduler.limits.async_scheduling, index
+        scheduler.decodes.returned, scheduler.decodes.index = scheduler.steps - scheduler.limits.async_scheduling, index

@@ -16,7 +16,7 @@ from ksim.scheduling.queue import ArrivalQueue, OpenQueue, SortedQueue, WaitingQ
 
 
 @define(eq=False)
-class Counsel:
+class PolicyGuard:
     """Asks a policy, and does as vLLM's first come, first served where it has nothing to say; and an admission.
 
     Advice that breaks the contract raises ConfigError; an own `propose` is
@@ -53,13 +53,13 @@ class Counsel:
         return self._sound(wishes, waiting, running)
 
     def victim(self, running: Sequence[Job]) -> Job:
-        """Which running job should give way."""
+        """Which running job should be preempted."""
         if not self.chooses:
             return running[-1]
         with self._naming(self._policy):
             victim: Job = self.policy.victim(tuple(running))
         if victim not in running:
-            raise self._mistake(f"chooses {_called(victim)} to give way, which is not running", self._policy)
+            raise self._mistake(f"chooses {_called(victim)} as its victim, which is not running", self._policy)
         return victim
 
     def admits(self, job: Job, running: Sequence[Job], cache: Cache) -> bool:

@@ -15,7 +15,7 @@ POLICIES = dedent('''
     class Longest:
         """Only an order: the longest prompt first."""
         def order(self, job):
-            return -job.known
+            return -job.num_tokens
 
     class First:
         """Only a victim: the first admitted."""
@@ -59,7 +59,7 @@ POLICIES = dedent('''
             return [(job, ALL) for job in self.seen]
 
     class Merciless:
-        """Chooses one that has given way before."""
+        """Chooses one that was preempted before."""
         def __init__(self):
             self.chosen = None
         def victim(self, running):
@@ -96,7 +96,7 @@ def test_a_victim_is_enough(outside):
     a, b = engine.add(7), engine.add(8)
     engine.turn()
     assert engine.turn() == {b: 1}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_a_proposal_is_enough(outside):
@@ -133,8 +133,8 @@ def test_another_engines_job_is_named(outside):
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("Merciless", "policy Merciless: chooses request 2 to give way, which is not running, in step 6"),
-    ("Merciful", "policy Merciful: chooses None to give way, which is not running, in step 2"),
+    ("Merciless", "policy Merciless: chooses request 2 as its victim, which is not running, in step 6"),
+    ("Merciful", "policy Merciful: chooses None as its victim, which is not running, in step 2"),
 ])
 def test_a_victim_that_does_not_run_is_named(outside, name, message):
     engine = outside(name, blocks=4, scheduler_reserve_full_isl=False)

@@ -7,8 +7,8 @@ import simpy
 from attrs import evolve
 
 from ksim.compute.graph import Collective
-from ksim.engine.legs import Leg, Way
-from ksim.engine.ranks import Gang, Meeting
+from ksim.engine.rank_group import Barrier, RankGroup
+from ksim.engine.rank_program import RankProgram, Segment
 from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.network.routes import Hop, Route
 from tests.cost.toys import network
@@ -34,10 +34,10 @@ def exchange(route: Route, size: float, ranks: range) -> dict[int, float]:
 def test_a_meeting_begins_when_the_last_will_be_there_and_ends_for_all():
     """They come at 1, 5 and 2, and say so at once; together, they take 3 s."""
     env = simpy.Environment()
-    meeting, met = Meeting(env, 3), []
+    barrier, met = Barrier(env, 3), []
 
     def come(moment):
-        yield meeting.join(moment, 3)
+        yield barrier.join(moment, 3)
         met.append(env.now)
 
     for moment in (1, 5, 2):
@@ -48,11 +48,11 @@ def test_a_meeting_begins_when_the_last_will_be_there_and_ends_for_all():
 
 def test_a_meeting_can_be_held_again():
     env = simpy.Environment()
-    meeting, met = Meeting(env, 2), []
+    barrier, met = Barrier(env, 2), []
 
     def come(*delays):
         for delay in delays:
-            yield meeting.join(env.now + delay, 0)
+            yield barrier.join(env.now + delay, 0)
             met.append(env.now)
 
     env.process(come(1, 1))
@@ -88,26 +88,26 @@ def test_a_message_takes_its_bytes():
 
 
 @pytest.fixture
-def gang():
+def rank_group():
     """Four GPUs of an HGX H200."""
-    return Gang(simpy.Environment(), network("hgx-h200", "ring"), range(4), {"tensor": range(4)})
+    return RankGroup(simpy.Environment(), network("hgx-h200", "ring"), range(4), {"tensor": range(4)})
 
 
-def test_a_gang_executes_every_kernel_and_collective(gang):
+def test_a_rank_group_executes_every_kernel_and_collective(rank_group):
     """Two laps of a kernel, an all-reduce and a kernel."""
     message = Collective("all_reduce", 1e6, "tensor")
-    seconds = gang.network.seconds(message, range(4))
+    seconds = rank_group.network.seconds(message, range(4))
     lap = Lap((Span("a", "gemm", 2.0), Span("b", "all_reduce", seconds, group="tensor", shape=message),
                Span("c", "gemm", 3.0)), repeat=2)
-    gang.env.run(gang.play(Timeline.of([lap])))
-    assert gang.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
+    rank_group.env.run(rank_group.play(Timeline.of([lap])))
+    assert rank_group.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
 
 
 @pytest.mark.parametrize("message, hidden", [("all_reduce", "compute"), ("compute", "all_reduce")])
-def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(gang, message, hidden):
+def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(rank_group, message, hidden):
     """Whichever lane it is in, the longer one decides, and computes half as fast."""
     sent = Collective("all_reduce", 1e6, "tensor")
-    seconds = gang.network.seconds(sent, range(4))
+    seconds = rank_group.network.seconds(sent, range(4))
 
     def span(name, times, **more):
         if name == "all_reduce":
@@ -117,30 +117,31 @@ def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(gang, message, h
     short = evolve(span(hidden, 0.9), seconds=0.0, hidden=span(hidden, 0.9).seconds)
     timeline = Timeline.of([Lap((short, span(message, 1.5)), repeat=3)])
     pace = Pace(2.0, 1.0, 1e9)
-    gang.env.run(gang.play(timeline, pace))
-    assert gang.env.now == pytest.approx(timeline.paced(pace), rel=1e-12)
-    assert gang.env.now == pytest.approx(3 * seconds * (1 if message == "all_reduce" else 3), rel=1e-12)
+    rank_group.env.run(rank_group.play(timeline, pace))
+    assert rank_group.env.now == pytest.approx(timeline.paced(pace), rel=1e-12)
+    assert rank_group.env.now == pytest.approx(3 * seconds * (1 if message == "all_reduce" else 3), rel=1e-12)
 
 
-def test_a_gang_can_play_one_timeline_after_another(gang):
+def test_a_rank_group_can_play_one_timeline_after_another(rank_group):
     ends = []
     for _ in range(3):
-        gang.env.run(gang.play(timeline(1.0, 2.0)))
-        ends.append(gang.env.now)
+        rank_group.env.run(rank_group.play(timeline(1.0, 2.0)))
+        ends.append(rank_group.env.now)
     assert [b - a for a, b in pairwise([0, *ends])] == [3, 3, 3]
 
 
-def test_ranks_may_go_legs_of_their_own(gang):
-    """The second keeps the others up in the first leg; beside its collective of 2 s, the third computes for 9 s."""
-    legs = [[Leg(alone, 2, beside), Leg(1, 0, 0)] for alone, beside in ((3, 1), (5, 1), (4, 9), (3, 0))]
-    gang.env.run(gang.travel(legs))
-    assert gang.env.now == 4 + 9 + 1
+def test_ranks_may_run_segments_of_their_own(rank_group):
+    """The second keeps the others up in the first segment; beside its collective of 2 s, the third computes for 9 s."""
+    segments = [[Segment(alone, 2, beside), Segment(1, 0, 0)] for alone, beside in ((3, 1), (5, 1), (4, 9), (3, 0))]
+    rank_group.env.run(rank_group.run_segments(segments))
+    assert rank_group.env.now == 4 + 9 + 1
 
 
-def test_laps_are_cut_into_legs_once(gang, monkeypatch):
+def test_laps_are_cut_into_segments_once(rank_group, monkeypatch):
     cut = []
-    monkeypatch.setattr(Way, "of", lambda laps, seconds, of=Way.of: cut.append(laps) or of(laps, seconds))
+    of = RankProgram.of
+    monkeypatch.setattr(RankProgram, "of", lambda laps, seconds: cut.append(laps) or of(laps, seconds))
     laps = (Lap((0, Span("a", "gemm", 2.0)), repeat=2),)
     for seconds in (1.0, 3.0):
-        gang.env.run(gang.play(Timeline(laps, (Span("b", "gemm", seconds),), 0, 0, 0, 0)))
-    assert (gang.env.now, cut) == (6 + 10, [laps])
+        rank_group.env.run(rank_group.play(Timeline(laps, (Span("b", "gemm", seconds),), 0, 0, 0, 0)))
+    assert (rank_group.env.now, cut) == (6 + 10, [laps])

@@ -8,7 +8,7 @@ from ksim.specs.host import Host
 
 
 @define(eq=False)
-class Clockwork:
+class LoopTimes:
     """Where an engine's loop and what is in flight stand; seconds from the start of the run.
 
     The next turn begins `now`; the worker, the GPUs and the front end have work until the moments that bear their
@@ -21,7 +21,7 @@ class Clockwork:
     worker: float = 0.0
     gpus: float = 0.0
     frontend: float = 0.0
-    _flying: deque[tuple[float, int]] = field(factory=deque)
+    _in_flight: deque[tuple[float, int]] = field(factory=deque)
 
     def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
         """Make a batch of so many sequences that *touched* so many blocks, and launch it.
@@ -42,18 +42,18 @@ class Clockwork:
             self.now = free
         return prepared, launched, prepared if prepared > gpus else gpus
 
-    def fly(self, launched: float, start: float, seconds: float, samples: int) -> float:
+    def compute(self, launched: float, start: float, seconds: float, samples: int) -> float:
         """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
         end."""
         end = start + seconds
         end = max(end, launched)
         self.gpus = end
-        self._flying.append((end, samples))
+        self._in_flight.append((end, samples))
         return end
 
     def finish(self) -> tuple[float, float]:
         """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
-        end, samples = self._flying.popleft()
+        end, samples = self._in_flight.popleft()
         now, client = self.now, self.host.client
         taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
         come = taken + client.deliver + client.deliver_sequence * samples

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define
 
-from ksim.scheduling.assignment import Grant
 from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import ScheduledTokens
 
 
 @define
-class Cadence:
+class PrefillInterval:
     """vLLM's ``prefill_schedule_interval``; with 1, no step is ever held.
 
     A `held` step carries no prefill: some job decodes, fewer than `interval`
@@ -30,13 +30,13 @@ class Cadence:
         soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
         self.held = soon and not self.backlog and any(job.decoding for job in running)
 
-    def end(self, grants: Sequence[Grant], waiting: Iterable[Job], asked: bool) -> None:
+    def end(self, entries: Sequence[ScheduledTokens], waiting: Iterable[Job], asked: bool) -> None:
         """Take note of the step that was made; *asked* says whether it came to admission."""
         if self.interval == 1:
             return
-        if grants:
+        if entries:
             self.executed += 1
-            if any(grant.tokens > 1 if grant.admitted else not grant.job.decoding for grant in grants):
+            if any(entry.tokens > 1 if entry.admitted else not entry.job.decoding for entry in entries):
                 self.latest = self.executed
         if asked and not self.held:
             self.backlog = any(not job.passed_over for job in waiting)

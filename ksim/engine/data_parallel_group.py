@@ -1,4 +1,4 @@
-"""A convoy: engines whose GPUs share a mixture's experts take their steps together, and wait for the slowest."""
+"""A data-parallel group: engines that share a mixture's experts step together, and wait for the slowest."""
 
 from collections.abc import Callable, Generator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.engine.stages import Flight
+from ksim.engine.stages import InFlightBatch
 from ksim.flow.timeline import Span
 
 
@@ -32,7 +32,7 @@ class Round:
     dummies: list["Dummy"] = field(factory=list)
 
     @property
-    def brought(self) -> list[int]:
+    def tokens_by_rank(self) -> list[int]:
         """The tokens of each; members without work compute a dummy of one, as in vLLM."""
         return [*self.tokens.values(), *[1] * (self.size - len(self.tokens))]
 
@@ -52,15 +52,15 @@ Dummy = Callable[[Round], object]
 
 
 @define(eq=False)
-class Convoy:
+class DataParallelGroup:
     """`size` engines.  A round begins when all that have work have a batch; those without hold nobody up.
 
-    `latest` is the flight of the last round's slowest.
+    `latest` is the batch of the last round's slowest member.
     """
 
     env: simpy.Environment
     size: int
-    latest: Flight | None = field(default=None, init=False)
+    latest: InFlightBatch | None = field(default=None, init=False)
     _active: set[int] = field(factory=set, init=False)
     _members: dict[int, Callable[[], Dummy]] = field(factory=dict, init=False)
     _round: Round = field(init=False)
@@ -93,17 +93,17 @@ class Convoy:
         self._active.discard(member)
         self._close_if_complete()
 
-    def meet(self, member: int, joined: Round, flight: Flight) -> Generator[simpy.Event, Any, Flight]:
-        """Learn when all are through, for that is when *flight* is."""
-        joined.ends[member] = flight.end
-        joined.starts.append(flight.start)
+    def meet(self, member: int, joined: Round, in_flight: InFlightBatch) -> Generator[simpy.Event, Any, InFlightBatch]:
+        """Learn when all are through, for that is when the batch *in_flight* is."""
+        joined.ends[member] = in_flight.end
+        joined.starts.append(in_flight.start)
         if len(joined.ends) == len(joined.tokens):
             for dummy in joined.dummies:
                 dummy(joined)
             joined.ended.succeed()
         yield joined.ended
         end = joined.end
-        self.latest = Flight(self.env.timeout(end - self.env.now), flight.start, end, flight.paces)
+        self.latest = InFlightBatch(self.env.timeout(end - self.env.now), in_flight.start, end, in_flight.paces)
         return self.latest
 
     def _close_if_complete(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
 from ksim.simulation import simulate as simulation
-from ksim.simulation.apart import shares
+from ksim.simulation.parallel_replicas import shares
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.properties import examples
@@ -105,12 +105,12 @@ class Peeping:
 
 def test_a_router_that_looks_although_it_says_otherwise_is_found_out(at_hand):
     with pytest.raises(ConfigError, match="says that it is blind, and looks at outstanding of replica"):
-        simulate(scenario(router="tests.simulation.test_apart:Peeping"), jobs=2)
+        simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
 def test_a_problem_in_one_process_is_one_of_the_run():
     with pytest.raises(ConfigError, match="says that it is blind"):
-        simulate(scenario(router="tests.simulation.test_apart:Peeping"), jobs=2)
+        simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
 @given(replicas=st.integers(1, 20), jobs=st.integers(1, 20))

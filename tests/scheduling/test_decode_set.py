@@ -27,10 +27,10 @@ class FewestSampled:
     """Its victim depends on what is counted anew in every step."""
 
     def order(self, job: Job) -> tuple[int, int]:
-        return job.known, job.number
+        return job.num_tokens, job.number
 
     def victim(self, running: Sequence[Job]) -> Job:
-        return min(running, key=lambda job: (job.sampled, job.backlog, job.computed, -job.number))
+        return min(running, key=lambda job: (job.sampled, job.backlog, job.num_computed_tokens, -job.number))
 
 
 class Proposing:
@@ -55,12 +55,12 @@ class ProposingFewestSampled(Proposing, FewestSampled):
 
 def seen(engine: Loop) -> dict[str, Any]:
     """All that can be told of an engine from outside, after a schedule or an update."""
-    assignment, scheduler = engine.assignment, engine.scheduler
-    batch = assignment.batch()
+    schedule, scheduler = engine.last_schedule, engine.scheduler
+    batch = schedule.batch()
     return {
-        "grants": [(g.job.number, g.tokens, g.start, g.samples, g.admitted) for g in assignment.all_grants()],
+        "entries": [(g.job.number, g.tokens, g.start, g.samples, g.admitted) for g in schedule.all_entries()],
         "batch": (list(batch.contexts), list(batch.chunks), batch.samples, batch.tokens),
-        "preempted": [job.number for job in assignment.preempted],
+        "preempted": [job.number for job in schedule.preempted],
         "finished": [job.number for job in engine.finished],
         "waiting": [job.number for job in scheduler.waiting],
         "running": [job.number for job in scheduler.running],
@@ -74,7 +74,8 @@ def emitted(job: Job) -> list[int]:
 
 
 def history(job: Job) -> tuple[Any, ...]:
-    return job.state, job.known, job.computed, job.due, job.step, job.decoding, job.preemptions, job.cached
+    counts = job.num_tokens, job.num_computed_tokens, job.num_output_placeholders
+    return *counts, job.state, job.step, job.decoding, job.preemptions, job.cached
 
 
 @pytest.mark.parametrize(("policy", "proposing"), [
@@ -99,7 +100,7 @@ def test_when_one_that_decodes_gives_way_what_it_had_returns_to_the_budget():
     b, c = engine.add(40), engine.add(40)
     assert engine.turn() == {a: 1, b: 8, c: 3}
     assert engine.turn() == {b: 8, c: 4}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_with_a_budget_of_fewer_tokens_than_jobs_the_first_get_theirs():

@@ -1,4 +1,4 @@
-"""Legs: a timeline as its ranks play it, cut at the collectives at which they meet."""
+"""A timeline as each rank plays it: a program of segments, cut at the collectives at which ranks meet."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from attrs import define, evolve, field, frozen
 from ksim.flow.timeline import Lap, Pace, Span
 
 
-class Leg(NamedTuple):
+class Segment(NamedTuple):
     """A rank computes for `alone` seconds, meets its peers for `together`, and beside that computes for `beside`."""
 
     alone: float
@@ -17,59 +17,59 @@ class Leg(NamedTuple):
 
 
 @frozen
-class Stretch:
+class KernelSequence:
     """Kernels of one rank in a row: seconds at the boost clock, `clocked` or not, and how often each hole comes."""
 
-    steady: float = 0.0
+    at_boost: float = 0.0
     clocked: float = 0.0
     holes: tuple[tuple[int, int], ...] = ()
 
-    def and_then(self, span: Span | int, times: int = 1) -> "Stretch":
+    def and_then(self, span: Span | int, times: int = 1) -> "KernelSequence":
         """The same, and *span* so many times at its end; what is hidden runs at the boost clock."""
         if isinstance(span, int):
             return evolve(self, holes=(*self.holes, (span, times)))
         if span.clocked and not span.hidden:
             return evolve(self, clocked=self.clocked + times * span.lasts)
-        return evolve(self, steady=self.steady + times * span.lasts)
+        return evolve(self, at_boost=self.at_boost + times * span.lasts)
 
     def seconds(self, fills: Sequence[Span], pace: float) -> float:
         own = sum(times * fills[hole].lasts * (pace if fills[hole].clocked else 1.0) for hole, times in self.holes)
-        return self.steady + pace * self.clocked + own
+        return self.at_boost + pace * self.clocked + own
 
 
 @frozen(eq=False)
-class Open:
-    """A leg of all steps of a shape: what fills its holes, and at what clock, is open."""
+class SegmentTemplate:
+    """A segment of all steps of a shape: what fills its holes, and at what clock, is open."""
 
-    alone: Stretch
+    alone: KernelSequence
     together: float = 0.0
-    beside: Stretch = Stretch()
+    beside: KernelSequence = KernelSequence()
 
-    def leg(self, fills: Sequence[Span], pace: float) -> Leg:
-        return Leg(self.alone.seconds(fills, pace), self.together, self.beside.seconds(fills, pace))
+    def segment(self, fills: Sequence[Span], pace: float) -> Segment:
+        return Segment(self.alone.seconds(fills, pace), self.together, self.beside.seconds(fills, pace))
 
 
 @define(eq=False)
-class Way:
-    """All legs of a timeline's laps in order, equal ones the same object; `seconds` says how long a collective is."""
+class RankProgram:
+    """The segments of a timeline's laps in order, equal ones the same object; `seconds` times a collective."""
 
     seconds: Callable[[Span], float]
-    legs: list[Open] = field(factory=list, init=False)
-    _alone: Stretch = field(default=Stretch(), init=False)
+    segments: list[SegmentTemplate] = field(factory=list, init=False)
+    _alone: KernelSequence = field(default=KernelSequence(), init=False)
     _hidden: Span | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, laps: Sequence[Lap], seconds: Callable[[Span], float]) -> "Way":
-        way = cls(seconds)
+    def of(cls, laps: Sequence[Lap], seconds: Callable[[Span], float]) -> "RankProgram":
+        program = cls(seconds)
         for lap in laps:
-            way._take(lap)
-        way.legs.append(Open(way._alone))
-        return way
+            program._take(lap)
+        program.segments.append(SegmentTemplate(program._alone))
+        return program
 
-    def timed(self, fills: Sequence[Span], pace: Pace) -> list[Leg]:
-        """The legs of a step with such *fills*, at *pace*."""
-        known = {leg: leg.leg(fills, pace.time) for leg in dict.fromkeys(self.legs)}
-        return [known[leg] for leg in self.legs]
+    def timed(self, fills: Sequence[Span], pace: Pace) -> list[Segment]:
+        """The segments of a step with such *fills*, at *pace*."""
+        known = {segment: segment.segment(fills, pace.time) for segment in dict.fromkeys(self.segments)}
+        return [known[segment] for segment in self.segments]
 
     def _take(self, lap: Lap) -> None:
         """Add *lap*; once it follows itself, all that is to come is the same."""
@@ -78,10 +78,10 @@ class Way:
                 self._alone = self._alone.and_then(span, lap.repeat)
             return
         for _ in range(min(lap.repeat, 2)):
-            before = len(self.legs)
+            before = len(self.segments)
             for span in lap.spans:
                 self._add(span)
-        self.legs += self.legs[before:] * (lap.repeat - 2)
+        self.segments += self.segments[before:] * (lap.repeat - 2)
 
     def _add(self, span: Span | int) -> None:
         if isinstance(span, Span) and span.hidden:
@@ -97,6 +97,6 @@ class Way:
 
     def _meet(self, message: Span, product: Span | int | None) -> None:
         assert message.group, "what is hidden is a collective, or runs beside one"
-        beside = Stretch() if product is None else Stretch().and_then(product)
-        self.legs.append(Open(self._alone, self.seconds(message), beside))
-        self._alone = Stretch()
+        beside = KernelSequence() if product is None else KernelSequence().and_then(product)
+        self.segments.append(SegmentTemplate(self._alone, self.seconds(message), beside))
+        self._alone = KernelSequence()

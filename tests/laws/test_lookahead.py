@@ -1,4 +1,4 @@
-"""Skipping never changes anything: an engine that goes ahead of the clock does what one does that takes every step."""
+"""Going ahead never changes anything: an engine that does so does what one does that takes every step."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        router=st.sampled_from(catalog.names("cluster.routers")))
 @examples(20)
-def test_skipping_never_changes_anything(model, policy, serve, workload, power, seed, router):
+def test_going_ahead_never_changes_anything(model, policy, serve, workload, power, seed, router):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)

@@ -3,7 +3,7 @@
 import pytest
 import simpy
 
-from ksim.engine.convoy import Convoy
+from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.flow.events import Finished, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
@@ -13,8 +13,8 @@ from tests.engine.by_hand import SLOW, engine
 def serve(requests: dict[int, list[Request]], seconds=lambda batch: 10.0, **settings) -> Log:
     """Play the requests of each engine, by its number, to the end."""
     env, log = simpy.Environment(), Log()
-    convoy = Convoy(env, len(requests))
-    engines = {number: engine(env, log, number, steps=(seconds,), convoy=convoy, **settings) for number in requests}
+    group = DataParallelGroup(env, len(requests))
+    engines = {number: engine(env, log, number, steps=(seconds,), group=group, **settings) for number in requests}
 
     def arrive(number, request):
         yield env.timeout(request.arrival)
@@ -78,9 +78,9 @@ def test_steps_of_an_engine_are_numbered_in_the_order_of_their_rounds(ahead, dep
     requests = {number: [Request(10 * number + i, 30.0 * i * number, 4, 1 + number) for i in range(3)]
                 for number in range(3)}
     env, log = simpy.Environment(), Log()
-    convoy, added = Convoy(env, 3), []
+    group, added = DataParallelGroup(env, 3), []
     log.add = lambda event, add=log.add: (added.append(event), add(event))
-    engines = [engine(env, log, number, steps=(1.0,) * depth, convoy=convoy, host=SLOW, async_scheduling=ahead)
+    engines = [engine(env, log, number, steps=(1.0,) * depth, group=group, host=SLOW, async_scheduling=ahead)
                for number in range(3)]
     for number, asked in requests.items():
         for request in asked:
@@ -120,15 +120,15 @@ def test_every_round_is_made_of_one_step_of_each_that_has_work(ahead):
 
 def test_members_without_work_bring_a_token_each():
     env = simpy.Environment()
-    convoy = Convoy(env, 4)
+    group = DataParallelGroup(env, 4)
     brought = []
 
     def member(number, tokens):
-        joined = yield from convoy.join(number, tokens)
-        brought.append(sorted(joined.brought))
+        joined = yield from group.join(number, tokens)
+        brought.append(sorted(joined.tokens_by_rank))
 
     for number in (0, 2):
-        convoy.expect(number)
+        group.expect(number)
     env.process(member(0, 30))
     env.process(member(2, 7))
     env.run()

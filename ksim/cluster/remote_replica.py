@@ -9,7 +9,7 @@ from ksim.foundation.errors import ConfigError
 
 
 @frozen
-class Elsewhere:
+class RemoteReplica:
     """Stands for an engine before a router: it may be chosen, and cannot be looked at."""
 
     number: int
