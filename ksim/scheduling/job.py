@@ -10,7 +10,8 @@ from enum import Enum
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Holding
+from ksim.foundation.moved import renamed
+from ksim.kv_cache.cache import BlockTable
 
 
 class State(Enum):
@@ -44,7 +45,7 @@ class Job:
     number: int
     output: int
     limit: int
-    holding: Holding
+    block_table: BlockTable
     known: int
     arrived: float = 0.0
     reads_cache: bool = True
@@ -68,15 +69,17 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
-           limit: int | None = None, holding: Holding | None = None, arrived: float | None = None) -> "Job":
+           limit: int | None = None, block_table: BlockTable | None = None, arrived: float | None = None) -> "Job":
         """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
 
-        A cache's own *holding* may spare it the names of blocks.
+        By default its *block_table* is one for BlockCache; every cache makes its own kind.
         """
         output = request.output if output is None else output
         return cls(request, number, output, output if limit is None else limit,
-                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt,
+                   BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
                    request.arrival if arrived is None else arrived)
+
+    holding = renamed("holding", "block_table")
 
     @property
     def sampled(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import Cache, Hit
+from ksim.kv_cache.cache import Cache, PrefixHit
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.cadence import Cadence
@@ -75,7 +75,7 @@ class Scheduler:
             if job.steady:
                 self.steady.leave([job], self.steps)
             self.running.remove(job)
-            self.cache.close(job.holding)
+            self.cache.free(job.block_table)
         job.state = State.DONE
 
     # One schedule.
@@ -166,7 +166,7 @@ class Scheduler:
         tokens = min(job.backlog, wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
             return True
-        while not self.cache.grow(job.holding, computed + tokens):
+        while not self.cache.allocate(job.block_table, computed + tokens):
             if self._preempt() is job:
                 return False
         self._grant(job, tokens, admitted=False)
@@ -182,7 +182,7 @@ class Scheduler:
             index = next(i for i, grant in enumerate(grants) if grant.job is victim)
             self._budget += grants.pop(index).tokens
         self.running.remove(victim)
-        self.cache.close(victim.holding)
+        self.cache.free(victim.block_table)
         victim.state, victim.computed, victim.step = State.WAITING, 0, self.steps
         victim.preemptions += 1
         self.latest.preempted.append(victim)
@@ -209,7 +209,7 @@ class Scheduler:
             return True
         if self.counsel.demands and self.steady.length:  # who is asked must see true counts
             self._unsettle()
-        hit = self.cache.lookup(job.holding, job.known) if job.reads_cache else Hit(0)
+        hit = self.cache.find_prefix(job.block_table, job.known) if job.reads_cache else PrefixHit(0)
         computed = hit.tokens
         wanted = min(job.known - computed, wish, self._cap)
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
@@ -220,8 +220,8 @@ class Scheduler:
         if not self._has_room(job, hit, computed + tokens) or (
                 self.counsel.demands and not self.counsel.admits(job, self.running, self.cache)):
             return False
-        self.cache.open(job.holding, hit)
-        grown = self.cache.grow(job.holding, computed + tokens)
+        self.cache.attach_prefix(job.block_table, hit)
+        grown = self.cache.allocate(job.block_table, computed + tokens)
         assert grown, "blocks that were free are gone"
         job.state, job.computed, job.cached = State.RUNNING, computed, computed
         job.rank, job.passed_over = self._admissions, False
@@ -231,15 +231,15 @@ class Scheduler:
         self._grant(job, tokens, admitted=True)
         return True
 
-    def _has_room(self, job: Job, hit: Hit, tokens: int) -> bool:
+    def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.fits(hit, job.known, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.known, spare):
             return False
-        return self.cache.fits(hit, tokens, spare)
+        return self.cache.can_allocate(hit, tokens, spare)
 
     def _grant(self, job: Job, tokens: int, admitted: bool) -> None:
         end = job.computed + tokens
-        self.cache.enter(job.holding, min(end, job.known))
+        self.cache.publish(job.block_table, min(end, job.known))
         self._budget -= tokens
         job.step = self.steps
         samples = end == job.known + job.due
@@ -252,7 +252,7 @@ class Scheduler:
         steady, finished = self.steady, list[Job]()
         steady.returned, steady.index = assignment.number, index
         self.stirred |= bool(assignment.grants)  # who waits may find in the cache what they have computed
-        if self.cache.enters_computed:
+        if self.cache.publishes_computed:
             for grant in assignment.grants:
                 self._share(grant)
         if assignment.epoch == steady.epoch:
@@ -271,7 +271,7 @@ class Scheduler:
         job = grant.job
         prefill = grant.admitted or grant.tokens > 1 or grant.start < job.request.prompt
         if prefill and job.state is State.RUNNING:
-            self.cache.computed(job.holding, min(grant.start + grant.tokens, job.computed))
+            self.cache.publish_computed(job.block_table, min(grant.start + grant.tokens, job.computed))
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token that it was due; return whether it was its last."""
@@ -285,7 +285,7 @@ class Scheduler:
             return False
         done = job.sampled >= job.output or job.known >= self.limits.max_model_len
         if self.limits.async_scheduling and job.state is State.RUNNING:
-            self.cache.enter(job.holding, job.computed - job.due)
+            self.cache.publish(job.block_table, job.computed - job.due)
         return done
 
     def _finish(self, job: Job) -> None:
@@ -294,5 +294,5 @@ class Scheduler:
             self.waiting.remove(job)
         else:
             self.running.remove(job)
-            self.cache.close(job.holding, job.computed - job.due)
+            self.cache.free(job.block_table, job.computed - job.due)
         job.state = State.DONE
