@@ -27,7 +27,7 @@ def leave(kv, content):
     kv.free(table, len(content))
 
 
-def found(kv, *contents):
+def cached(kv, *contents):
     return [kv.find_prefix(BlockTable(content), 99).tokens for content in contents]
 
 
@@ -37,13 +37,13 @@ def found(kv, *contents):
     ("vllm", "mru", [1, 3, 3]), ("vllm", "deepest_first", [3, 2, 2]),
     ("sglang", "vllm", [3, 0, 3]), ("sglang", "lru", [3, 0, 3]), ("sglang", "lfu", [3, 0, 3]),
     ("sglang", "fifo", [0, 3, 3]), ("sglang", "mru", [0, 3, 3]), ("sglang", "deepest_first", [3, 0, 3])])
-def test_what_goes_first(name, eviction, left):
-    """vLLM's loses blocks, a request's last before its first; SGLang's a run of tokens."""
+def test_which_prefixes_an_eviction_keeps(name, eviction, left):
+    """vLLM's cache loses blocks, the last of a request first; SGLang's a run of tokens."""
     kv = cache_of(name, catalog.find("kv_cache.evictions", eviction))
     for content in ("abc", "def", "ghi", "abc"):
         leave(kv, content)
     leave(kv, "xy")
-    assert found(kv, "abc", "def", "ghi") == left
+    assert cached(kv, "abc", "def", "ghi") == left
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
@@ -62,7 +62,7 @@ def test_a_block_that_was_lost_begins_anew_though_others_followed_it():
     kv = cache_of("vllm", lambda node: node.depth, room=3)
     leave(kv, "abc")
     leave(kv, "x")
-    assert found(kv, "abc") == [0]
+    assert cached(kv, "abc") == [0]
     table = BlockTable("abc")
     kv.attach_prefix(table, PrefixHit(0))
     kv.allocate(table, 1)
@@ -71,7 +71,7 @@ def test_a_block_that_was_lost_begins_anew_though_others_followed_it():
     assert (a.hits, a.created) == (0, a.last_use)
 
 
-def test_what_holds_nothing_goes_before_all_that_does():
+def test_blocks_without_reusable_content_go_before_all_others():
     kv = BlockCache(4, 2, True, lambda node: -node.last_use)
     table = BlockTable("ab")
     kv.attach_prefix(table, PrefixHit(0))

@@ -1,4 +1,4 @@
-"""SGLang's cache: what is shared to the token, where runs are split, and which leaf is lost first."""
+"""SGLang's cache: what is shared to the token, where runs are split, and which leaf is evicted first."""
 
 from collections.abc import Hashable, Sequence
 
@@ -149,19 +149,19 @@ def test_what_is_in_use_is_not_lost_however_old():
 def test_hits_that_nobody_uses_take_room_too():
     kv = SglangCache(6)
     leave(kv, "abcd")
-    found = kv.find_prefix(BlockTable("abcd"), 4)
-    assert (found.tokens, kv.pool.free) == (3, 6)
-    assert kv.can_allocate(found, 6)
-    assert not kv.can_allocate(found, 7)
-    assert not kv.can_allocate(found, 6, spare=1)
+    prefix = kv.find_prefix(BlockTable("abcd"), 4)
+    assert (prefix.tokens, kv.pool.free) == (3, 6)
+    assert kv.can_allocate(prefix, 6)
+    assert not kv.can_allocate(prefix, 7)
+    assert not kv.can_allocate(prefix, 6, spare=1)
 
 
 def test_hits_that_others_use_take_no_room():
     kv = SglangCache(6)
     start(kv, "abcd")
-    found = kv.find_prefix(BlockTable("abcd"), 4)
-    assert kv.can_allocate(found, 5)
-    assert not kv.can_allocate(found, 6)
+    prefix = kv.find_prefix(BlockTable("abcd"), 4)
+    assert kv.can_allocate(prefix, 5)
+    assert not kv.can_allocate(prefix, 6)
     assert not kv.can_allocate(PrefixHit(0), 5)
 
 
@@ -201,9 +201,9 @@ def test_a_name_stands_for_a_chunk_of_tokens_and_the_last_for_those_that_are_lef
     kv.attach_prefix(table, PrefixHit(0))
     kv.allocate(table, 20)
     kv.publish_computed(table, 20)
-    found = [kv.find_prefix(kv.block_table(Request(1, 0.0, 40, 9, chunks, 8)), 40).tokens
-             for chunks in ((7, 8, 9, 1, 2), (7, 8, 3, 4, 5), (7,), (8, 7, 9, 1, 2))]
-    assert found == [20, 16, 8, 0]
+    hits = [kv.find_prefix(kv.block_table(Request(1, 0.0, 40, 9, chunks, 8)), 40).tokens
+            for chunks in ((7, 8, 9, 1, 2), (7, 8, 3, 4, 5), (7,), (8, 7, 9, 1, 2))]
+    assert hits == [20, 16, 8, 0]
 
 
 def test_chunks_of_another_size_are_others_whatever_their_names():

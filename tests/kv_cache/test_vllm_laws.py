@@ -17,24 +17,24 @@ from tests.properties import examples
 
 
 @define(eq=False)
-class Way:
-    """A request in both caches; `known` tokens are known of what it holds."""
+class Pair:
+    """The block tables of one request in both caches; `known` of its tokens are known."""
 
-    one: BlockTable
-    other: BlockTable
+    in_runs: BlockTable
+    in_blocks: BlockTable
     known: int = 0
 
 
 @define(eq=False)
 class Walk:
-    """Both caches, and requests that come, run in both, and leave, as `random` will have it."""
+    """Both caches, and requests that come, run in both and leave at `random`."""
 
     random: Random
     runs: VllmCache
     blocks: BlockCache
     chunk_tokens: int
-    waiting: list[Way] = field(factory=list)
-    running: list[Way] = field(factory=list)
+    waiting: list[Pair] = field(factory=list)
+    running: list[Pair] = field(factory=list)
 
     def step(self) -> None:
         """Do one thing to both."""
@@ -45,121 +45,121 @@ class Walk:
         self.check_room()
 
     def request(self) -> Request:
-        """One of few families of prompts, of which it goes its own way sooner or later."""
+        """One of few families of prompts, of which it goes its own pair sooner or later."""
         content = [self.random.choices("ab", [5, 1])[0] for _ in range(self.random.randint(0, 7))]
         return Request(0, 0.0, self.random.randint(1, 40), 40, content, self.chunk_tokens)
 
-    def arrive(self) -> Way:
+    def arrive(self) -> Pair:
         """A new request, or one that was here before."""
         if self.waiting and self.random.random() < 0.4:
             return self.waiting.pop(self.random.randrange(len(self.waiting)))
         request = self.request()
-        return Way(self.runs.block_table(request), self.blocks.block_table(request))
+        return Pair(self.runs.block_table(request), self.blocks.block_table(request))
 
     def admit(self) -> None:
-        way, known, spare = self.arrive(), self.random.randint(1, 50), self.random.choice([0, 0, 1])
-        hit, theirs = self.runs.find_prefix(way.one, known), self.blocks.find_prefix(way.other, known)
-        assert hit.tokens == theirs.tokens < known
+        pair, known, spare = self.arrive(), self.random.randint(1, 50), self.random.choice([0, 0, 1])
+        hit, block_hit = self.runs.find_prefix(pair.in_runs, known), self.blocks.find_prefix(pair.in_blocks, known)
+        assert hit.tokens == block_hit.tokens < known
         if self.random.random() < 0.3:  # as one that does not read the cache
-            hit = theirs = PrefixHit(0)
+            hit = block_hit = PrefixHit(0)
         for most in range(hit.tokens + 1, known + 1):
-            assert self.runs.can_allocate(hit, most, spare) == self.blocks.can_allocate(theirs, most, spare)
+            assert self.runs.can_allocate(hit, most, spare) == self.blocks.can_allocate(block_hit, most, spare)
         tokens = min(known, hit.tokens + self.random.randint(1, 30))
         if not self.runs.can_allocate(hit, tokens, spare):
-            self.waiting.append(way)
+            self.waiting.append(pair)
             return
-        self.runs.attach_prefix(way.one, hit)
-        self.blocks.attach_prefix(way.other, theirs)
-        assert self.runs.allocate(way.one, tokens)
-        assert self.blocks.allocate(way.other, tokens)
-        self.running.append(way)
-        way.known = hit.tokens
+        self.runs.attach_prefix(pair.in_runs, hit)
+        self.blocks.attach_prefix(pair.in_blocks, block_hit)
+        assert self.runs.allocate(pair.in_runs, tokens)
+        assert self.blocks.allocate(pair.in_blocks, tokens)
+        self.running.append(pair)
+        pair.known = hit.tokens
         if self.random.random() < 0.6:
-            self.note(way, tokens)
+            self.note(pair, tokens)
 
     def allocate(self) -> None:
         if self.running:
-            way = self.random.choice(self.running)
-            tokens = way.one.num_slots + self.random.randint(1, 10)
-            assert self.runs.allocate(way.one, tokens) == self.blocks.allocate(way.other, tokens)
+            pair = self.random.choice(self.running)
+            tokens = pair.in_runs.num_slots + self.random.randint(1, 10)
+            assert self.runs.allocate(pair.in_runs, tokens) == self.blocks.allocate(pair.in_blocks, tokens)
 
     def reserve(self) -> None:
         """What is reserved at once and assigned later is what allocating one by one takes."""
-        grown = [(way, self.random.randint(0, 3)) for way in self.running]
+        grown = [(pair, self.random.randint(0, 3)) for pair in self.running]
         blocks = sum(more for _, more in grown)
         fit = self.runs.reserve(blocks)
         assert fit == (blocks <= self.blocks.pool.free)
         if fit:
             assert self.blocks.reserve(blocks)
-            for way, more in self.random.sample(grown, len(grown)):
-                tokens = way.one.num_slots + more * self.runs.block_tokens
-                self.runs.assign(way.one, tokens)
-                self.blocks.assign(way.other, tokens)
+            for pair, more in self.random.sample(grown, len(grown)):
+                tokens = pair.in_runs.num_slots + more * self.runs.block_tokens
+                self.runs.assign(pair.in_runs, tokens)
+                self.blocks.assign(pair.in_blocks, tokens)
 
     def publish(self) -> None:
         if self.running:
-            way = self.random.choice(self.running)
-            self.note(way, int(way.one.num_slots * self.random.choice([0.5, 0.9, 1.0, 1.0])))
+            pair = self.random.choice(self.running)
+            self.note(pair, int(pair.in_runs.num_slots * self.random.choice([0.5, 0.9, 1.0, 1.0])))
 
-    def note(self, way: Way, tokens: int) -> None:
-        """The first *tokens* tokens are known; a private table may leave it for later."""
-        way.known = max(way.known, tokens)
-        self.blocks.publish(way.other, tokens)
-        if not self.runs.is_private(way.one) or self.random.random() < 0.2:
-            self.runs.publish(way.one, tokens)
+    def note(self, pair: Pair, tokens: int) -> None:
+        """Publish the first *tokens* tokens; a private table may put it off."""
+        pair.known = max(pair.known, tokens)
+        self.blocks.publish(pair.in_blocks, tokens)
+        if not self.runs.is_private(pair.in_runs) or self.random.random() < 0.2:
+            self.runs.publish(pair.in_runs, tokens)
 
     def free(self) -> None:
-        """A request that is finished, or gives way; either may come back."""
+        """A request that is finished, or gives pair; either may come back."""
         if not self.running:
             return
-        way, finished = self.running.pop(self.random.randrange(len(self.running))), self.random.random() < 0.5
+        pair, finished = self.running.pop(self.random.randrange(len(self.running))), self.random.random() < 0.5
         if not finished:
-            self.runs.publish(way.one, way.known)
-        self.runs.free(way.one, way.known if finished else 0)
-        self.blocks.free(way.other, way.known if finished else 0)
-        self.waiting.append(way)
+            self.runs.publish(pair.in_runs, pair.known)
+        self.runs.free(pair.in_runs, pair.known if finished else 0)
+        self.blocks.free(pair.in_blocks, pair.known if finished else 0)
+        self.waiting.append(pair)
 
     def find_prefix(self) -> None:
-        """All find the same, and so would a new one."""
+        """Waiting requests and a new one find the same prefix in both."""
         request = self.request()
-        new = Way(self.runs.block_table(request), self.blocks.block_table(request))
-        for way in [new, *self.waiting]:
-            assert self.runs.find_prefix(way.one, 99).tokens == self.blocks.find_prefix(way.other, 99).tokens
+        new = Pair(self.runs.block_table(request), self.blocks.block_table(request))
+        for pair in [new, *self.waiting]:
+            assert self.runs.find_prefix(pair.in_runs, 99).tokens == self.blocks.find_prefix(pair.in_blocks, 99).tokens
 
     def foresee(self) -> None:
-        for way in self.running:
-            self.runs.publish(way.one, way.known)
-            assert self.runs.find_prefix(way.one, 99).tokens == self.blocks.find_prefix(way.other, 99).tokens
-            for tokens in range(way.known, way.one.num_slots + 1):
-                for ahead in (False, True):
-                    assert self.runs.steps_until_change(way.one, tokens, ahead) == (
-                        self.blocks.steps_until_change(way.other, tokens, ahead))
+        for pair in self.running:
+            self.runs.publish(pair.in_runs, pair.known)
+            assert self.runs.find_prefix(pair.in_runs, 99).tokens == self.blocks.find_prefix(pair.in_blocks, 99).tokens
+            for tokens in range(pair.known, pair.in_runs.num_slots + 1):
+                for async_scheduling in (False, True):
+                    assert self.runs.steps_until_change(pair.in_runs, tokens, async_scheduling) == (
+                        self.blocks.steps_until_change(pair.in_blocks, tokens, async_scheduling))
 
     def drain(self) -> None:
-        """All leave, and then all that is free is taken, block by block: the same is lost with each."""
+        """Free all requests, then take all blocks one by one: the same content is lost with each."""
         while self.running:
             self.free()
-        one, other = BlockTable(), BlockTable()
-        self.runs.attach_prefix(one, PrefixHit(0))
-        self.blocks.attach_prefix(other, PrefixHit(0))
+        in_runs, in_blocks = BlockTable(), BlockTable()
+        self.runs.attach_prefix(in_runs, PrefixHit(0))
+        self.blocks.attach_prefix(in_blocks, PrefixHit(0))
         for blocks in range(1, self.runs.capacity + 1):
-            assert self.runs.allocate(one, blocks * self.runs.block_tokens)
-            assert self.blocks.allocate(other, blocks * self.runs.block_tokens)
+            assert self.runs.allocate(in_runs, blocks * self.runs.block_tokens)
+            assert self.blocks.allocate(in_blocks, blocks * self.runs.block_tokens)
             self.find_prefix()
         assert not list(nodes(self.runs.tree))
 
     def check_room(self) -> None:
-        """As much is free and held, and all that is free is unhashed or waits in the queue."""
+        """As many blocks are free and used in both, and free ones are unhashed or queued."""
         pool, size = self.runs.pool, self.runs.block_tokens
         assert (pool.free, pool.used) == (self.blocks.pool.free, self.blocks.pool.used)
-        assert all(way.one.num_slots == len(way.other.blocks) * size for way in self.running)
+        assert all(pair.in_runs.num_slots == len(pair.in_blocks.blocks) * size for pair in self.running)
         queue = list(self.queue())
         assert pool.free == pool.unhashed - pool.to_evict + sum(extent.node.tokens for extent in queue) // size
         extents = [extent for run in nodes(self.runs.tree) for extent in run.extents]
         assert {extent for extent in extents if not extent.users} == set(queue)
 
-    def check_runs(self) -> None:
-        """Each is held, follows its parent, and is used by nobody twice."""
+    def check_nodes(self) -> None:
+        """Every node has an extent and follows its parent, and nobody uses it twice."""
         for run in nodes(self.runs.tree):
             assert run.extents and run.parent is not None and run.start == run.parent.end < run.end
             assert run.start % self.runs.block_tokens == run.end % self.runs.block_tokens == 0
@@ -182,5 +182,5 @@ def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches
                 BlockCache(capacity, block_tokens, caches, unhashed_first=unhashed_first), chunk_tokens)
     for _ in range(steps):
         walk.step()
-        walk.check_runs()
+        walk.check_nodes()
     walk.drain()

@@ -1,4 +1,4 @@
-"""What a cache loses is gone at once: while a run goes on, no collector looks for what only refers to each other."""
+"""Evicted content is gone at once: the garbage collector is off during a run, so reference cycles would stay."""
 
 import gc
 
@@ -33,7 +33,7 @@ def objects(cache, requests):
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_what_is_lost_leaves_nothing_behind(name):
+def test_evicted_content_leaves_no_objects_behind(name):
     cache = CACHES[name]()
     with collector.paused():
         first = objects(cache, 100)
@@ -41,7 +41,7 @@ def test_what_is_lost_leaves_nothing_behind(name):
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_nor_where_one_that_stays_was_next_to_it(name):
+def test_content_evicted_beside_a_request_in_use_leaves_no_objects_behind(name):
     cache = CACHES[name]()
     with collector.paused():
         objects(cache, 20)
