@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
@@ -35,7 +35,7 @@ def objects(cache, requests):
 @pytest.mark.parametrize("name", CACHES)
 def test_evicted_content_leaves_no_objects_behind(name):
     cache = CACHES[name]()
-    with collector.paused():
+    with garbage.paused():
         first = objects(cache, 100)
         assert objects(cache, 400) < first + 100
 
@@ -43,7 +43,7 @@ def test_evicted_content_leaves_no_objects_behind(name):
 @pytest.mark.parametrize("name", CACHES)
 def test_content_evicted_beside_a_request_in_use_leaves_no_objects_behind(name):
     cache = CACHES[name]()
-    with collector.paused():
+    with garbage.paused():
         objects(cache, 20)
         table = serve(cache, Request(1000, 0.0, 160, 1, ("prefix", "private 19"), 80))
         first = objects(cache, 100)
