@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import caches, detail, oracles, prices, scaling, scheduler, speed, startup
+from benchmarks import caches, detail, oracles, scaling, scheduler, speed, startup
 from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
@@ -18,7 +18,6 @@ PAGE = Path("docs/speed.md")
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "prices": prices.findings,
 }
 
 

@@ -3,8 +3,7 @@
 To add one, add a file with an attrs class that has `seconds`, or `estimate`
 where there is more to say than a number, or `estimates` where many kernels at
 once are cheaper than one by one, and `columns` where those of many steps are
-cheaper as columns (`ksim.oracles.efficiency.answers`).  Runs share the answers of one that
-says by `basis(gpu)` what they follow from (`ksim.cost.remembering`).  One from elsewhere is named
+cheaper as columns (`ksim.oracles.efficiency.answers`).  One from elsewhere is named
 ``package.module:Class``; its fields are set by the scenario's options.  Oracles
 compose: one may hold another to scale, to add noise to, or to fall back on.
 `tests/laws` holds every oracle to: positive, and no time below the hardware's bound.

@@ -52,10 +52,6 @@ class Learned:
         """What prices kernels of *layer* one by one, where there is a short way to."""
         return self.prices.singly(layer, gpu)
 
-    def basis(self, gpu: Gpu) -> tuple[bytes, ...]:
-        """What its answers follow from: the profile."""
-        return self.prices.contents
-
     @property
     def prices(self) -> Profiled:
         if self._priced is None:

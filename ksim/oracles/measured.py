@@ -53,10 +53,6 @@ class Measured:
         """What prices kernels of *layer* one by one, where there is a short way to."""
         return self.prices(gpu).singly(layer, gpu)
 
-    def basis(self, gpu: Gpu) -> tuple[bytes, ...]:
-        """What its answers follow from: the GPU's profile, and the one beyond it."""
-        return self.prices(gpu).contents
-
     def prices(self, gpu: Gpu) -> Profiled:
         if gpu.name not in self._priced:
             profile = Profile.load(Path(self.path)) if self.path else self._shipped(gpu)

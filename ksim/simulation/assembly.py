@@ -12,7 +12,6 @@ from ksim.cluster.elsewhere import Elsewhere
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.overlap import Overlap
-from ksim.cost.remembering.remembered import Remembered, remembered
 from ksim.cost.step import StepTimer
 from ksim.engine.convoy import Convoy
 from ksim.engine.engine import Engine
@@ -24,7 +23,6 @@ from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
 from ksim.engine.stepping import Stepping
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.foundation import folders
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.kv_cache.cache import Cache
@@ -75,14 +73,10 @@ class Site:
     routing: Routing = Routing()
     rates: Rates = Rates()
     skips: bool = True
-    remembered: Remembered | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario, cached: bool = True) -> "Site":
-        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be.
-
-        Prices are shared with other runs where they are `cached`.
-        """
+    def of(cls, scenario: Scenario) -> "Site":
+        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
@@ -97,23 +91,18 @@ class Site:
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
                           oracle=oracle)
-        asked = plugin("oracles", oracle)
-        return cls(resolved, model, gpu, system, network, _priced(asked, version), host_of(scenario.host), version,
-                   routing_of(scenario.routing, model), rates_of(scenario.energy, system),
-                   remembered=remembered(asked, folders.cache() if cached else None))
-
-    def close(self) -> None:
-        """Write down what new prices there are."""
-        if self.remembered is not None:
-            self.remembered.close()
+        priced = _priced(plugin("oracles", oracle), version)
+        return cls(resolved, model, gpu, system, network, priced, host_of(scenario.host), version,
+                   routing_of(scenario.routing, model), rates_of(scenario.energy, system))
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What users should know of the GPU, and of the prices that are kept."""
+        """What users should know of the GPU."""
         power = self.gpu.power
-        estimated = (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
-                     f" {power.idle:g} idle): joules may be {power.reach:.0%} off",) * (power.basis == "estimated")
-        return (*estimated, *(self.remembered.remarks if self.remembered is not None else ()))
+        if power.basis != "estimated":
+            return ()
+        return (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
+                f" {power.idle:g} idle): joules may be {power.reach:.0%} off",)
 
     @property
     def shards(self) -> list[Shard]:
@@ -129,13 +118,13 @@ class Site:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": alike,
                 "expert": tuple(gpu + rank for gpu in alike for rank in range(width))}
 
-    def timers(self, first: int = 0, recalling: Any = None) -> list[StepTimer]:
-        """One step timer for each pipeline stage of an engine whose first GPU is *first*; `recalling` as there."""
+    def timers(self, first: int = 0) -> list[StepTimer]:
+        """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
         serve = self.scenario.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                          self.host, overlap, recalling)
+                          self.host, overlap)
                 for stage, shard in enumerate(self.shards)]
 
 
@@ -162,7 +151,7 @@ def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy
             watched: bool) -> Engine:
     serve = site.scenario.serve
     first = number * serve.gpus
-    timers = site.timers(first, _priced(site.remembered, site.version) if site.remembered else None)
+    timers = site.timers(first)
     cache = _cache(site, blocks)
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))

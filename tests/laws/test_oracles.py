@@ -149,7 +149,7 @@ def bits(found: Estimate) -> tuple[Any, ...]:
 @given(data=st.data())
 @examples(12)
 def test_company_changes_no_bit_of_an_answer(name, gpu, data):
-    """So that it makes no difference which kernels are asked about together, and which are known from before."""
+    """So that it makes no difference which kernels are asked about together, and which have a price already."""
     kernels = data.draw(st.lists(parts(GPUS[gpu]), min_size=2, max_size=14))
     together = [bits(each) for each in estimates(build(name), kernels, GPUS[gpu])]
     some = data.draw(st.permutations(range(len(kernels))).flatmap(

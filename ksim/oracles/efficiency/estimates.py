@@ -95,11 +95,6 @@ class Profiled:
             found.update(zip(places, self._group([kernels[i] for i in places], gpu).each(), strict=True))
         return [found[i] for i in range(len(kernels))]
 
-    @property
-    def contents(self) -> tuple[bytes, ...]:
-        """The files that prices come from."""
-        return self.profile.content, *(self.fallback.contents if self.fallback else ())
-
     def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
         """Of many kernels that are one, whose counts are columns."""
         family = FAMILIES["attention"]
