@@ -28,9 +28,11 @@ bench: $(READY)
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
 
-# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code.
+# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, and the picture of
+# the layers.
 pages: $(READY)
 	$(BIN)/python -m benchmarks.reference
+	$(BIN)/python -m benchmarks.layers
 
 # The notebooks' outputs.
 notebooks: $(READY)

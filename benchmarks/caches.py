@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.kv_cache.cache import Cache, Holding
 from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
@@ -45,7 +45,7 @@ def microseconds(load: str, cache: Cache, requests: int = 2000, running: int = 6
     stream, held = LOADS[load](), deque[tuple[Holding, int]]()
     _serve(cache, islice(stream, requests), held, running)
     measured = list(islice(stream, requests))
-    with collector.paused():
+    with garbage.paused():
         begin = time.process_time()
         _serve(cache, measured, held, running)
         return (time.process_time() - begin) / requests * 1e6

@@ -12,7 +12,7 @@ from ksim.compute.graph import Collective
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.estimates import Profiled, shipped
@@ -57,7 +57,7 @@ def figures(oracle: str) -> dict[str, float]:
     timer.timeline(Batch.of((1, 100)))  # profiles are read when they are first needed
     tokens = np.random.default_rng(1).permutation(np.arange(2, 8192))[:300].tolist()
     steps = [Batch.of((count, 0)) for count in tokens]
-    with collector.paused():
+    with garbage.paused():
         found = {
             "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
             "step, new us": 1e6 * _median(timer.timeline, steps),

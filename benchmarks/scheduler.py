@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.findings import Findings, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
@@ -52,7 +52,7 @@ def microseconds(load: str, running: int, steps: int = 600, waiting: int = 0, bl
     for _ in range(running + waiting):
         scheduler.add(next(jobs))
     number = _settle(scheduler, running)
-    with collector.paused():
+    with garbage.paused():
         begin = time.process_time()
         for index in range(number, number + steps):
             for _ in scheduler.update(scheduler.schedule(0.0), index):

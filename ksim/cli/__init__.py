@@ -42,7 +42,7 @@ def main() -> None:
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         sys.exit(1)
-    except process.Ended as stop:
+    except process.Terminated as stop:
         print(f"ksim: {stop.message}", file=sys.stderr)
         raise
     except SystemExit as stop:

@@ -40,7 +40,7 @@ Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in 
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
 
-@process.alone()
+@process.dedicated()
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
@@ -63,7 +63,7 @@ def run(
 
 
 @with_serve_flags
-@process.alone()
+@process.dedicated()
 def replay(
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
     model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],

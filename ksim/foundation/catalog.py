@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 
 DATA = Path(__file__).parent.parent / "data"
 _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
@@ -104,7 +104,7 @@ def read(path: Path) -> dict[str, Any]:
     if parse is None and not path.is_dir():
         raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
-        text = regular(path).read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
         table = parse(text) if parse else {}
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None

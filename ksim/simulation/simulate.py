@@ -8,7 +8,7 @@ from ksim.engine.horizon import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
 from ksim.simulation import capped
@@ -55,7 +55,7 @@ def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[]
     capped.check(site)
     cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
-    with collector.paused():
+    with garbage.paused():
         env.run()
         cluster.close()
 
@@ -64,7 +64,7 @@ def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int
     """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
     check(site)
     logs, remarks, play_some = [], (), partial(_part, scenario)
-    with collector.paused():
+    with garbage.paused():
         for packed in spread(play_some, shares(site.scenario.serve.data_parallel_size, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
@@ -78,7 +78,7 @@ def _part(scenario: Scenario, here: Container[int]) -> bytes:
     ledger = Ledger()
     requests = alone(scenario.workload.requests(scenario.seed, ledger))
     result = play(Site.of(scenario), requests, ledger=ledger, here=here)
-    with collector.paused():  # takes half as long
+    with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 
 

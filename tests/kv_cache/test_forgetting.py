@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
@@ -34,7 +34,7 @@ def objects(cache, requests):
 @pytest.mark.parametrize("name", CACHES)
 def test_what_is_lost_leaves_nothing_behind(name):
     cache = CACHES[name]()
-    with collector.paused():
+    with garbage.paused():
         first = objects(cache, 100)
         assert objects(cache, 400) < first + 100
 
@@ -42,7 +42,7 @@ def test_what_is_lost_leaves_nothing_behind(name):
 @pytest.mark.parametrize("name", CACHES)
 def test_nor_where_one_that_stays_was_next_to_it(name):
     cache = CACHES[name]()
-    with collector.paused():
+    with garbage.paused():
         objects(cache, 20)
         holding = serve(cache, Request(1000, 0.0, 160, 1, ("prefix", "private 19"), 80))
         first = objects(cache, 100)

@@ -5,6 +5,7 @@ import sys
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import astuple, evolve
 from hypothesis import assume, given
@@ -24,7 +25,10 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
+from ksim.oracles.efficiency.answers import several
 from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.growing import Growing, Sized
+from ksim.oracles.efficiency.several import COLUMNAR, Alike, alike
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import gpu_of, model_of, plugin
 from ksim.simulation.scenario import Scenario
@@ -134,10 +138,10 @@ def test_rows_of_an_embedding_come_from_memory(gpu):
 @examples(30)
 def test_an_answer_depends_on_the_question_alone(name, data):
     """Not on what was asked before, nor on whom."""
-    several = data.draw(st.lists(launches(name), min_size=2, max_size=5))
-    answers = [estimate(build(name), *launch) for launch in several]
+    asked = data.draw(st.lists(launches(name), min_size=2, max_size=5))
+    answers = [estimate(build(name), *launch) for launch in asked]
     build.cache_clear()
-    assert [estimate(build(name), *launch) for launch in reversed(several)] == answers[::-1]
+    assert [estimate(build(name), *launch) for launch in reversed(asked)] == answers[::-1]
 
 
 def bits(found: Estimate) -> tuple[Any, ...]:
@@ -158,6 +162,25 @@ def test_company_changes_no_bit_of_an_answer(name, gpu, data):
     assert [bits(each) for each in among] == [together[place] for place in some]
     place = data.draw(st.integers(0, len(kernels) - 1))
     assert bits(estimate(build(name), kernels[place], GPUS[gpu])) == together[place]
+
+
+@cache
+def growing(model: str) -> list[Alike]:
+    """The kernels of a model's body whose sizes grow with its tokens, those of one kind together."""
+    blocks = Growing.of(lambda tokens: model_of(model).body(tokens, Shard())).blocks
+    return alike(enumerate(op for ops, _ in blocks for op in ops if isinstance(op, Sized) and op.kind in COLUMNAR))
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-2-2b"])
+@given(tokens=st.lists(st.integers(1, 20_000), min_size=1, max_size=6))
+@examples(8)
+def test_columns_change_no_bit_of_an_answer(name, model, tokens):
+    """Kernels priced as columns have the prices that they have one by one."""
+    asked = [group.at(np.array(tokens)) for group in growing(model)]
+    for kernels, found in zip(asked, several(build(name), asked, GPUS["h200"]), strict=True):
+        alone = [estimate(build(name), kernel, GPUS["h200"]) for kernel in kernels.each()]
+        assert [bits(each) for each in found.each()] == [bits(each) for each in alone]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,7 @@ from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 from ksim.oracles.efficiency.models import KINDS, Model
 from ksim.oracles.efficiency.region import Region
 from ksim.oracles.efficiency.spread import Spread
@@ -66,7 +66,7 @@ class Profile:
         """Open a profile; raises DataError for a file that is none, or that another version's format made."""
         try:
             # In memory, so that no file stays open while arrays are still to be read.
-            arrays = np.load(io.BytesIO(regular(path).read_bytes()), allow_pickle=False)
+            arrays = np.load(io.BytesIO(regular_file(path).read_bytes()), allow_pickle=False)
             header = json.loads(str(arrays["header"]))
         except OSError as error:
             raise DataError(str(path), error.strerror or str(error)) from None

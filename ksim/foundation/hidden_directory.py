@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["OLD", "beside"]
+__all__ = ["OLD", "hidden_directory"]
 
 #: How the names of such folders end, and the file in each that names what it is to become.
 _ENDING, _OWNER = ".ksim-partial", "owner"
@@ -16,7 +16,7 @@ OLD = "old"
 
 
 @contextmanager
-def beside(target: Path) -> Iterator[Path]:
+def hidden_directory(target: Path) -> Iterator[Path]:
     """Yield a new folder beside *target*, where a rename to *target* is one step; it is removed on the way out.
 
     Folders that killed processes left beside *target* are removed first.  What one of them had moved out of the way,

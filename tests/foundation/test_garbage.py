@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ksim.foundation import collector
+from ksim.foundation import garbage
 
 
 class Circle:
@@ -34,22 +34,22 @@ def collections():
 
 def test_nothing_is_collected_meanwhile_and_all_is_as_before():
     assert gc.isenabled()
-    with collector.paused():
+    with garbage.paused():
         assert not gc.isenabled()
-        with collector.paused():
+        with garbage.paused():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_an_error_leaves_it_on():
-    with pytest.raises(ZeroDivisionError), collector.paused():
+    with pytest.raises(ZeroDivisionError), garbage.paused():
         raise ZeroDivisionError
     assert gc.isenabled()
 
 
 def test_what_a_pause_has_made_is_not_looked_through_at_its_end():
-    with collections() as found, collector.paused():
+    with collections() as found, garbage.paused():
         kept = [[] for _ in range(100_000)]
         before = len(found)
     after, kept = found[before:], len(kept)
@@ -58,13 +58,13 @@ def test_what_a_pause_has_made_is_not_looked_through_at_its_end():
 
 
 def test_cycles_of_many_pauses_are_found_before_another_one(monkeypatch):
-    monkeypatch.setattr(collector, "_MANY", 1000)
-    with collector.paused():
+    monkeypatch.setattr(garbage, "_MANY", 1000)
+    with garbage.paused():
         circle = Circle()
         left, others = weakref.ref(circle), [[] for _ in range(2000)]
         del circle
     assert left() is not None
-    with collector.paused():
+    with garbage.paused():
         assert left() is None
     assert len(others) == 2000
 
@@ -73,7 +73,7 @@ def test_what_somebody_has_frozen_stays_frozen():
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with collector.paused():
+        with garbage.paused():
             pass
         assert gc.get_freeze_count() >= frozen > 0
     finally:
