@@ -144,7 +144,7 @@ def _bulk(oracle: str) -> float:
     constant = {"weight_bytes": 2.0, "activation_bytes": 2.0, "peak": 989.5e12, "footprint": np.inf}
     shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
     made = plugin("oracles", Choice(oracle))
-    profiled: Profiled = made.prices(gpu) if oracle == "measured" else made.prices
+    profiled: Profiled = made.prices(gpu)
     return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
 
 
