@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
