@@ -18,7 +18,10 @@ MOVED = {
     "ksim.memory": "ksim.kv_cache",
     "ksim.runtime": "ksim.engine",
     "ksim.cost.oracles": "ksim.oracles",
+    "ksim.cost.answers": "ksim.oracles.answers",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
+    "ksim.cost.efficiency.estimates": "ksim.oracles.efficiency.profiled",
+    "ksim.cost.library": "ksim.oracles.efficiency.scaled",
     "ksim.cost.collectives": "ksim.network.collectives",
     **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
     "ksim.results.perfetto": "ksim.report.perfetto",
@@ -30,7 +33,10 @@ MOVED = {
 }
 
 #: New names by module, as it is called now, and old name.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "ksim.oracles.efficiency.scaled": {"Library": "ScaledOracle"},
+    "ksim.oracles.waves": {"REACH": "PEAK_SHARES", "Reach": "PeakShares"},
+}
 
 
 def place_of(name: str) -> str | None:
