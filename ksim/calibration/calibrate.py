@@ -1,19 +1,20 @@
-"""From a sweep over one GPU to its profile: what each family needs, how far off it is, and what could not be used."""
+"""TODO"""
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from attrs import frozen
 
 from ksim.calibration.checks import FEWEST, Checked, TooFew, check
-from ksim.calibration.courses import FOLDS, Candidate, Course, examine, teach
-from ksim.calibration.lessons import Lesson, join
+from ksim.calibration.dataset import Lesson, join
+from ksim.calibration.fitting import FOLDS, Candidate, Course, Left, Selected, examine, select, teach
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import COURSES, enrolled
-from ksim.calibration.selection import Left, Selected, select
-from ksim.foundation.errors import DataError
+from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.profile import Efficiency, save
 from ksim.specs.hardware import Gpu
 
 #: Shares of the points by which a learning curve asks what fewer would have done.
@@ -168,3 +169,35 @@ def _curve(course: Course, candidate: Candidate, lesson: Lesson, swept: bool) ->
 
 def _error(seconds: Array, lesson: Lesson) -> float:
     return float(np.mean(np.abs(seconds / lesson.seconds - 1)))
+
+
+ENDING = ".npz"
+
+
+def keep(path: Path, calibration: Calibration, command: str, files: Mapping[str, str]) -> None:
+    """Write a profile that says it was made by *command* from *files*; raises ConfigError if it cannot be written.
+
+    An interruption leaves the file that was there.
+    """
+    part = path.with_name(f".{path.name}.part")
+    entries = {each.name: each.efficiency for each in calibration.parts}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(part, calibration.gpu.name, command, entries, fitted_to=dict(files))
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
+    finally:
+        if part.exists():
+            part.unlink()
+
+
+def check_place(path: Path) -> None:
+    """Raise ConfigError where no profile can be written to *path*: sooner than after minutes of fitting."""
+    if path.suffix != ENDING:
+        raise ConfigError(str(path), f"is no name of a profile; choose one that ends in {ENDING}")
+    if path.is_dir():
+        raise ConfigError(str(path), "is a folder")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(str(path), f"cannot be written: {folder} is no folder that may be written to")

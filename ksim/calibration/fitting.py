@@ -1,210 +1,219 @@
-"""Fit small models to log efficiencies: one function a kind, each from inputs, targets and weights."""
+"""TODO"""
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import field, frozen
+from numpy.typing import NDArray
 
-from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.models import (
-    BoundedHead,
-    Constant,
-    Interpolation,
-    Linear,
-    Mean,
-    Model,
-    Network,
-    Trees,
-    column_side,
-    kernel_of,
-    row_side,
-)
+from ksim.calibration.dataset import Lesson, Mask, Rule, Worked
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.regression import Free, fit_constants, shares
+from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
+from ksim.oracles.efficiency.models import Model
 from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.region import Region
+from ksim.oracles.efficiency.spread import Spread
+from ksim.specs.hardware import Gpu
 
-#: Least absolute errors are found by weighted least squares, the weights taken anew so often.
-ROUNDS = 30
-#: Residuals below this, in log time, weigh no more than this.
-SMALL = 0.01
+#: Into how many parts points are divided that are left out in turn.
+FOLDS = 5
+#: How much wider intervals are than what held-back groups of a grid miss: kernels of models lie off the grid.
+OFF_GRID = 1.25
+#: Points of a table that constants are fitted to where several GPUs share them, and where they are one GPU's own;
+#: and the most that a model on top of them is fitted to.
+SHARED, OWN, MODELLED = 600, 2000, 8000
 
 
 @frozen
-class Recipe:
-    """A kind of model and what it is fitted with, such as ``Recipe("network", {"hidden": 24})``."""
+class Candidate:
+    """A kind of model on top of the physics, and the inputs that it looks at."""
 
-    kind: str
-    options: Mapping[str, Any] = field(factory=dict)
-
-    def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> Model:
-        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raises ConfigError where a library is missing."""
-        weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
-        return KINDS[self.kind](inputs, targets, weights, **self.options)
+    recipe: Recipe
+    inputs: tuple[str, ...] = ()
 
 
-def nothing(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """What physics says stands."""
-    return Constant(0.0)
+@frozen(kw_only=True)
+class Course:
+    """How the efficiency `name`, such as ``gemm/bf16``, is learned from measurements of `measures` in `dtype`.
 
+    `free` constants of the physics are fitted first, then a model on what they
+    leave: `learned` where the target GPU is not among the lessons, `table` or
+    `sweep` where it is all of them, by where the lesson comes from.  Constants
+    that are `held` are not fitted, unless they are in `own` and the lessons are
+    of one GPU; a sweep holds those in `swept`.
 
-def constant(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """The weighted median."""
-    order = np.argsort(targets)
-    share = np.cumsum(weights[order])
-    return Constant(targets[order][np.searchsorted(share, share[-1] / 2)])
-
-
-def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -> Linear:
-    """Least absolute errors, slopes drawn to zero by *ridge*, outputs held in the range of the targets."""
-    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
-    rows = np.column_stack([(inputs - mean) / scale, np.ones(len(inputs))])
-    penalty = ridge * weights.sum() * np.diag([1.0] * inputs.shape[1] + [0.0])
-    solution, robust = np.zeros(rows.shape[1]), weights
-    for _ in range(ROUNDS):
-        solution = np.linalg.solve((rows.T * robust) @ rows + penalty, (rows.T * robust) @ targets)
-        robust = weights / np.maximum(np.abs(targets - rows @ solution), SMALL) * SMALL
-    slopes = solution[:-1] / scale
-    return Linear(solution[-1] - mean @ slopes, slopes, targets.min(), targets.max())
-
-
-def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, floor: float = 0.01) -> BoundedHead:
-    """``util = g - a / waves``: least squares in log time from a start at the median utilisation."""
-    optimize = library("scipy.optimize")
-    count = inputs.shape[1] + 1
-
-    def head(flat: Array) -> BoundedHead:
-        return BoundedHead(flat[:count], flat[count:], float(waves), floor)
-
-    def missed(flat: Array) -> Array:
-        left: Array = np.concatenate([(head(flat)(inputs) - targets) * np.sqrt(weights), 1e-2 * flat])
-        return left
-
-    share = min(0.99, float(np.exp(-np.median(targets))))
-    start = np.zeros(2 * count)
-    start[count - 1], start[-1] = np.log(share / (1 - share)), -3.0
-    return head(optimize.least_squares(missed, start, loss="soft_l1", f_scale=0.1, max_nfev=200).x)
-
-
-def trees(inputs: Array, targets: Array, weights: Array, count: int = 60, leaves: int = 12, rate: float = 0.12,
-          fewest: int = 20) -> Trees:
-    """Gradient-boosted trees for the least absolute error."""
-    ensemble = library("sklearn.ensemble")
-    forest = ensemble.GradientBoostingRegressor(
-        loss="huber", n_estimators=count, max_leaf_nodes=leaves, max_depth=None, learning_rate=rate,
-        min_samples_leaf=fewest, subsample=0.5, random_state=0).fit(inputs, targets, weights)
-    base = float(forest.init_.predict(inputs[:1])[0])
-    return _flat([tree.tree_ for tree in forest.estimators_[:, 0]], base, rate)
-
-
-def _flat(grown: list[Any], base: float, rate: float) -> Trees:
-    """scikit-learn's trees as rows of nodes."""
-    roots = np.cumsum([0, *(tree.node_count for tree in grown)])[:-1]
-    parts: dict[str, list[Array]] = {name: [] for name in ("columns", "thresholds", "lefts", "rights", "values")}
-    for tree, root in zip(grown, roots, strict=True):
-        leaf, itself = tree.children_left < 0, np.arange(tree.node_count)
-        parts["columns"].append(np.where(leaf, 0, tree.feature))
-        parts["thresholds"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["lefts"].append(root + np.where(leaf, itself, tree.children_left))
-        parts["rights"].append(root + np.where(leaf, itself, tree.children_right))
-        parts["values"].append(rate * tree.value[:, 0, 0])
-    depth = max(tree.max_depth for tree in grown)
-    return Trees(base=base, roots=roots, depth=depth, **{name: np.concatenate(part) for name, part in parts.items()})
-
-
-def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
-            rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Network:
-    """Perceptrons that differ in where they started; rows are drawn by weight, for the library knows none."""
-    perceptrons = library("sklearn.neural_network")
-    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
-    rows = np.clip((inputs - mean) / scale, -reach, reach)
-    grown = []
-    for member in range(members):
-        drawn = np.random.default_rng([seed, member]).choice(len(rows), len(rows), p=weights / weights.sum())
-        perceptron = perceptrons.MLPRegressor(
-            hidden_layer_sizes=(hidden, hidden), activation="tanh", alpha=decay, max_iter=rounds, tol=0.0,
-            batch_size=min(256, len(rows)), learning_rate_init=3e-3, random_state=seed + member)
-        with warnings.catch_warnings():  # a budget of rounds is meant to be used up
-            warnings.simplefilter("ignore")
-            grown.append(perceptron.fit(rows[drawn], targets[drawn]))
-    layers = [np.stack([np.vstack([one.coefs_[i], one.intercepts_[i]]) for one in grown]) for i in range(3)]
-    return Network(mean, scale, reach, layers[0], layers[1], layers[2][:, :, 0])
-
-
-def interpolation(inputs: Array, targets: Array, weights: Array, base: Recipe = Recipe("constant"),
-                  most: int = 500) -> Interpolation:
-    """A Gaussian process between the rows, on what *base* leaves; lengths and noise are likeliest for *most* rows."""
-    started = base.fit(inputs, targets, weights)
-    left = targets - started(inputs)
-    lengths, noise = _likeliest(inputs, left, most)
-    model = Interpolation(started, 1.0, [1.0], lengths[None], inputs, left)
-    return evolve(model, weights=np.linalg.solve(_between(model) + noise * np.eye(len(left)), left))
-
-
-def layered_interpolation(inputs: Array, targets: Array, weights: Array, amplitudes: Sequence[float],
-                          lengths: Sequence[Sequence[float]], slopes: Sequence[float], noise: float,
-                          cut: float = 3.0) -> Interpolation:
-    """A Gaussian process with exponential kernels, all of it given but the values: for what jumps from row to row.
-
-    It stands on ``inputs @ slopes``.  Rows further than *cut* robust deviations from what the others say of them are
-    pulled in to there, three times over.
+    `lesson` makes columns of measurements.  `rules` leave rows out everywhere;
+    only rows that are `core` teach.  `grid` marks the few rows of a table that
+    a sweep would measure.  `place` are the inputs that tell what lies among the
+    lessons, the first of which is the one by which intervals differ.  `like` names
+    courses that speak of these kernels where nothing else does.
     """
-    trend = inputs @ np.asarray(slopes)
-    middle = constant(inputs, targets - trend, weights).value
-    started = Linear(middle, slopes, -np.inf, np.inf)
-    left = targets - started(inputs)
-    model = Interpolation(started, 0.0, amplitudes, lengths, inputs, left)
-    inverse = np.linalg.inv(_between(model) + noise * np.eye(len(inputs)))
-    for _ in range(3):
-        missed = inverse @ left / np.diag(inverse)  # by each row, were it left out
-        most = cut * 1.4826 * float(np.median(np.abs(missed)))
-        left = left - np.sign(missed) * np.maximum(np.abs(missed) - most, 0.0)
-    return evolve(model, weights=inverse @ left)
+
+    name: str
+    family: Family
+    measures: str
+    dtype: str
+    lesson: Callable[[Measurements, Gpu], Lesson]
+    free: Mapping[str, Free]
+    learned: Candidate
+    table: Candidate
+    sweep: Candidate
+    place: tuple[str, ...]
+    rules: Sequence[Rule] = ()
+    core: Rule | None = None
+    grid: Callable[[Measurements], Mask] | None = None
+    like: tuple[str, ...] = ()
+    held: Constants = field(factory=dict)
+    own: Mapping[str, Free] = field(factory=dict)
+    swept: Constants = field(factory=dict)
+
+    @classmethod
+    def of(cls, name: str, family: str, **rest: Any) -> "Course":
+        return cls(name=name, family=FAMILIES[family], **rest)
+
+    def takes(self, rows: Measurements) -> bool:
+        return (rows.family, rows.dtype) == (self.measures, self.dtype)
 
 
-def _between(model: Interpolation) -> Array:
-    """The covariance of the model's points."""
-    total = np.zeros((len(model.points), len(model.points)))
-    for amplitude, lengths in zip(model.amplitudes, model.lengths, strict=True):
-        points = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
-        total += amplitude * kernel_of(row_side(points) @ column_side(points), float(model.smooth))
-    return total
+@frozen(eq=False)
+class Taught:
+    """What came out: constants of the physics and the model on top."""
+
+    course: Course
+    candidate: Candidate
+    constants: Mapping[str, float]
+    model: Model
+
+    def predict(self, lesson: Lesson) -> Array:
+        """Seconds of each point."""
+        return Worked.out(lesson, self.course.family, self.constants).predict(self.model, self.candidate.inputs)
+
+    def place(self, lesson: Lesson) -> Array:
+        return Worked.out(lesson, self.course.family, self.constants).inputs(self.course.place)
 
 
-def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
-    """The kernel's length along each input, and the share of noise in the variance, by marginal likelihood."""
-    processes = library("sklearn.gaussian_process")
-    kernels = library("sklearn.gaussian_process.kernels")
-    scale = np.maximum(inputs.std(axis=0), 1e-9)
-    sample = np.random.default_rng(0).permutation(len(inputs))[:most]
-    kernel = (kernels.ConstantKernel(1.0, (1e-3, 1e3)) * kernels.Matern(np.full(inputs.shape[1], 1.5), (0.2, 20.0), 1.5)
-              + kernels.WhiteKernel(0.1, (1e-4, 1e1)))
-    process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-    with warnings.catch_warnings():  # a length at its bound is one along which nothing happens
-        warnings.simplefilter("ignore")
-        process.fit(inputs[sample] / scale, left[sample])
-    found = process.kernel_
-    # The library's kernel has the square root of 3 beside the distance.
-    return scale * found.k1.k2.length_scale / 3**0.5, float(found.k2.noise_level / found.k1.k1.constant_value)
+def teach(course: Course, candidate: Candidate, lessons: Sequence[Lesson], swept: bool = False) -> Taught:
+    """Fit to all of *lessons*, but for points that are checks."""
+    several = len({lesson.gpu.name for lesson in lessons}) > 1
+    taught = [lesson.take(~lesson.checks) for lesson in lessons]
+    sampled = [lesson.sample(SHARED if several else OWN) for lesson in taught]
+    held = {**course.held, **(course.swept if swept else {})}
+    free = {name: free for name, free in course.free.items() if name not in held}
+    if not several:
+        free.update(course.own)
+    constants = fit_constants(course.family, sampled, free, held)
+    taught = sampled if several else [lesson.sample(MODELLED) for lesson in taught]
+    worked = [Worked.out(lesson, course.family, constants) for lesson in taught]
+    inputs = np.concatenate([each.inputs(candidate.inputs) for each in worked])
+    targets = np.concatenate([each.targets for each in worked])
+    return Taught(course, candidate, constants, candidate.recipe.fit(inputs, targets, np.concatenate(shares(taught))))
 
 
-def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Recipe) -> Mean:
-    return Mean(one.fit(inputs, targets, weights), other.fit(inputs, targets, weights))
+def held_out(course: Course, candidate: Candidate, lesson: Lesson, swept: bool = False,
+             folds: int = FOLDS) -> tuple[Lesson, Array]:
+    """The points that may teach, and the seconds predicted for each by a fit to other groups of them."""
+    lesson = lesson.take(~lesson.checks)
+    seconds = np.full(len(lesson), np.nan)
+    for out in _folds(lesson.groups, folds):
+        seconds[out] = teach(course, candidate, [lesson.take(~out)], swept).predict(lesson.take(out))
+    return lesson, seconds
 
 
-KINDS: Mapping[str, Callable[..., Model]] = {
-    "nothing": nothing, "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees,
-    "network": network, "interpolation": interpolation, "layered_interpolation": layered_interpolation, "mean": mean,
-}
+def _folds(groups: NDArray[np.int64], folds: int) -> Iterator[Mask]:
+    """Masks of the points left out: whole groups, dealt into *folds* of about the same number of points."""
+    names, counts = np.unique(groups, return_counts=True)
+    hands = np.zeros(min(folds, len(names)), dtype=np.int64)
+    dealt: dict[int, int] = {}
+    for place in np.argsort(-counts, kind="stable"):
+        least = int(hands.argmin())
+        dealt[int(names[place])] = least
+        hands[least] += counts[place]
+    of = np.array([dealt[int(group)] for group in groups])
+    for fold in range(len(hands)):
+        yield of == fold
 
 
-NOTHING = Recipe("nothing")
+def efficiency(taught: Taught, lessons: Sequence[Lesson], missed: Sequence[Array], source: str,
+               widening: float = 1.0) -> Efficiency:
+    """What a profile keeps; *missed* are, for each lesson, logs of measured over held-out predicted seconds.
+
+    Intervals are made so much wider than what was missed.
+    """
+    place = np.concatenate([taught.place(lesson) for lesson in lessons])
+    residuals, weights = np.concatenate(missed), np.concatenate(shares(lessons))
+    spread = Spread.of(widening * residuals, place, column=0, weights=weights)
+    error = float(np.average(np.abs(np.exp(-residuals) - 1), weights=weights))
+    return Efficiency(taught.constants, taught.candidate.inputs, taught.model, taught.course.place,
+                      Region.around(place), spread, len(residuals), error, source)
 
 
-def library(name: str) -> Any:
-    """Import what only fitting needs; raises ConfigError that says how to install it."""
-    from importlib import import_module
+@frozen(eq=False)
+class Examined:
+    """A GPU's own lesson taught, and the seconds that fits to other groups predict for the points `kept`."""
 
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError(name, "is needed to fit models; install it with `pip install 'ksim[fit]'`") from None
+    taught: Taught
+    kept: Lesson
+    seconds: Array
+    efficiency: Efficiency
+
+
+def examine(course: Course, lesson: Lesson, swept: bool, source: str = "", folds: int = FOLDS) -> Examined:
+    """Fit to a GPU's own points, and find how far off that is by holding groups of them out."""
+    candidate = course.sweep if swept else course.table
+    taught = teach(course, candidate, [lesson], swept)
+    kept, seconds = held_out(course, candidate, lesson, swept, folds)
+    missed = np.log(kept.seconds / seconds)
+    return Examined(taught, kept, seconds, efficiency(taught, [kept], [missed], source, OFF_GRID if swept else 1.0))
+
+
+@frozen
+class Left:
+    """So many rows were left out, for this reason."""
+
+    reason: str
+    rows: int
+
+
+@frozen(eq=False)
+class Selected:
+    """A GPU's rows as lessons: those that teach (`core`), those that only tell how far that carries, and those left."""
+
+    gpu: Gpu
+    rows: tuple[Measurements, ...]
+    core: tuple[Lesson, ...]
+    beside: tuple[Lesson, ...]
+    left: tuple[Left, ...] = field(factory=tuple)
+
+
+def select(course: Course, rows: Sequence[Measurements], gpu: Gpu) -> Selected:
+    """Apply the rules of *course* to a GPU's *rows*."""
+    left: dict[str, int] = {}
+    core, beside, kept = [], [], []
+    for table in rows:
+        usable = _kept(course, table, left)
+        inside = course.core.holds(usable) if course.core else np.ones(len(usable), dtype=np.bool_)
+        if inside.any():
+            kept.append(usable.take(inside))
+            core.append(course.lesson(kept[-1], gpu))
+        if not inside.all():
+            beside.append(course.lesson(usable.take(~inside), gpu))
+    return Selected(gpu, tuple(kept), tuple(core), tuple(beside),
+                    tuple(Left(reason, count) for reason, count in left.items()))
+
+
+def _kept(course: Course, table: Measurements, left: dict[str, int]) -> Measurements:
+    for rule in course.rules:
+        out = rule.holds(table)
+        if out.any():
+            left[rule.reason] = left.get(rule.reason, 0) + int(out.sum())
+            table = table.take(~out)
+    return table
+
+
+def by_gpu(rows: Sequence[Measurements]) -> Iterator[tuple[str, list[Measurements]]]:
+    """The measurements of each GPU that the catalogue has, by its name there."""
+    for name in sorted({part.gpu for part in rows if part.gpu}):
+        yield name, [part for part in rows if part.gpu == name]

@@ -6,8 +6,8 @@ from itertools import combinations
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.courses import Course, Taught, efficiency, teach
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson
+from ksim.calibration.fitting import Course, Taught, efficiency, teach
 from ksim.oracles.efficiency.estimates import without
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency

@@ -15,16 +15,15 @@ from attrs import asdict, evolve
 
 from ksim.calibration.calibrate import calibrate
 from ksim.calibration.checks import TooFew, check
-from ksim.calibration.courses import Candidate, Course, efficiency, teach
+from ksim.calibration.dataset import Lesson, join
 from ksim.calibration.datasheet import gpu_named
-from ksim.calibration.fitting import Recipe
-from ksim.calibration.gathering import digests
+from ksim.calibration.fitting import Candidate, Course, by_gpu, efficiency, select, teach
+from ksim.calibration.ingest import digests
 from ksim.calibration.learning import efficiencies, learn
-from ksim.calibration.lessons import Lesson, join
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import by_gpu, select
+from ksim.calibration.regression import Recipe
 from ksim.oracles.efficiency.estimates import PROFILES, shipped
 from ksim.oracles.efficiency.pointwise import COMBINE
 from ksim.oracles.efficiency.profile import Efficiency, Profile, save

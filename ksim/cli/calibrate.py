@@ -22,9 +22,9 @@ def calibrate(
                                                 " the GPU's name with .npz, in this folder")] = None,
 ) -> None:
     """Fit what share of its bounds a GPU reaches, for the oracle `measured`, and say how far off that is."""
+    from ksim.calibration.calibrate import ENDING, check_place, keep
     from ksim.calibration.calibrate import calibrate as fit
-    from ksim.calibration.gathering import digests, gather
-    from ksim.calibration.keeping import ENDING, check_place, keep
+    from ksim.calibration.ingest import digests, gather
     from ksim.cli.screen import console
 
     screen = console()

@@ -27,7 +27,7 @@ def sweep_kernels(
 ) -> None:
     """Write the list of kernels to measure on a GPU, from which `ksim calibrate` makes its profile."""
     from ksim.calibration.points import plan
-    from ksim.calibration.writing import write_points
+    from ksim.calibration.reading.sweep import write_points
     from ksim.cli.screen import console
     from ksim.simulation.lookup import gpu_of, model_of
 
@@ -45,8 +45,7 @@ def sweep_kernels(
 
 def _own() -> str:
     """The catalogue's name of the GPU of this machine; raises ConfigError where there is none, or none it knows."""
-    from ksim.calibration.reading.names import gpu_name
-    from ksim.calibration.runner.asking import asked
+    from ksim.calibration.names import asked, gpu_name
     from ksim.foundation.errors import ConfigError
 
     device = asked("name")

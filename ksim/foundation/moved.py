@@ -27,6 +27,8 @@ MOVED = {
     "ksim.studies.simulation": "ksim.simulation.simulate",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.workload.dates": "ksim.workload.fields",
+    "ksim.workload.ledger": "ksim.workload.row",
 }
 
 #: New names by module, as it is called now, and old name.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ksim.calibration.checks import check
+from ksim.calibration.fitting import select
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import select
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
 from ksim.simulation.lookup import gpu_of

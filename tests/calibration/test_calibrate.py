@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.calibration.calibrate import ENOUGH, Calibrated, calibrate
+from ksim.calibration.calibrate import ENOUGH, Calibrated, calibrate, keep
 from ksim.calibration.checks import check, gpu_of
-from ksim.calibration.courses import held_out, teach
-from ksim.calibration.gathering import digest, digests, gather
-from ksim.calibration.keeping import keep
-from ksim.calibration.lessons import join
+from ksim.calibration.dataset import join
+from ksim.calibration.fitting import held_out, select, teach
+from ksim.calibration.ingest import digest, digests, gather
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import COURSES
-from ksim.calibration.selection import select
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
@@ -188,7 +186,7 @@ def test_a_failure_leaves_the_file_that_was_there(fitted, tmp_path, monkeypatch,
         part.write_bytes(b"half")
         raise stop
 
-    monkeypatch.setattr("ksim.calibration.keeping.save", save)
+    monkeypatch.setattr("ksim.calibration.calibrate.save", save)
     with pytest.raises((KeyboardInterrupt, ConfigError)):
         keep(path, fitted, "", {})
     assert [each.name for each in tmp_path.iterdir()] == ["mine.npz"] and path.read_bytes() == b"before"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.calibration.fitting import NOTHING, Recipe
 from ksim.calibration.learning import efficiencies, learn
+from ksim.calibration.regression import NOTHING, Recipe
 from tests.calibration.toys import course, lesson, other
 
 pytest.importorskip("scipy")

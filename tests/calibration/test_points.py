@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.measurements import CHECKS, FAMILIES
-from ksim.calibration.points import BUDGET, LONGEST, plan
+from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.calibration.runner.launches import LAUNCHES
-from ksim.calibration.timing import MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.lookup import gpu_of, model_of
 from tests.properties import examples

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.power import extrapolation, sustained
-from ksim.calibration.power.fitting import fit, joules_of, with_terms
-from ksim.calibration.power.foretelling import bound, cooled, foretell, taught
+from ksim.calibration.power.prediction import bound, cooled, fit, foretell, joules_of, taught, with_terms
 from ksim.calibration.power.sustained import Sustained
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.observing import drawn, observed, weighted_median
+from ksim.calibration.power.meter import drawn, observed, weighted_median
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
 

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.measurements import Batches, Points, tagged
+from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading import read
-from ksim.calibration.reading.names import format_name, gpu_name
-from ksim.calibration.reading.sweep import points
-from ksim.calibration.writing import write_points
+from ksim.calibration.reading.sweep import points, write_points
 from ksim.foundation.errors import DataError, UnknownName
 from tests.calibration.conftest import EXTRACT
 from tests.properties import examples

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration import timing
+from ksim.calibration import points as timing
 from ksim.calibration.checks import check_all
 from ksim.calibration.measurements import MISSING
 from ksim.calibration.reading import read
-from ksim.calibration.reading.sweep import points
+from ksim.calibration.reading.sweep import points, write_points
 from ksim.calibration.runner import __main__ as command
 from ksim.calibration.runner.device import Point, Unmeasurable
-from ksim.calibration.runner.launches import LAUNCHES
-from ksim.calibration.runner.routing import chosen, loads
+from ksim.calibration.runner.launches import LAUNCHES, chosen, loads
 from ksim.calibration.runner.sweep import run
-from ksim.calibration.writing import write_points
 from ksim.foundation.errors import ConfigError
 from tests.calibration.conftest import EXTRACT
 

@@ -3,11 +3,10 @@
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson
+from ksim.calibration.fitting import Candidate, Course
 from ksim.calibration.measurements import Measurements, Source, tagged
+from ksim.calibration.regression import NOTHING, Free
 from ksim.oracles.efficiency.families import Family
 from ksim.oracles.efficiency.physics import Physics
 from ksim.simulation.lookup import gpu_of

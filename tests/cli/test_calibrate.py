@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksim.calibration.gathering import digest
+from ksim.calibration.ingest import digest
 from ksim.oracles.efficiency.profile import Profile
 from tests.calibration.conftest import EXTRACT
 from tests.calibration.test_reading import LOG

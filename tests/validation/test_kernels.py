@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.gathering import digest
+from ksim.calibration.ingest import digest
 from ksim.calibration.measurements import Measurements, Source
 from ksim.calibration.recipes import COURSES
 from ksim.cli.validate_kernels import kernels as command

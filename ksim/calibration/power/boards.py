@@ -1,24 +1,72 @@
-"""Public tables of kernels with the mean power of the board meanwhile: rows as counts of actions, and watts.
-
-Columns are those of `reading.tables`, with `power_w` beside them and all kinds of kernels in one table, which `op`
-tells apart.
-"""
+"""TODO"""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from ksim.calibration.bounds import formats
 from ksim.calibration.checks import gpu_of
-from ksim.calibration.measurements import Floats
-from ksim.calibration.power.repeated import counts
+from ksim.calibration.kernels import balanced, fused, kernels, power_law
+from ksim.calibration.measurements import Floats, Points
+from ksim.calibration.power.sustained import terms
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame, column_names, load
+from ksim.compute.kernels import Kernel
+from ksim.compute.loads import Loads
+from ksim.cost.energy import RESIDENT, Actions, actions
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
+from ksim.specs.hardware import Gpu
+
+#: How many layers of a GEMM take turns in the collector, by number format; in others it is one.
+LAYERS = {"bf16": 6, "fp8": 6}
+
+
+def counts(points: Points, seconds: Floats, gpu: Gpu) -> Floats:
+    """How often `fitting.TERMS` happen in a launch of each of *points*, which takes *seconds* on *gpu*.
+
+    Raises DataError for a number format that *gpu* does not compute in.
+    """
+    if (element := formats(points)[1].element) not in gpu.flops:
+        raise DataError(str(points), f"{gpu.name} does not compute in {element}")
+    return np.array([terms(_done(points, i, float(seconds[i]), gpu), gpu) for i in range(len(points))])
+
+
+def _done(points: Points, point: int, seconds: float, gpu: Gpu) -> list[Actions]:
+    launched = _experts(points, point) if points.family == "moe" else kernels(points, point)
+    cached = _touched(points, point, launched) < RESIDENT * gpu.l2
+    each = [actions(kernel, seconds / len(launched), gpu) for kernel in launched]
+    return [evolve(done, hbm=0.0, written=0.0) for done in each] if cached else each
+
+
+def _touched(points: Points, point: int, launched: list[Kernel]) -> float:
+    """Bytes from one use of a buffer to its next."""
+    moved = sum(kernel.work.bytes for kernel in launched)
+    if points.family != "gemm":
+        return moved
+    weights = float(points["n"][point]) * float(points["k"][point]) * formats(points)[0].bytes
+    return moved + (LAYERS.get(points.dtype, 1) - 1) * weights
+
+
+def _experts(points: Points, point: int) -> list[Kernel]:
+    """The fused kernels of one rank's experts."""
+    tokens, experts, top, hidden, inter, ranks = (
+        int(points[name][point]) for name in ("t", "e", "topk", "h", "inter", "ep"))
+    spread = _spread(tokens, top, experts, ranks, float(points["skew"][point]))
+    return fused(spread, tokens, hidden, inter, formats(points))
+
+
+@cache
+def _spread(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> Loads:
+    drawn = power_law(tokens, top_k, experts, ranks, skew, 0) if skew else balanced(tokens, top_k, experts, ranks)
+    rows, count = np.unique(drawn[drawn > 0], return_counts=True)
+    return tuple(zip(rows.tolist(), count.tolist(), strict=True)) or ((1, 1),)
+
 
 NEEDED = ("gpu", "op", "dtype", "latency_us", "power_w")
 _ATTENTION = ("kv_dtype", "batch", "isl", "step", "num_heads", "num_kv_heads", "head_dim", "window")

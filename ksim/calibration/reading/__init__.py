@@ -10,9 +10,9 @@ from typing import Protocol
 from attrs import evolve
 
 from ksim.calibration.measurements import Measurements
+from ksim.calibration.names import gpu_name
 from ksim.calibration.reading import aiconfigurator, nccl, sweep, tables
 from ksim.calibration.reading.frames import Frame, NoTable, load
-from ksim.calibration.reading.names import gpu_name
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError, UnknownName
 from ksim.foundation.files import regular_file

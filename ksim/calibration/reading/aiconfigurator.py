@@ -6,9 +6,9 @@ Their `latency` is milliseconds, and the `message_size` of collectives counts el
 import numpy as np
 
 from ksim.calibration.measurements import MISSING, Measurements
+from ksim.calibration.names import format_name
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame
-from ksim.calibration.reading.names import format_name
 
 _NAMES = {
     "framework": "backend", "device": "gpu", "kernel_source": "kernel", "batch_size": "batch",

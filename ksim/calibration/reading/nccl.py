@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ksim.calibration.measurements import COLLECTIVES, Measurements, Source, tagged
-from ksim.calibration.reading.names import format_name, gpu_name
+from ksim.calibration.names import format_name, gpu_name
 from ksim.foundation.errors import DataError
 
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bdevice\s+\d+\s+\[[^\]]*\]\s+(.+?)\s*$")

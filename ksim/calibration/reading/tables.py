@@ -20,8 +20,8 @@ from ksim.calibration.measurements import (
     Texts,
     tagged,
 )
+from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading.frames import Frame
-from ksim.calibration.reading.names import format_name, gpu_name
 from ksim.foundation.errors import DataError
 
 

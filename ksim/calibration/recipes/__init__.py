@@ -5,7 +5,7 @@ To add a family, add a module with `COURSES` and name it here.
 
 from collections.abc import Iterator, Sequence
 
-from ksim.calibration.courses import Course
+from ksim.calibration.fitting import Course
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.recipes import attention, gemm, grouped_gemm, mla, pointwise
 

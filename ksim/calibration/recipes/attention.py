@@ -13,12 +13,10 @@ nothing; which parts of the kernel's host code matter, and that decodes come fir
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson, Mask, Rule, alike, in_tables, of_vllm
+from ksim.calibration.fitting import Candidate, Course
 from ksim.calibration.measurements import Batches, Floats, Ints, Measurements, Points
-from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
+from ksim.calibration.regression import NOTHING, Free, Recipe
 from ksim.oracles.efficiency.attention import COLUMNS
 from ksim.oracles.efficiency.families import Shapes
 from ksim.specs.hardware import Gpu

@@ -14,12 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson, Mask, Rule, in_tables
+from ksim.calibration.fitting import Candidate, Course
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
-from ksim.calibration.rules import Mask, Rule, in_tables
+from ksim.calibration.regression import NOTHING, Free, Recipe
 from ksim.foundation.units import DType
 from ksim.oracles import peak
 from ksim.specs.hardware import Gpu

@@ -17,13 +17,11 @@ from attrs import asdict
 from numpy.typing import NDArray
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson, Mask, Rule, alike, in_tables, of_vllm
+from ksim.calibration.fitting import Candidate, Course
+from ksim.calibration.kernels import balanced, power_law
 from ksim.calibration.measurements import Floats, Measurements
-from ksim.calibration.routing import balanced, power_law
-from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
+from ksim.calibration.regression import NOTHING, Free, Recipe
 from ksim.compute.loads import Loads, loads
 from ksim.foundation.units import DType
 from ksim.oracles.efficiency import pointwise

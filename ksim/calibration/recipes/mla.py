@@ -8,12 +8,10 @@ constants is learned all the same, and what is measured on the GPU itself is wha
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Lesson, Mask, Rule, alike
+from ksim.calibration.fitting import Candidate, Course
 from ksim.calibration.measurements import Measurements
-from ksim.calibration.rules import Mask, Rule, alike
+from ksim.calibration.regression import NOTHING, Free, Recipe
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]

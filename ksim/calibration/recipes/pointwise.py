@@ -11,13 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.bounds import MOVES
+from ksim.calibration.dataset import Lesson, Mask, Rule, alike
+from ksim.calibration.fitting import Candidate, Course
 from ksim.calibration.measurements import Measurements
-from ksim.calibration.rules import Mask, Rule, alike
-from ksim.calibration.traffic import MOVES
+from ksim.calibration.regression import NOTHING, Free, Recipe
 from ksim.specs.hardware import Gpu
 
 __all__ = ["COURSES"]

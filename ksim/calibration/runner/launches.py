@@ -1,9 +1,4 @@
-"""How each family's kernel is launched with PyTorch and vLLM: one function a family.
-
-Each takes PyTorch and what goes with it, the point, and how many sets of buffers rotate; it allocates them and returns
-a function that launches the kernel on one of the sets.  vLLM is imported where it is used, so that a machine without it
-still measures what PyTorch alone runs.
-"""
+"""TODO"""
 
 from collections.abc import Callable, Mapping
 from math import ceil
@@ -11,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ksim.calibration.measurements import Ints
 from ksim.calibration.runner.device import Launch, Point, Toolbox, Unmeasurable
-from ksim.calibration.runner.routing import chosen
 
 #: Tokens in a block of the KV cache, and the epsilon of norms: neither changes the time.
 BLOCK, EPSILON = 16, 1e-6
@@ -136,3 +131,21 @@ def copy(tools: Toolbox, point: Point, copies: int) -> Launch:
 LAUNCHES: Mapping[str, Callable[[Toolbox, Point, int], Callable[[int], Any]]] = {
     function.__name__: function for function in (
         gemm, attention, moe, rms_norm, fused_add_rms_norm, silu_mul, rope, kv_write, argmax, quantize, copy)}
+
+
+def chosen(point: Point) -> Ints:
+    """For each of `t` tokens the `topk` different ones of `e` experts it goes to, the same at every call.
+
+    Experts are popular by a Zipf law whose exponent is `skew`; 0 makes them equal.
+    """
+    rng = np.random.default_rng(0)
+    experts = point["e"]
+    popularity = -float(point.shape.get("skew", 0.0)) * np.log(np.arange(1, experts + 1))
+    # The largest of logarithms of weights plus Gumbel noise are a sample without replacement.
+    noise = rng.gumbel(size=(point["t"], experts)) + rng.permutation(popularity)
+    return np.argpartition(-noise, point["topk"] - 1, axis=1)[:, :point["topk"]].astype(np.int64)
+
+
+def loads(point: Point) -> Ints:
+    """How many tokens each expert gets."""
+    return np.bincount(chosen(point).ravel(), minlength=point["e"]).astype(np.int64)

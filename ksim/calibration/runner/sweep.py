@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import frozen
 
-from ksim.calibration import timing
 from ksim.calibration.measurements import Ints, Points, by_family
+from ksim.calibration.points import PILOT, REPLAYS, WARM_UPS, buffers, copies, launches
 from ksim.calibration.reading import sweep as sweep_format
 from ksim.calibration.reading.frames import load
+from ksim.calibration.reading.sweep import save, table
 from ksim.calibration.runner.device import Device, Point, Unmeasurable
-from ksim.calibration.runner.routing import loads
-from ksim.calibration.writing import save, table
+from ksim.calibration.runner.launches import loads
 from ksim.foundation.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -47,20 +47,20 @@ def run(points: Sequence[Points], folder: Path, device: Device, say: Say = print
     return written
 
 
-def time(device: Device, point: Point, buffers: float) -> Timed:
-    """Time *point*, which has so many bytes of buffers; raises Unmeasurable where it cannot."""
+def time(device: Device, point: Point, size: float) -> Timed:
+    """Time *point*, whose buffers are *size* bytes; raise Unmeasurable where it cannot."""
     try:
-        launch = device.prepare(point, timing.copies(buffers, device.l2))
-        pilot = device.capture(launch, timing.PILOT)
+        launch = device.prepare(point, copies(size, device.l2))
+        pilot = device.capture(launch, PILOT)
         pilot()
-        launches = timing.launches(pilot() / timing.PILOT)
-        replay = device.capture(launch, launches)
-        for _ in range(timing.WARM_UPS):
+        count = launches(pilot() / PILOT)
+        replay = device.capture(launch, count)
+        for _ in range(WARM_UPS):
             replay()
-        seconds = [replay() / launches for _ in range(timing.REPLAYS)]
+        seconds = [replay() / count for _ in range(REPLAYS)]
     finally:
         device.release()
-    return Timed(round(median(seconds) * 1e6, 3), round(min(seconds) * 1e6, 3), launches)
+    return Timed(round(median(seconds) * 1e6, 3), round(min(seconds) * 1e6, 3), count)
 
 
 def _family(parts: Sequence[Points], path: Path, device: Device, say: Say) -> None:
@@ -88,7 +88,7 @@ def _family(parts: Sequence[Points], path: Path, device: Device, say: Say) -> No
 
 
 def _timed(part: Points, missing: Ints, device: Device, failures: dict[str, list[str]]) -> Iterator[tuple[int, Timed]]:
-    sizes = timing.buffers(part) if len(missing) else np.zeros(0)
+    sizes = buffers(part) if len(missing) else np.zeros(0)
     for i in missing:
         try:
             yield int(i), time(device, Point.of(part, int(i)), float(sizes[i]))

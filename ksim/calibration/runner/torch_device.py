@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.calibration.runner.asking import asked
+from ksim.calibration.names import asked
 from ksim.calibration.runner.device import Launch, Point, Unmeasurable
 from ksim.calibration.runner.launches import LAUNCHES
 from ksim.foundation.errors import ConfigError

@@ -10,7 +10,7 @@ from attrs import asdict, frozen
 from ksim.calibration.measurements import Floats
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.observing import drawn, observed
+from ksim.calibration.power.meter import drawn, observed
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
 

@@ -7,7 +7,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.power import sustained
-from ksim.calibration.power.foretelling import Foretold, foretell, taught
+from ksim.calibration.power.prediction import Foretold, foretell, taught
 from ksim.calibration.power.sustained import Sustained
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of

@@ -7,13 +7,12 @@ from typing import Any
 from attrs import define, field, frozen
 
 from ksim.calibration.checks import TooFew, check, gpu_of
-from ksim.calibration.courses import Course
-from ksim.calibration.gathering import digest
+from ksim.calibration.fitting import Course, Left, Selected, select
+from ksim.calibration.ingest import digest
 from ksim.calibration.kernels import MAKERS
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import Left, Selected, select
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.estimates import Profiled, shipped

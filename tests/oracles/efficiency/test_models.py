@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.fitting import KINDS, Recipe
+from ksim.calibration.regression import KINDS, Recipe
 from ksim.oracles.efficiency.models import CHUNK, BoundedHead, Constant, Interpolation
 from tests.properties import examples
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ksim.calibration.fitting import Recipe
+from ksim.calibration.regression import Recipe
 from ksim.foundation.errors import DataError
 from ksim.oracles.efficiency.profile import FORMAT, Efficiency, Profile, save
 from ksim.oracles.efficiency.region import Region

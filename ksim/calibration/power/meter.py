@@ -1,15 +1,11 @@
-"""What a GPU draws by its power model in a launch of a public table, and what the board's meter makes of that.
-
-Collectors take NVML's power every 100 ms for 0.3 to 1 s or longer (AIConfigurator, collector/helper.py), and each is a
-mean over about the second before: the time in which buffers were set up is in it, and the GPU did nothing meanwhile.
-"""
+"""TODO"""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ksim.calibration.measurements import Floats
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.fitting import joules_of
+from ksim.calibration.power.prediction import joules_of
 from ksim.specs.power import Power
 
 #: Lengths of launches fall into so many classes for a power of ten: how long is measured follows from them.

@@ -1,6 +1,7 @@
-"""The catalogue's names of GPUs and ksim's of number formats, from those that tables and drivers use."""
+"""TODO"""
 
 import re
+from subprocess import SubprocessError, run
 
 from ksim.foundation.catalog import entries
 
@@ -34,3 +35,13 @@ def gpu_name(name: str) -> str | None:
 def format_name(name: str) -> str:
     """ksim's name of a number format; names that it does not know stay as they are."""
     return _FORMATS.get(name, name)
+
+
+def asked(what: str) -> str:
+    """Answer a query of nvidia-smi, such as "name" or "driver_version", for the first GPU; empty without a driver."""
+    try:
+        told = run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader", "-i", "0"],
+                   capture_output=True, check=True, encoding="utf-8", timeout=10)
+    except (OSError, SubprocessError):
+        return ""
+    return told.stdout.strip()

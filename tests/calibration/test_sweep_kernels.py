@@ -37,10 +37,10 @@ def test_takes_the_layers_of_models(tmp_path):
 
 
 def test_a_machine_without_a_gpu_needs_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("ksim.calibration.runner.asking.asked", lambda what: "")
+    monkeypatch.setattr("ksim.calibration.names.asked", lambda what: "")
     done = swept("-o", tmp_path / "p.csv")
     assert isinstance(done.exception, ConfigError) and "--gpu: is needed" in str(done.exception)
-    monkeypatch.setattr("ksim.calibration.runner.asking.asked", lambda what: "NVIDIA H200")
+    monkeypatch.setattr("ksim.calibration.names.asked", lambda what: "NVIDIA H200")
     assert swept("-o", tmp_path / "p.csv", "--families", "copy").exit_code == 0
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from attrs import asdict, evolve
 
-from ksim.calibration.constants import Free, fit_constants
-from ksim.calibration.courses import OWN
-from ksim.calibration.lessons import Worked
+from ksim.calibration.dataset import Worked
+from ksim.calibration.fitting import OWN
 from ksim.calibration.measurements import Batches, Measurements, Points, Source
 from ksim.calibration.points import plan
 from ksim.calibration.recipes import COURSES
+from ksim.calibration.regression import Free, fit_constants
 from tests.calibration.toys import FAMILY, H200, TRUTH, lesson
 
 pytest.importorskip("scipy")

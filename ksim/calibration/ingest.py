@@ -1,4 +1,4 @@
-"""Files and folders that a user names, as the measurements of one GPU."""
+"""TODO"""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from attrs import evolve, frozen
 from ksim.calibration.checks import gpu_of
 from ksim.calibration.datasheet import gpu_named
 from ksim.calibration.measurements import Measurements, listed
+from ksim.calibration.names import gpu_name
 from ksim.calibration.reading import is_candidate, read
-from ksim.calibration.reading.names import gpu_name
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Gpu

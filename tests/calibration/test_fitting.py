@@ -6,9 +6,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.constants import shares
-from ksim.calibration.courses import held_out, teach
-from ksim.calibration.fitting import NOTHING, Recipe
+from ksim.calibration.fitting import held_out, teach
+from ksim.calibration.regression import NOTHING, Recipe, shares
 from tests.calibration.toys import TRUTH, Memory, Witness, course, lesson, other
 from tests.properties import examples
 
