@@ -1,4 +1,4 @@
-"""TODO"""
+"""Fit specs: which rows of a family of kernels are fitted, what is fitted to them, and how far off the fit is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.calibration.dataset import Lesson, Mask, Rule, Worked
+from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
 from ksim.calibration.measurements import Measurements
-from ksim.calibration.regression import Free, fit_constants, shares
+from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
 from ksim.oracles.efficiency.models import Model
 from ksim.oracles.efficiency.physics import Array
@@ -18,45 +18,46 @@ from ksim.oracles.efficiency.region import Region
 from ksim.oracles.efficiency.spread import Spread
 from ksim.specs.hardware import Gpu
 
-#: Into how many parts points are divided that are left out in turn.
+#: Folds of cross-validation.
 FOLDS = 5
-#: How much wider intervals are than what held-back groups of a grid miss: kernels of models lie off the grid.
+#: Intervals are wider by this factor than the errors at held-out groups of a grid: kernels of models lie off the grid.
 OFF_GRID = 1.25
-#: Points of a table that constants are fitted to where several GPUs share them, and where they are one GPU's own;
-#: and the most that a model on top of them is fitted to.
-SHARED, OWN, MODELLED = 600, 2000, 8000
+#: The most points of a table that constants are fitted to, if several GPUs share them, and if they are of one GPU.
+SHARED, SINGLE = 600, 2000
+#: The most points of a table that a model on top of the constants is fitted to.
+MODELLED = 8000
 
 
 @frozen
 class Candidate:
-    """A kind of model on top of the physics, and the inputs that it looks at."""
+    """A model on top of the physics, and the inputs that it takes."""
 
-    recipe: Recipe
+    regressor: Regressor
     inputs: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
-class Course:
-    """How the efficiency `name`, such as ``gemm/bf16``, is learned from measurements of `measures` in `dtype`.
+class FitSpec:
+    """How the efficiency `name`, such as ``gemm/bf16``, is fitted to measurements of the family `measures` in `dtype`.
 
-    `free` constants of the physics are fitted first, then a model on what they
-    leave: `learned` where the target GPU is not among the lessons, `table` or
-    `sweep` where it is all of them, by where the lesson comes from.  Constants
-    that are `held` are not fitted, unless they are in `own` and the lessons are
-    of one GPU; a sweep holds those in `swept`.
+    The `free` constants of the physics are fitted first, then a model of the
+    remaining errors: `learned` if the target GPU is not among the datasets; if
+    all datasets are of it, `table` or `sweep`, depending on their source.
+    Constants in `held` are not fitted, unless they are in `single_gpu` and all
+    datasets are of one GPU.  A sweep also holds those in `held_in_sweeps`.
 
-    `lesson` makes columns of measurements.  `rules` leave rows out everywhere;
-    only rows that are `core` teach.  `grid` marks the few rows of a table that
-    a sweep would measure.  `place` are the inputs that tell what lies among the
-    lessons, the first of which is the one by which intervals differ.  `like` names
-    courses that speak of these kernels where nothing else does.
+    `dataset` makes columns of measurements.  `rules` leave rows out everywhere;
+    of the others only `core` rows are fitted.  `grid` marks the few rows of a
+    table that a sweep would measure.  `place` names the inputs that tell how far
+    a kernel lies from the datasets; intervals differ along the first of them.
+    `like` names the efficiencies that price these kernels if this one is missing.
     """
 
     name: str
     family: Family
     measures: str
     dtype: str
-    lesson: Callable[[Measurements, Gpu], Lesson]
+    dataset: Callable[[Measurements, Gpu], Dataset]
     free: Mapping[str, Free]
     learned: Candidate
     table: Candidate
@@ -67,11 +68,11 @@ class Course:
     grid: Callable[[Measurements], Mask] | None = None
     like: tuple[str, ...] = ()
     held: Constants = field(factory=dict)
-    own: Mapping[str, Free] = field(factory=dict)
-    swept: Constants = field(factory=dict)
+    single_gpu: Mapping[str, Free] = field(factory=dict)
+    held_in_sweeps: Constants = field(factory=dict)
 
     @classmethod
-    def of(cls, name: str, family: str, **rest: Any) -> "Course":
+    def of(cls, name: str, family: str, **rest: Any) -> "FitSpec":
         return cls(name=name, family=FAMILIES[family], **rest)
 
     def takes(self, rows: Measurements) -> bool:
@@ -79,99 +80,107 @@ class Course:
 
 
 @frozen(eq=False)
-class Taught:
-    """What came out: constants of the physics and the model on top."""
+class Fitted:
+    """The result of a fit: constants of the physics, and the model on top of them."""
 
-    course: Course
+    spec: FitSpec
     candidate: Candidate
     constants: Mapping[str, float]
     model: Model
 
-    def predict(self, lesson: Lesson) -> Array:
-        """Seconds of each point."""
-        return Worked.out(lesson, self.course.family, self.constants).predict(self.model, self.candidate.inputs)
+    def predict(self, dataset: Dataset) -> Array:
+        """Predict the seconds of each point."""
+        return self._physics(dataset).predict(self.model, self.candidate.inputs)
 
-    def place(self, lesson: Lesson) -> Array:
-        return Worked.out(lesson, self.course.family, self.constants).inputs(self.course.place)
+    def place(self, dataset: Dataset) -> Array:
+        """Return the inputs that tell how far each point lies from the data."""
+        return self._physics(dataset).inputs(self.spec.place)
+
+    def _physics(self, dataset: Dataset) -> PhysicsOfDataset:
+        return PhysicsOfDataset.of(dataset, self.spec.family, self.constants)
 
 
-def teach(course: Course, candidate: Candidate, lessons: Sequence[Lesson], swept: bool = False) -> Taught:
-    """Fit to all of *lessons*, but for points that are checks."""
-    several = len({lesson.gpu.name for lesson in lessons}) > 1
-    taught = [lesson.take(~lesson.checks) for lesson in lessons]
-    sampled = [lesson.sample(SHARED if several else OWN) for lesson in taught]
-    held = {**course.held, **(course.swept if swept else {})}
-    free = {name: free for name, free in course.free.items() if name not in held}
+def fit(spec: FitSpec, candidate: Candidate, datasets: Sequence[Dataset], swept: bool = False) -> Fitted:
+    """Fit to all of *datasets* but their checks."""
+    several = len({dataset.gpu.name for dataset in datasets}) > 1
+    usable = [dataset.take(~dataset.checks) for dataset in datasets]
+    sampled = [dataset.sample(SHARED if several else SINGLE) for dataset in usable]
+    held = {**spec.held, **(spec.held_in_sweeps if swept else {})}
+    free = {name: constant for name, constant in spec.free.items() if name not in held}
     if not several:
-        free.update(course.own)
-    constants = fit_constants(course.family, sampled, free, held)
-    taught = sampled if several else [lesson.sample(MODELLED) for lesson in taught]
-    worked = [Worked.out(lesson, course.family, constants) for lesson in taught]
-    inputs = np.concatenate([each.inputs(candidate.inputs) for each in worked])
-    targets = np.concatenate([each.targets for each in worked])
-    return Taught(course, candidate, constants, candidate.recipe.fit(inputs, targets, np.concatenate(shares(taught))))
+        free.update(spec.single_gpu)
+    constants = fit_constants(spec.family, sampled, free, held)
+    modelled = sampled if several else [dataset.sample(MODELLED) for dataset in usable]
+    physics = [PhysicsOfDataset.of(dataset, spec.family, constants) for dataset in modelled]
+    inputs = np.concatenate([part.inputs(candidate.inputs) for part in physics])
+    targets = np.concatenate([part.targets for part in physics])
+    model = candidate.regressor.fit(inputs, targets, np.concatenate(shares(modelled)))
+    return Fitted(spec, candidate, constants, model)
 
 
-def held_out(course: Course, candidate: Candidate, lesson: Lesson, swept: bool = False,
-             folds: int = FOLDS) -> tuple[Lesson, Array]:
-    """The points that may teach, and the seconds predicted for each by a fit to other groups of them."""
-    lesson = lesson.take(~lesson.checks)
-    seconds = np.full(len(lesson), np.nan)
-    for out in _folds(lesson.groups, folds):
-        seconds[out] = teach(course, candidate, [lesson.take(~out)], swept).predict(lesson.take(out))
-    return lesson, seconds
+def held_out(spec: FitSpec, candidate: Candidate, dataset: Dataset, swept: bool = False,
+             folds: int = FOLDS) -> tuple[Dataset, Array]:
+    """Return the points that are no checks, and the seconds that a fit to other groups of them predicts for each."""
+    dataset = dataset.take(~dataset.checks)
+    seconds = np.full(len(dataset), np.nan)
+    for out in _folds(dataset.groups, folds):
+        seconds[out] = fit(spec, candidate, [dataset.take(~out)], swept).predict(dataset.take(out))
+    return dataset, seconds
 
 
 def _folds(groups: NDArray[np.int64], folds: int) -> Iterator[Mask]:
-    """Masks of the points left out: whole groups, dealt into *folds* of about the same number of points."""
+    """Yield masks of the points held out: whole groups, dealt into *folds* of about the same number of points."""
     names, counts = np.unique(groups, return_counts=True)
-    hands = np.zeros(min(folds, len(names)), dtype=np.int64)
-    dealt: dict[int, int] = {}
+    sizes = np.zeros(min(folds, len(names)), dtype=np.int64)
+    fold_of: dict[int, int] = {}
     for place in np.argsort(-counts, kind="stable"):
-        least = int(hands.argmin())
-        dealt[int(names[place])] = least
-        hands[least] += counts[place]
-    of = np.array([dealt[int(group)] for group in groups])
-    for fold in range(len(hands)):
-        yield of == fold
+        smallest = int(sizes.argmin())
+        fold_of[int(names[place])] = smallest
+        sizes[smallest] += counts[place]
+    fold_of_point = np.array([fold_of[int(group)] for group in groups])
+    for fold in range(len(sizes)):
+        yield fold_of_point == fold
 
 
-def efficiency(taught: Taught, lessons: Sequence[Lesson], missed: Sequence[Array], source: str,
+def efficiency(fitted: Fitted, datasets: Sequence[Dataset], missed: Sequence[Array], source: str,
                widening: float = 1.0) -> Efficiency:
-    """What a profile keeps; *missed* are, for each lesson, logs of measured over held-out predicted seconds.
+    """Return what a profile keeps of a fit.
 
-    Intervals are made so much wider than what was missed.
+    *missed* has, for each dataset, log(measured / predicted) of held-out points;
+    the intervals are those errors times *widening*.
     """
-    place = np.concatenate([taught.place(lesson) for lesson in lessons])
-    residuals, weights = np.concatenate(missed), np.concatenate(shares(lessons))
+    place = np.concatenate([fitted.place(dataset) for dataset in datasets])
+    residuals, weights = np.concatenate(missed), np.concatenate(shares(datasets))
     spread = Spread.of(widening * residuals, place, column=0, weights=weights)
     error = float(np.average(np.abs(np.exp(-residuals) - 1), weights=weights))
-    return Efficiency(taught.constants, taught.candidate.inputs, taught.model, taught.course.place,
+    return Efficiency(fitted.constants, fitted.candidate.inputs, fitted.model, fitted.spec.place,
                       Region.around(place), spread, len(residuals), error, source)
 
 
 @frozen(eq=False)
-class Examined:
-    """A GPU's own lesson taught, and the seconds that fits to other groups predict for the points `kept`."""
+class CrossValidated:
+    """A fit to a GPU's own dataset, and the seconds that fits to other groups predict for the points `kept`."""
 
-    taught: Taught
-    kept: Lesson
+    fitted: Fitted
+    kept: Dataset
     seconds: Array
     efficiency: Efficiency
 
 
-def examine(course: Course, lesson: Lesson, swept: bool, source: str = "", folds: int = FOLDS) -> Examined:
-    """Fit to a GPU's own points, and find how far off that is by holding groups of them out."""
-    candidate = course.sweep if swept else course.table
-    taught = teach(course, candidate, [lesson], swept)
-    kept, seconds = held_out(course, candidate, lesson, swept, folds)
+def cross_validate(spec: FitSpec, dataset: Dataset, swept: bool, source: str = "",
+                   folds: int = FOLDS) -> CrossValidated:
+    """Fit to a GPU's own points, and estimate the error by holding groups of them out."""
+    candidate = spec.sweep if swept else spec.table
+    fitted = fit(spec, candidate, [dataset], swept)
+    kept, seconds = held_out(spec, candidate, dataset, swept, folds)
     missed = np.log(kept.seconds / seconds)
-    return Examined(taught, kept, seconds, efficiency(taught, [kept], [missed], source, OFF_GRID if swept else 1.0))
+    priced = efficiency(fitted, [kept], [missed], source, OFF_GRID if swept else 1.0)
+    return CrossValidated(fitted, kept, seconds, priced)
 
 
 @frozen
-class Left:
-    """So many rows were left out, for this reason."""
+class LeftOut:
+    """A number of rows that were left out for one reason."""
 
     reason: str
     rows: int
@@ -179,33 +188,36 @@ class Left:
 
 @frozen(eq=False)
 class Selected:
-    """A GPU's rows as lessons: those that teach (`core`), those that only tell how far that carries, and those left."""
+    """A GPU's rows as datasets: those to fit (`core`), those that only test how far a fit carries, and the number left.
+
+    `rows` are the measurements of the core.
+    """
 
     gpu: Gpu
     rows: tuple[Measurements, ...]
-    core: tuple[Lesson, ...]
-    beside: tuple[Lesson, ...]
-    left: tuple[Left, ...] = field(factory=tuple)
+    core: tuple[Dataset, ...]
+    outside_core: tuple[Dataset, ...]
+    left: tuple[LeftOut, ...] = field(factory=tuple)
 
 
-def select(course: Course, rows: Sequence[Measurements], gpu: Gpu) -> Selected:
-    """Apply the rules of *course* to a GPU's *rows*."""
+def select(spec: FitSpec, rows: Sequence[Measurements], gpu: Gpu) -> Selected:
+    """Apply the rules of *spec* to a GPU's *rows*."""
     left: dict[str, int] = {}
-    core, beside, kept = [], [], []
+    core, outside_core, kept = [], [], []
     for table in rows:
-        usable = _kept(course, table, left)
-        inside = course.core.holds(usable) if course.core else np.ones(len(usable), dtype=np.bool_)
-        if inside.any():
-            kept.append(usable.take(inside))
-            core.append(course.lesson(kept[-1], gpu))
-        if not inside.all():
-            beside.append(course.lesson(usable.take(~inside), gpu))
-    return Selected(gpu, tuple(kept), tuple(core), tuple(beside),
-                    tuple(Left(reason, count) for reason, count in left.items()))
+        usable = _kept(spec, table, left)
+        is_core = spec.core.holds(usable) if spec.core else np.ones(len(usable), dtype=np.bool_)
+        if is_core.any():
+            kept.append(usable.take(is_core))
+            core.append(spec.dataset(kept[-1], gpu))
+        if not is_core.all():
+            outside_core.append(spec.dataset(usable.take(~is_core), gpu))
+    return Selected(gpu, tuple(kept), tuple(core), tuple(outside_core),
+                    tuple(LeftOut(reason, count) for reason, count in left.items()))
 
 
-def _kept(course: Course, table: Measurements, left: dict[str, int]) -> Measurements:
-    for rule in course.rules:
+def _kept(spec: FitSpec, table: Measurements, left: dict[str, int]) -> Measurements:
+    for rule in spec.rules:
         out = rule.holds(table)
         if out.any():
             left[rule.reason] = left.get(rule.reason, 0) + int(out.sum())
@@ -214,6 +226,6 @@ def _kept(course: Course, table: Measurements, left: dict[str, int]) -> Measurem
 
 
 def by_gpu(rows: Sequence[Measurements]) -> Iterator[tuple[str, list[Measurements]]]:
-    """The measurements of each GPU that the catalogue has, by its name there."""
+    """Yield each GPU of the catalogue with its measurements."""
     for name in sorted({part.gpu for part in rows if part.gpu}):
         yield name, [part for part in rows if part.gpu == name]

@@ -1,4 +1,7 @@
-"""TODO"""
+"""Regression: constants of a family's physics, and small models of the log efficiency that remains.
+
+To add a kind of model, add a function of inputs, targets and weights to `KINDS`.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -7,57 +10,61 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.calibration.dataset import Lesson, Worked
+from ksim.calibration.dataset import Dataset, PhysicsOfDataset
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.families import Constants, Family
 from ksim.oracles.efficiency.models import (
-    BoundedHead,
     Constant,
     Interpolation,
     Linear,
-    Mean,
     Model,
     Network,
-    Trees,
     column_side,
     kernel_of,
     row_side,
 )
 from ksim.oracles.efficiency.physics import Array
 
-#: Least absolute errors are found by weighted least squares, the weights taken anew so often.
+#: Iterations of the weighted least squares that find least absolute errors.
 ROUNDS = 30
-#: Residuals below this, in log time, weigh no more than this.
+#: Residuals of log time below this all have the same weight.
 SMALL = 0.01
+#: Errors of log time below this count by their square; larger ones count linearly.
+SOFT = 0.02
+#: Penalty, in log error, for a constant that is off its guess by a factor of e: keeps constants at their guess if the
+#: data says nothing about them.
+PENALTY = 2e-4
+#: The most iterations of the fit of constants.
+MOST_ITERATIONS = 250
 
 
 @frozen
-class Recipe:
-    """A kind of model and what it is fitted with, such as ``Recipe("network", {"hidden": 24})``."""
+class Regressor:
+    """A kind of model and the options of its fit, such as ``Regressor("network", {"hidden": 24})``."""
 
     kind: str
     options: Mapping[str, Any] = field(factory=dict)
 
     def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> Model:
-        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raises ConfigError where a library is missing."""
+        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raise ConfigError if a library is missing."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         return KINDS[self.kind](inputs, targets, weights, **self.options)
 
 
 def nothing(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """What physics says stands."""
+    """Leave the prediction to the physics."""
     return Constant(0.0)
 
 
 def constant(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """The weighted median."""
+    """Fit the weighted median."""
     order = np.argsort(targets)
     share = np.cumsum(weights[order])
     return Constant(targets[order][np.searchsorted(share, share[-1] / 2)])
 
 
 def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -> Linear:
-    """Least absolute errors, slopes drawn to zero by *ridge*, outputs held in the range of the targets."""
+    """Fit by least absolute errors; *ridge* shrinks the slopes, and outputs stay in the range of the targets."""
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
     rows = np.column_stack([(inputs - mean) / scale, np.ones(len(inputs))])
     penalty = ridge * weights.sum() * np.diag([1.0] * inputs.shape[1] + [0.0])
@@ -69,102 +76,59 @@ def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -
     return Linear(solution[-1] - mean @ slopes, slopes, targets.min(), targets.max())
 
 
-def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, floor: float = 0.01) -> BoundedHead:
-    """``util = g - a / waves``: least squares in log time from a start at the median utilisation."""
-    optimize = library("scipy.optimize")
-    count = inputs.shape[1] + 1
-
-    def head(flat: Array) -> BoundedHead:
-        return BoundedHead(flat[:count], flat[count:], float(waves), floor)
-
-    def missed(flat: Array) -> Array:
-        left: Array = np.concatenate([(head(flat)(inputs) - targets) * np.sqrt(weights), 1e-2 * flat])
-        return left
-
-    share = min(0.99, float(np.exp(-np.median(targets))))
-    start = np.zeros(2 * count)
-    start[count - 1], start[-1] = np.log(share / (1 - share)), -3.0
-    return head(optimize.least_squares(missed, start, loss="soft_l1", f_scale=0.1, max_nfev=200).x)
-
-
-def trees(inputs: Array, targets: Array, weights: Array, count: int = 60, leaves: int = 12, rate: float = 0.12,
-          fewest: int = 20) -> Trees:
-    """Gradient-boosted trees for the least absolute error."""
-    ensemble = library("sklearn.ensemble")
-    forest = ensemble.GradientBoostingRegressor(
-        loss="huber", n_estimators=count, max_leaf_nodes=leaves, max_depth=None, learning_rate=rate,
-        min_samples_leaf=fewest, subsample=0.5, random_state=0).fit(inputs, targets, weights)
-    base = float(forest.init_.predict(inputs[:1])[0])
-    return _flat([tree.tree_ for tree in forest.estimators_[:, 0]], base, rate)
-
-
-def _flat(grown: list[Any], base: float, rate: float) -> Trees:
-    """scikit-learn's trees as rows of nodes."""
-    roots = np.cumsum([0, *(tree.node_count for tree in grown)])[:-1]
-    parts: dict[str, list[Array]] = {name: [] for name in ("columns", "thresholds", "lefts", "rights", "values")}
-    for tree, root in zip(grown, roots, strict=True):
-        leaf, itself = tree.children_left < 0, np.arange(tree.node_count)
-        parts["columns"].append(np.where(leaf, 0, tree.feature))
-        parts["thresholds"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["lefts"].append(root + np.where(leaf, itself, tree.children_left))
-        parts["rights"].append(root + np.where(leaf, itself, tree.children_right))
-        parts["values"].append(rate * tree.value[:, 0, 0])
-    depth = max(tree.max_depth for tree in grown)
-    return Trees(base=base, roots=roots, depth=depth, **{name: np.concatenate(part) for name, part in parts.items()})
-
-
 def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
             rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Network:
-    """Perceptrons that differ in where they started; rows are drawn by weight, for the library knows none."""
-    perceptrons = library("sklearn.neural_network")
+    """Fit perceptrons from different starts; rows are drawn by their weights, which the library does not support."""
+    sklearn = library("sklearn.neural_network")
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
     rows = np.clip((inputs - mean) / scale, -reach, reach)
-    grown = []
+    fitted = []
     for member in range(members):
         drawn = np.random.default_rng([seed, member]).choice(len(rows), len(rows), p=weights / weights.sum())
-        perceptron = perceptrons.MLPRegressor(
+        perceptron = sklearn.MLPRegressor(
             hidden_layer_sizes=(hidden, hidden), activation="tanh", alpha=decay, max_iter=rounds, tol=0.0,
             batch_size=min(256, len(rows)), learning_rate_init=3e-3, random_state=seed + member)
-        with warnings.catch_warnings():  # a budget of rounds is meant to be used up
+        with warnings.catch_warnings():  # the rounds are a budget, so it is no failure to use them up
             warnings.simplefilter("ignore")
-            grown.append(perceptron.fit(rows[drawn], targets[drawn]))
-    layers = [np.stack([np.vstack([one.coefs_[i], one.intercepts_[i]]) for one in grown]) for i in range(3)]
+            fitted.append(perceptron.fit(rows[drawn], targets[drawn]))
+    layers = [np.stack([np.vstack([net.coefs_[i], net.intercepts_[i]]) for net in fitted]) for i in range(3)]
     return Network(mean, scale, reach, layers[0], layers[1], layers[2][:, :, 0])
 
 
-def interpolation(inputs: Array, targets: Array, weights: Array, base: Recipe = Recipe("constant"),
+def interpolation(inputs: Array, targets: Array, weights: Array, base: Regressor = Regressor("constant"),
                   most: int = 500) -> Interpolation:
-    """A Gaussian process between the rows, on what *base* leaves; lengths and noise are likeliest for *most* rows."""
-    started = base.fit(inputs, targets, weights)
-    left = targets - started(inputs)
-    lengths, noise = _likeliest(inputs, left, most)
-    model = Interpolation(started, 1.0, [1.0], lengths[None], inputs, left)
-    return evolve(model, weights=np.linalg.solve(_between(model) + noise * np.eye(len(left)), left))
+    """Fit a Gaussian process to the residuals of *base*; its lengths and noise are the likeliest for *most* rows."""
+    trend = base.fit(inputs, targets, weights)
+    residuals = targets - trend(inputs)
+    lengths, noise = _likeliest(inputs, residuals, most)
+    model = Interpolation(trend, 1.0, [1.0], lengths[None], inputs, residuals)
+    return evolve(model, weights=np.linalg.solve(_covariance(model) + noise * np.eye(len(residuals)), residuals))
 
 
 def layered_interpolation(inputs: Array, targets: Array, weights: Array, amplitudes: Sequence[float],
                           lengths: Sequence[Sequence[float]], slopes: Sequence[float], noise: float,
                           cut: float = 3.0) -> Interpolation:
-    """A Gaussian process with exponential kernels, all of it given but the values: for what jumps from row to row.
+    """Fit a Gaussian process with given exponential kernels, for values that jump from row to row.
 
-    It stands on ``inputs @ slopes``.  Rows further than *cut* robust deviations from what the others say of them are
-    pulled in to there, three times over.
+    The process is around the trend ``inputs @ slopes``.  A row further than *cut*
+    robust standard deviations from what the other rows predict for it is pulled in
+    to that distance, three times over.
     """
     trend = inputs @ np.asarray(slopes)
     middle = constant(inputs, targets - trend, weights).value
-    started = Linear(middle, slopes, -np.inf, np.inf)
-    left = targets - started(inputs)
-    model = Interpolation(started, 0.0, amplitudes, lengths, inputs, left)
-    inverse = np.linalg.inv(_between(model) + noise * np.eye(len(inputs)))
+    base = Linear(middle, slopes, -np.inf, np.inf)
+    residuals = targets - base(inputs)
+    model = Interpolation(base, 0.0, amplitudes, lengths, inputs, residuals)
+    inverse = np.linalg.inv(_covariance(model) + noise * np.eye(len(inputs)))
     for _ in range(3):
-        missed = inverse @ left / np.diag(inverse)  # by each row, were it left out
+        missed = inverse @ residuals / np.diag(inverse)  # leave-one-out errors
         most = cut * 1.4826 * float(np.median(np.abs(missed)))
-        left = left - np.sign(missed) * np.maximum(np.abs(missed) - most, 0.0)
-    return evolve(model, weights=inverse @ left)
+        residuals = residuals - np.sign(missed) * np.maximum(np.abs(missed) - most, 0.0)
+    return evolve(model, weights=inverse @ residuals)
 
 
-def _between(model: Interpolation) -> Array:
-    """The covariance of the model's points."""
+def _covariance(model: Interpolation) -> Array:
+    """Return the covariance of the model's points."""
     total = np.zeros((len(model.points), len(model.points)))
     for amplitude, lengths in zip(model.amplitudes, model.lengths, strict=True):
         points = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
@@ -172,8 +136,8 @@ def _between(model: Interpolation) -> Array:
     return total
 
 
-def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
-    """The kernel's length along each input, and the share of noise in the variance, by marginal likelihood."""
+def _likeliest(inputs: Array, residuals: Array, most: int) -> tuple[Array, float]:
+    """Return the kernel's length along each input, and the share of noise in the variance, by marginal likelihood."""
     processes = library("sklearn.gaussian_process")
     kernels = library("sklearn.gaussian_process.kernels")
     scale = np.maximum(inputs.std(axis=0), 1e-9)
@@ -181,29 +145,25 @@ def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
     kernel = (kernels.ConstantKernel(1.0, (1e-3, 1e3)) * kernels.Matern(np.full(inputs.shape[1], 1.5), (0.2, 20.0), 1.5)
               + kernels.WhiteKernel(0.1, (1e-4, 1e1)))
     process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-    with warnings.catch_warnings():  # a length at its bound is one along which nothing happens
+    with warnings.catch_warnings():  # a length at its bound means that the input has no effect
         warnings.simplefilter("ignore")
-        process.fit(inputs[sample] / scale, left[sample])
-    found = process.kernel_
-    # The library's kernel has the square root of 3 beside the distance.
-    return scale * found.k1.k2.length_scale / 3**0.5, float(found.k2.noise_level / found.k1.k1.constant_value)
-
-
-def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Recipe) -> Mean:
-    return Mean(one.fit(inputs, targets, weights), other.fit(inputs, targets, weights))
+        process.fit(inputs[sample] / scale, residuals[sample])
+    fitted = process.kernel_
+    # The library multiplies distances by the square root of 3.
+    return scale * fitted.k1.k2.length_scale / 3**0.5, float(fitted.k2.noise_level / fitted.k1.k1.constant_value)
 
 
 KINDS: Mapping[str, Callable[..., Model]] = {
-    "nothing": nothing, "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees,
-    "network": network, "interpolation": interpolation, "layered_interpolation": layered_interpolation, "mean": mean,
+    "nothing": nothing, "constant": constant, "linear": linear, "network": network, "interpolation": interpolation,
+    "layered_interpolation": layered_interpolation,
 }
 
 
-NOTHING = Recipe("nothing")
+NOTHING = Regressor("nothing")
 
 
 def library(name: str) -> Any:
-    """Import what only fitting needs; raises ConfigError that says how to install it."""
+    """Import a library that only fitting needs; raise ConfigError with how to install it if it is missing."""
     from importlib import import_module
 
     try:
@@ -212,56 +172,55 @@ def library(name: str) -> Any:
         raise ConfigError(name, "is needed to fit models; install it with `pip install 'ksim[fit]'`") from None
 
 
-#: Errors of log time below this count as their square and not as themselves.
-SOFT = 0.02
-#: What it costs, in log error, to be off a first guess by a factor of e: holds constants that the data is silent about.
-PENALTY = 2e-4
-ROUNDS = 250
-
-
 @frozen
 class Free:
-    """A constant to fit: its bounds, and a first guess made from data sheets and round numbers."""
+    """A constant to fit: its bounds, and a first guess from data sheets and round numbers."""
 
     lowest: float
     guess: float
     highest: float
 
 
-def fit_constants(family: Family, lessons: Sequence[Lesson], free: Mapping[str, Free],
+def fit_constants(family: Family, datasets: Sequence[Dataset], free: Mapping[str, Free],
                   held: Constants | None = None) -> dict[str, float]:
-    """Least absolute error of log time over *lessons*, whose weight `shares` says; *held* are what is not free."""
+    """Fit the *free* constants to the least absolute error of log time over *datasets*, weighted by `shares`.
+
+    The *held* constants keep their values.
+    """
     optimize = library("scipy.optimize")
     names = list(free)
     guess = np.log([free[name].guess for name in names])
-    # A constant may be nothing at all: a thousandth of its guess stands for that.
+    # Zero has no logarithm: a thousandth of the guess stands for it.
     lowest = np.log([max(free[name].lowest, 1e-3 * free[name].guess) for name in names])
     highest = np.log([free[name].highest for name in names])
-    logs = [np.log(lesson.seconds) for lesson in lessons]
-    weights = shares(lessons)
+    logs = [np.log(dataset.seconds) for dataset in datasets]
+    weights = shares(datasets)
 
     def constants(point: Array) -> dict[str, float]:
         return {**(held or {}), **dict(zip(names, np.exp(point).tolist(), strict=True))}
 
     def loss(point: Array) -> float:
         total = PENALTY * float(((point - guess) ** 2).sum())
-        for lesson, log, weight in zip(lessons, logs, weights, strict=True):
-            own = Worked.out(lesson, family, constants(point)).reference + lesson.others
-            total += float(weight @ np.sqrt((np.log(own) - log) ** 2 + SOFT**2))
+        for dataset, log, weight in zip(datasets, logs, weights, strict=True):
+            seconds = PhysicsOfDataset.of(dataset, family, constants(point)).reference + dataset.other_seconds
+            total += float(weight @ np.sqrt((np.log(seconds) - log) ** 2 + SOFT**2))
         return total
 
-    found = optimize.minimize(loss, guess, method="L-BFGS-B", bounds=list(zip(lowest, highest, strict=True)),
-                              options={"maxiter": ROUNDS})
-    return constants(found.x)
+    best = optimize.minimize(loss, guess, method="L-BFGS-B", bounds=list(zip(lowest, highest, strict=True)),
+                             options={"maxiter": MOST_ITERATIONS})
+    return constants(best.x)
 
 
-def shares(lessons: Sequence[Lesson]) -> list[Array]:
-    """The weight of each point: architectures count alike, so do GPUs of one and tables of a GPU; all add up to 1."""
-    architectures = {lesson.gpu.architecture for lesson in lessons}
+def shares(datasets: Sequence[Dataset]) -> list[Array]:
+    """Return the weight of each point; all weights add up to 1.
+
+    Architectures have equal weights, and so do the GPUs of an architecture and the tables of a GPU.
+    """
+    architectures = {dataset.gpu.architecture for dataset in datasets}
     weights = []
-    for lesson in lessons:
-        alike = [other for other in lessons if other.gpu.architecture == lesson.gpu.architecture]
-        gpus = {other.gpu.name for other in alike}
-        tables = sum(other.gpu.name == lesson.gpu.name for other in alike)
-        weights.append(np.full(len(lesson), 1 / (len(architectures) * len(gpus) * tables * max(1, len(lesson)))))
+    for dataset in datasets:
+        relatives = [peer for peer in datasets if peer.gpu.architecture == dataset.gpu.architecture]
+        gpus = {peer.gpu.name for peer in relatives}
+        tables = sum(peer.gpu.name == dataset.gpu.name for peer in relatives)
+        weights.append(np.full(len(dataset), 1 / (len(architectures) * len(gpus) * tables * max(1, len(dataset)))))
     return weights

@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.calibration.points import Plan
+    from ksim.calibration.points import SweepPlan
     from ksim.specs.hardware import Gpu
 
 BUDGET = 300.0
@@ -45,10 +45,10 @@ def sweep_kernels(
 
 def _own() -> str:
     """The catalogue's name of the GPU of this machine; raises ConfigError where there is none, or none it knows."""
-    from ksim.calibration.names import asked, gpu_name
+    from ksim.calibration.names import gpu_name, nvidia_smi
     from ksim.foundation.errors import ConfigError
 
-    device = asked("name")
+    device = nvidia_smi("name")
     name = gpu_name(device)
     if name is None:
         why = f"is {device!r} here, which the catalogue lacks" if device else "is needed: this machine has none to ask"
@@ -56,7 +56,7 @@ def _own() -> str:
     return name
 
 
-def _table(planned: "Plan", gpu: "Gpu") -> "Table":
+def _table(planned: "SweepPlan", gpu: "Gpu") -> "Table":
     from ksim.cli.screen import table
 
     rows = table("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
@@ -68,7 +68,7 @@ def _table(planned: "Plan", gpu: "Gpu") -> "Table":
     return rows
 
 
-def _measure(planned: "Plan", folder: Path) -> None:
+def _measure(planned: "SweepPlan", folder: Path) -> None:
     from ksim.calibration.runner.sweep import run
     from ksim.calibration.runner.torch_device import TorchDevice
 

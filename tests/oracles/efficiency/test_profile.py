@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ksim.calibration.regression import Recipe
+from ksim.calibration.regression import Regressor
 from ksim.foundation.errors import DataError
 from ksim.oracles.efficiency.profile import FORMAT, Efficiency, Profile, save
 from ksim.oracles.efficiency.region import Region
@@ -14,16 +14,15 @@ from ksim.oracles.efficiency.spread import Spread
 RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))
 TARGETS = INPUTS @ [0.3, -0.2] + 0.1 * np.sin(5 * INPUTS[:, 0])
-RECIPES = {
-    "constant": Recipe("constant"), "linear": Recipe("linear"), "trees": Recipe("trees", {"count": 5}),
-    "head": Recipe("bounded_head"), "network": Recipe("network", {"members": 2, "rounds": 5}),
-    "between": Recipe("interpolation", {"base": Recipe("linear")}),
-    "mean": Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}),
+REGRESSORS = {
+    "constant": Regressor("constant"), "linear": Regressor("linear"),
+    "network": Regressor("network", {"members": 2, "rounds": 5}),
+    "between": Regressor("interpolation", {"base": Regressor("linear")}),
 }
 
 
-def efficiency(recipe: Recipe) -> Efficiency:
-    model = recipe.fit(INPUTS, TARGETS)
+def efficiency(regressor: Regressor) -> Efficiency:
+    model = regressor.fit(INPUTS, TARGETS)
     spread = Spread.of(TARGETS - model(INPUTS), INPUTS, column=1)
     return Efficiency({"start": 2e-6}, ("one", "two"), model, ("two", "one"), Region.around(INPUTS), spread,
                       len(INPUTS), 0.05, "a test")
@@ -32,14 +31,14 @@ def efficiency(recipe: Recipe) -> Efficiency:
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "toy.npz"
-    entries = {f"gemm/{name}": efficiency(recipe) for name, recipe in RECIPES.items()}
+    entries = {f"gemm/{name}": efficiency(regressor) for name, regressor in REGRESSORS.items()}
     save(path, "H200 SXM", "ksim calibrate sweep -o toy.npz", entries, note="made by hand")
     return path
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", REGRESSORS)
 def test_what_was_saved_is_loaded(path, name):
-    profile, saved = Profile.load(path), efficiency(RECIPES[name])
+    profile, saved = Profile.load(path), efficiency(REGRESSORS[name])
     assert profile.gpu == "H200 SXM"
     assert f"gemm/{name}" in profile
     found = profile[f"gemm/{name}"]
@@ -56,7 +55,7 @@ def test_what_was_saved_is_loaded(path, name):
 def test_what_it_lacks_it_says(path):
     profile = Profile.load(path)
     assert "attention/bf16" not in profile
-    assert [*profile] == [f"gemm/{name}" for name in RECIPES]
+    assert [*profile] == [f"gemm/{name}" for name in REGRESSORS]
 
 
 def test_a_profile_of_another_format_is_refused_with_the_command_that_rebuilds_it(path):
