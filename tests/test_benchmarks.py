@@ -4,7 +4,8 @@ import runpy
 
 import pytest
 
-from benchmarks import walks
+import ksim
+from benchmarks import layers, walks
 from benchmarks.findings import Goal
 from benchmarks.yardstick import STANDARD, microseconds, scaled
 
@@ -42,3 +43,7 @@ def test_every_walk_passes_some_files_and_ends_with_those_it_lists():
     assert [row[0] for row in counts.rows] == [*walks.AIMS]
     assert [int(row[1]) for row in counts.rows] == [len(sheet.rows) for sheet in lists]
     assert all(int(functions) >= int(files) > 0 for _, files, _, functions in counts.rows)
+
+
+def test_the_picture_of_the_layers_shows_what_packages_may_import():
+    assert layers.PICTURE.read_text(encoding="utf-8") == layers.picture(ksim.LAYERS), "make pages"

@@ -8,31 +8,31 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.remote_replica import RemoteReplica
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
-from ksim.engine.convoy import Convoy
+from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
+from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.horizon import Horizon
-from ksim.engine.ranks import Gang
-from ksim.engine.skipping import Skipping
+from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
-from ksim.engine.stepping import Stepping
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
-from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.network.network import Network
 from ksim.oracles import peak
-from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.defaults import Defaults, fused, graphs
@@ -130,7 +130,7 @@ class Site:
 
 def _priced(oracle: Any, version: EngineVersion) -> Any:
     """*oracle* for the kernels that *version* launches."""
-    return Library(oracle, version.paces) if version.paces else oracle
+    return ScaledOracle(oracle, version.paces) if version.paces else oracle
 
 
 def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
@@ -138,16 +138,16 @@ def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
     """Build *site*'s engines and the cluster around them; those that are not *here* are left to other processes."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
-    convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
+    group = DataParallelGroup(env, ranks) if site.shards[0].data > 1 else None
     router = plugin("cluster.routers", scenario.router)
     watched = ranks > 1 and not getattr(router, "blind", False)
     blocks = kv_blocks(site.model, site.shards, site.gpu, scenario.serve, site.system)
-    engines = [_engine(site, number, env, log, blocks, convoy, watched) if here is None or number in here
-               else Elsewhere(number) for number in range(ranks)]
+    engines = [_engine(site, number, env, log, blocks, group, watched) if here is None or number in here
+               else RemoteReplica(number) for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy: Convoy | None,
+def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, group: DataParallelGroup | None,
             watched: bool) -> Engine:
     serve = site.scenario.serve
     first = number * serve.gpus
@@ -159,13 +159,13 @@ def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy
     stages, governor = _stages(site, env, first), _governor(site)
     common: dict[str, Any] = {"number": number, "env": env, "scheduler": scheduler, "timers": timers, "log": log,
                               "host": site.host, "workers": serve.gpus, "governor": governor}
-    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
-        return Skipping(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
-    return Stepping(**common, stages=stages, convoy=convoy)
+    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
+        return LookaheadEngine(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
+    return EventEngine(**common, stages=stages, group=group)
 
 
-def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:
-    return (stages.stages == 1 and convoy is None
+def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
+    return (stages.stages == 1 and group is None
             and (governor is None or governor.governor is None))
 
 
@@ -187,7 +187,7 @@ def _cache(site: Site, blocks: int) -> Cache:
     room = blocks, serve.block_size, serve.enable_prefix_caching
     if eviction is vllm:
         return VllmCache(*room, site.version.unhashed_blocks_first)
-    return KVCache(*room, eviction, site.version.unhashed_blocks_first)
+    return BlockCache(*room, eviction, site.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:
@@ -204,7 +204,7 @@ def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
         raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {site.shards[0].data} share the"
                                     f" experts of {site.model.name}; set it to 'step'")
     groups = [site.groups(stage, first) for stage in range(stages)]
-    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups], clocks)
+    return KernelByKernel(env, [RankGroup(env, site.network, group["tensor"], group) for group in groups], clocks)
 
 
 def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:

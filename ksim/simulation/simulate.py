@@ -12,8 +12,8 @@ from ksim.foundation import garbage
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
 from ksim.simulation import capped
-from ksim.simulation.apart import Coupled, alone, check, merged, shares
 from ksim.simulation.assembly import Site, build
+from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
 from ksim.simulation.processes import spread
 from ksim.simulation.scenario import Scenario
 from ksim.workload.row import Ledger
@@ -30,7 +30,7 @@ def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs
     site, ledger, remarks = Site.of(scenario), Ledger(), []
     if jobs > 1:
         try:
-            return _apart(site, scenario, on_end, jobs)
+            return _in_processes(site, scenario, on_end, jobs)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
     result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
@@ -60,7 +60,7 @@ def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[]
         cluster.close()
 
 
-def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
+def _in_processes(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
     """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
     check(site)
     logs, remarks, play_some = [], (), partial(_part, scenario)
