@@ -37,6 +37,8 @@ MOVED = {
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
     "ksim.scheduling.assignment": "ksim.scheduling.schedule",
+    "ksim.workload.dates": "ksim.workload.fields",
+    "ksim.workload.ledger": "ksim.workload.row",
 }
 
 #: New names by module, as it is called now, and old name.

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.calibration.test_power import KERNELS
-from tests.calibration.test_power_boards import gemm
+from tests.calibration.samples import KERNELS, gemm
 from tests.cli.command import ksim
 from tests.validation.serving.fabricate import record, run, sent
 from tests.validation.test_energy import boards, kernels

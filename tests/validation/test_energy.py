@@ -7,8 +7,7 @@ from attrs import evolve
 
 from ksim.foundation.errors import DataError, UnknownName
 from ksim.validation.energy import Question, as_table, validate
-from tests.calibration.test_power import COPY, IDLE, KERNELS, row, sweep
-from tests.calibration.test_power_boards import gemm
+from tests.calibration.samples import COPY, IDLE, KERNELS, gemm, row, sweep
 
 
 def kernels(folder):
