@@ -78,7 +78,7 @@ class Engine(ABC):
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
-        return cache.lookup(cache.holding(request), request.prompt).tokens
+        return cache.find_prefix(cache.block_table(request), request.prompt).tokens
 
     @abstractmethod
     def close(self) -> None:
@@ -93,7 +93,8 @@ class Engine(ABC):
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
-        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request), arrived=self._latest)
+        job = Job.of(request, self._accepted, cache.block_tokens, block_table=cache.block_table(request),
+                     arrived=self._latest)
         self._accepted += 1
         self._done[job] = done
         self.log.add(Received(now, request.id, self.number))

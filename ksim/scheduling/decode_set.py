@@ -90,7 +90,7 @@ class DecodeSet:
         needs, due = self._needs.get(step % self.cache.block_tokens, 0), self._blocks.get(step)
         if due and needs + len(due) > self.cache.pool.free:
             return False
-        if needs and not self.cache.take(needs):
+        if needs and not self.cache.reserve(needs):
             return False
         if due:
             for job in _due(self._blocks, step):
@@ -100,7 +100,7 @@ class DecodeSet:
     @property
     def findable(self) -> bool:
         """Whether others may find in the cache what a member fills before it ends."""
-        return bool(self._blocks) and not self.cache.enters_computed
+        return bool(self._blocks) and not self.cache.publishes_computed
 
     def awaits(self, job: Job) -> bool:
         """Whether a batch that contains *job*, of the set or not, has not come back yet."""
@@ -151,12 +151,12 @@ class DecodeSet:
             job.emit(back, self.index)
         self.hold(job, job.num_computed_tokens)
         if job.needs != CALENDAR:
-            self.cache.enter(job.holding, job.num_computed_tokens - job.num_output_placeholders)
+            self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
 
     def hold(self, job: Job, tokens: int) -> None:
         """Have *job*, which has left the set, hold what was taken for its first *tokens* tokens."""
         if job.needs != CALENDAR:
-            self.cache.settle(job.holding, tokens)
+            self.cache.assign(job.block_table, tokens)
 
     def _retire(self, step: int) -> None:
         """Before *step*: drop the members whose last token is known to be on its way."""
@@ -177,9 +177,9 @@ class DecodeSet:
     def _renew(self, job: Job, step: int) -> None:
         """Take the block that *job* needs and enter the one that it fills; there is one."""
         end = self._computed(job, step) + 1
-        grown = self.cache.grow(job.holding, end)
+        grown = self.cache.allocate(job.block_table, end)
         assert grown, "one block each was free"
-        self.cache.enter(job.holding, end - self.ahead)
+        self.cache.publish(job.block_table, end - self.ahead)
         self._plan(job, step + 1)
 
     def _computed(self, job: Job, step: int) -> int:
@@ -189,12 +189,12 @@ class DecodeSet:
     def _plan(self, job: Job, first: int) -> None:
         """Note when, from step *first* on, *job* next needs or fills a block."""
         computed = self._computed(job, first)
-        if self.cache.quiet(job.holding):
-            job.needs = (first + job.holding.tokens - computed) % self.cache.block_tokens
+        if self.cache.is_private(job.block_table):
+            job.needs = (first + job.block_table.num_slots - computed) % self.cache.block_tokens
             self._needs[job.needs] += 1
             return
         job.needs = CALENDAR
-        event = first + self.cache.steps_until_event(job.holding, computed, self.ahead)
+        event = first + self.cache.steps_until_change(job.block_table, computed, self.ahead)
         if event <= self._final(job):
             self._blocks.setdefault(event, []).append(job)
 

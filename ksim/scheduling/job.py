@@ -5,14 +5,13 @@ One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
 more token is sampled.
 """
 
-import warnings
 from enum import Enum
-from typing import Any
 
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Holding
+from ksim.foundation.moved import renamed
+from ksim.kv_cache.cache import BlockTable
 
 
 class State(Enum):
@@ -48,7 +47,7 @@ class Job:
     number: int
     output: int
     limit: int
-    holding: Holding
+    block_table: BlockTable
     num_tokens: int
     arrived: float = 0.0
     reads_cache: bool = True
@@ -72,15 +71,21 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
-           limit: int | None = None, holding: Holding | None = None, arrived: float | None = None) -> "Job":
+           limit: int | None = None, block_table: BlockTable | None = None, arrived: float | None = None) -> "Job":
         """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
 
-        A cache's own *holding* may spare it the names of blocks.
+        By default its *block_table* is one for BlockCache; every cache makes its own kind.
         """
         output = request.output if output is None else output
         return cls(request, number, output, output if limit is None else limit,
-                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt,
+                   BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
                    request.arrival if arrived is None else arrived)
+
+    # Names that plug-ins may read for one more release.
+    known = renamed("known", "num_tokens")
+    computed = renamed("computed", "num_computed_tokens")
+    due = renamed("due", "num_output_placeholders")
+    holding = renamed("holding", "block_table")
 
     @property
     def sampled(self) -> int:
@@ -92,21 +97,6 @@ class Job:
         """Tokens it has yet to compute before the next one is sampled; vLLM's `num_new_tokens` before any limit."""
         return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
 
-    @property
-    def known(self) -> int:
-        """The old name of `num_tokens`."""
-        return int(self._renamed("known", "num_tokens"))
-
-    @property
-    def computed(self) -> int:
-        """The old name of `num_computed_tokens`."""
-        return int(self._renamed("computed", "num_computed_tokens"))
-
-    @property
-    def due(self) -> int:
-        """The old name of `num_output_placeholders`."""
-        return int(self._renamed("due", "num_output_placeholders"))
-
     def emit(self, count: int, index: int) -> None:
         """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""
         first = index - count + 1
@@ -116,8 +106,3 @@ class Job:
             run.every, run.last = first - run.last, index
         else:
             self.emitted.append(Run(first, index, every=1 if count > 1 else 0))
-
-    def _renamed(self, old: str, new: str) -> Any:
-        """The value of attribute *new*, for a plug-in that reads it as *old*; the warning is shown once a line."""
-        warnings.warn(f"job.{old} is job.{new} now; the old name works until ksim 0.3", FutureWarning, stacklevel=3)
-        return getattr(self, new)

@@ -55,7 +55,7 @@ class ScheduleForecast:
 
     def _finds_nothing(self, job: Job) -> bool:
         """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
-        return not job.preemptions and self.scheduler.cache.quiet(job.holding)
+        return not job.preemptions and self.scheduler.cache.is_private(job.block_table)
 
     def repeats_left(self) -> int:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import Cache, Hit
+from ksim.kv_cache.cache import Cache, PrefixHit
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, State
@@ -75,7 +75,7 @@ class Scheduler:
             if job.in_decode_set:
                 self.decodes.leave([job], self.steps)
             self.running.remove(job)
-            self.cache.close(job.holding)
+            self.cache.free(job.block_table)
         job.state = State.DONE
 
     # One schedule.
@@ -166,7 +166,7 @@ class Scheduler:
         tokens = min(job.backlog, wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
             return True
-        while not self.cache.grow(job.holding, computed + tokens):
+        while not self.cache.allocate(job.block_table, computed + tokens):
             if self._preempt() is job:
                 return False
         self._schedule_tokens(job, tokens, admitted=False)
@@ -182,7 +182,7 @@ class Scheduler:
             index = next(i for i, entry in enumerate(entries) if entry.job is victim)
             self._budget += entries.pop(index).tokens
         self.running.remove(victim)
-        self.cache.close(victim.holding)
+        self.cache.free(victim.block_table)
         victim.state, victim.num_computed_tokens, victim.step = State.WAITING, 0, self.steps
         victim.preemptions += 1
         self.latest.preempted.append(victim)
@@ -209,7 +209,7 @@ class Scheduler:
             return True
         if self.guard.demands and self.decodes.length:  # who is asked must see true counts
             self._dissolve_decodes()
-        hit = self.cache.lookup(job.holding, job.num_tokens) if job.reads_cache else Hit(0)
+        hit = self.cache.find_prefix(job.block_table, job.num_tokens) if job.reads_cache else PrefixHit(0)
         computed = hit.tokens
         wanted = min(job.num_tokens - computed, wish, self._cap)
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
@@ -220,8 +220,8 @@ class Scheduler:
         if not self._has_room(job, hit, computed + tokens) or (
                 self.guard.demands and not self.guard.admits(job, self.running, self.cache)):
             return False
-        self.cache.open(job.holding, hit)
-        grown = self.cache.grow(job.holding, computed + tokens)
+        self.cache.attach_prefix(job.block_table, hit)
+        grown = self.cache.allocate(job.block_table, computed + tokens)
         assert grown, "blocks that were free are gone"
         job.state, job.num_computed_tokens, job.cached = State.RUNNING, computed, computed
         job.rank, job.passed_over = self._admissions, False
@@ -231,15 +231,15 @@ class Scheduler:
         self._schedule_tokens(job, tokens, admitted=True)
         return True
 
-    def _has_room(self, job: Job, hit: Hit, tokens: int) -> bool:
+    def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.fits(hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
             return False
-        return self.cache.fits(hit, tokens, spare)
+        return self.cache.can_allocate(hit, tokens, spare)
 
     def _schedule_tokens(self, job: Job, tokens: int, admitted: bool) -> None:
         end = job.num_computed_tokens + tokens
-        self.cache.enter(job.holding, min(end, job.num_tokens))
+        self.cache.publish(job.block_table, min(end, job.num_tokens))
         self._budget -= tokens
         job.step = self.steps
         samples = end == job.num_tokens + job.num_output_placeholders
@@ -253,7 +253,7 @@ class Scheduler:
         decodes, finished = self.decodes, list[Job]()
         decodes.returned, decodes.index = schedule.number, index
         self.changed |= bool(schedule.entries)  # who waits may find in the cache what they have computed
-        if self.cache.enters_computed:
+        if self.cache.publishes_computed:
             for entry in schedule.entries:
                 self._share(entry)
         if schedule.epoch == decodes.epoch:
@@ -272,7 +272,7 @@ class Scheduler:
         job = entry.job
         prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
         if prefill and job.state is State.RUNNING:
-            self.cache.computed(job.holding, min(entry.start + entry.tokens, job.num_computed_tokens))
+            self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token that it was due; return whether it was its last."""
@@ -286,7 +286,7 @@ class Scheduler:
             return False
         done = job.sampled >= job.output or job.num_tokens >= self.limits.max_model_len
         if self.limits.async_scheduling and job.state is State.RUNNING:
-            self.cache.enter(job.holding, job.num_computed_tokens - job.num_output_placeholders)
+            self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
         return done
 
     def _finish(self, job: Job) -> None:
@@ -295,5 +295,5 @@ class Scheduler:
             self.waiting.remove(job)
         else:
             self.running.remove(job)
-            self.cache.close(job.holding, job.num_computed_tokens - job.num_output_placeholders)
+            self.cache.free(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
         job.state = State.DONE

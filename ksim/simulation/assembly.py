@@ -25,9 +25,9 @@ from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
-from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.network.network import Network
@@ -187,7 +187,7 @@ def _cache(site: Site, blocks: int) -> Cache:
     room = blocks, serve.block_size, serve.enable_prefix_caching
     if eviction is vllm:
         return VllmCache(*room, site.version.unhashed_blocks_first)
-    return KVCache(*room, eviction, site.version.unhashed_blocks_first)
+    return BlockCache(*room, eviction, site.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:

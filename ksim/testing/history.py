@@ -36,7 +36,7 @@ class Moment:
 
     `queue` has the (place in the policy's order, number, tokens known) of those that could be admitted, as they
     waited before the schedule, and `live` counts all that were there; `known` is the tokens known of those that
-    are admitted in it.  `holdings` are blocks by request, `users` counts by block,
+    are admitted in it.  `block_tables` are blocks by request, `ref_counts` users by block,
     empty for a cache that does not count them.
     """
 
@@ -50,8 +50,8 @@ class Moment:
     running: tuple[int, ...]
     waiting: tuple[int, ...]
     states: dict[int, State]
-    holdings: dict[int, tuple[int, ...]]
-    users: tuple[int, ...]
+    block_tables: dict[int, tuple[int, ...]]
+    ref_counts: tuple[int, ...]
     free: int
     in_flight: int
     known: dict[int, int] = field(factory=dict)
@@ -168,8 +168,8 @@ class Recorder:
             kind, scheduler.steps, now, index, shares, preempted, finished,
             tuple(job.number for job in scheduler.running), tuple(job.number for job in scheduler.waiting),
             {job.number: job.state for job in self.history.jobs},
-            {job.number: tuple(job.holding.blocks) for job in self.history.jobs if job.holding.blocks},
-            tuple(getattr(pool, "users", ())), pool.free, self._in_flight, **rest))
+            {job.number: tuple(job.block_table.blocks) for job in self.history.jobs if job.block_table.blocks},
+            tuple(getattr(pool, "ref_counts", ())), pool.free, self._in_flight, **rest))
 
 
 def _arrival_order(job: Job) -> int:

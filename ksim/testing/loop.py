@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
@@ -48,8 +48,8 @@ class Loop:
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
                           prompt, output, chunks, block_tokens, priority, tenant=tenant)
-        job = self.job_class.of(request, number, block_tokens, limit=limit, holding=self.cache.holding(request),
-                                arrived=arrived)
+        job = self.job_class.of(request, number, block_tokens, limit=limit, arrived=arrived,
+                                block_table=self.cache.block_table(request))
         job.reads_cache = reads_cache
         self.jobs.append(job)
         self.scheduler.add(job)
@@ -87,7 +87,7 @@ class Loop:
 
 
 def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
-         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = KVCache, **limits: Any) -> Loop:
+         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache, **limits: Any) -> Loop:
     """A loop whose limits do not bind, but for those given; *scheduler* and *cache* are classes such as ksim's."""
     store = cache(blocks, block_tokens, prefix_caching)
     return Loop(scheduler(Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.case import Case
@@ -43,7 +43,7 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
                     max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
 
 
-def check_scheduler(scheduler: Any, *, cache: Any = KVCache, policy: Any = "fcfs", admission: Any = Always,
+def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = Always,
                     starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
                     invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
     """Do as `check_policy` for a *scheduler* or a *cache* of one's own: classes such as ksim's.

@@ -182,6 +182,6 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
         output[-1] = _STOP
     content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size)
     asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
-    job = Job.of(asked, number, settings.block_size, limit=request.limit, holding=cache.holding(asked))
+    job = Job.of(asked, number, settings.block_size, limit=request.limit, block_table=cache.block_table(asked))
     job.reads_cache = not request.skip_cache
     return job

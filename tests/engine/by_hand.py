@@ -17,7 +17,7 @@ from ksim.flow.events import Emitted, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.timeline import Lap, Span, Timeline
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
@@ -56,7 +56,7 @@ def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Se
     *settings* are those of its scheduler.
     """
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 1000, **settings}
-    scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), KVCache(blocks, 16))
+    scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), BlockCache(blocks, 16))
     timers = [Timer(seconds, launch) for seconds in steps]
     return EventEngine(number=number, env=env, scheduler=scheduler, timers=timers, stages=WholeSteps(env, len(steps)),
                        host=host, log=log, workers=len(steps), group=group)

@@ -45,10 +45,10 @@ def check_batch(engine: Loop) -> None:
 def check_blocks(engine: Loop) -> None:
     """Each block has the users that hold it, and the others are free; who waits holds none."""
     scheduler, pool = engine.scheduler, engine.cache.pool
-    users = Counter(block for job in scheduler.running for block in job.holding.blocks)
-    assert [users[block] for block in range(pool.capacity)] == pool.users
+    users = Counter(block for job in scheduler.running for block in job.block_table.blocks)
+    assert [users[block] for block in range(pool.capacity)] == pool.ref_counts
     assert len(users) == pool.used
-    assert not any(job.holding.blocks for job in scheduler.waiting)
+    assert not any(job.block_table.blocks for job in scheduler.waiting)
 
 
 @each_policy

@@ -8,7 +8,7 @@ import pytest
 from attrs import frozen
 from hypothesis import given
 
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies import ALL, Waiting, Wish
@@ -80,7 +80,7 @@ def history(job: Job) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("policy", "proposing"), [
     (Fcfs(), ProposingFcfs()), (Priority(), ProposingPriority()), (FewestSampled(), ProposingFewestSampled())])
-@pytest.mark.parametrize("cache", [KVCache, VllmCache])
+@pytest.mark.parametrize("cache", [BlockCache, VllmCache])
 @given(workload=workloads())
 @examples(120)
 def test_schedules_are_those_of_counting_every_job_in_every_step(policy, proposing, cache, workload):

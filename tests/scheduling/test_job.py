@@ -22,7 +22,7 @@ def test_backlog_counts_tokens_and_placeholders_that_are_not_computed():
 def test_old_names_of_counts_still_work_and_warn(old, new):
     renamed = job()
     setattr(renamed, new, 7)
-    with pytest.warns(FutureWarning, match=f"job.{old} is job.{new} now"):
+    with pytest.warns(FutureWarning, match=f"Job.{old} is {new} now"):
         assert getattr(renamed, old) == 7
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.kv_cache import Holding
+from ksim.kv_cache.block_cache import BlockTable
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
@@ -185,7 +185,7 @@ def test_the_last_admitted_gives_way_and_starts_over_with_what_it_sampled():
     assert engine.turn() == {a: 8, b: 7}
     assert engine.turn() == {a: 1}
     assert engine.last_schedule.preempted == [b]
-    assert (b.state, b.num_computed_tokens, b.sampled, b.holding.blocks) == (State.WAITING, 0, 1, [])
+    assert (b.state, b.num_computed_tokens, b.sampled, b.block_table.blocks) == (State.WAITING, 0, 1, [])
     assert engine.turns_of(b, 9) == [0, 0, 0, 0, 0, 0, 0, 8, 1]
     assert [job.sampled for job in engine.finished] == [9, 3]
 
@@ -297,7 +297,7 @@ def test_a_block_can_be_found_when_its_last_token_is_back_even_if_its_job_rests(
     engine = loop(policy=Resting(), async_scheduling=True)
     job = engine.add(7, chunks="abc")
     assert engine.turns_of(job, 3) == [7, 1, 0]
-    assert engine.cache.lookup(Holding("ab"), 9).tokens == 8
+    assert engine.cache.find_prefix(BlockTable("ab"), 9).tokens == 8
 
 
 # Several batches in flight.

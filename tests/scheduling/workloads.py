@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 from hypothesis import strategies as st
 
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from tests.scheduling.loop import Loop, loop
 
 
@@ -36,7 +36,7 @@ class Workload:
     def longest(self) -> int:
         return max(min(a.prompt + a.output, self.settings["max_model_len"]) for a in self.arrivals)
 
-    def play(self, policy: Any, cache: Any = KVCache) -> Iterator[Loop]:
+    def play(self, policy: Any, cache: Any = BlockCache) -> Iterator[Loop]:
         """Play it with *policy*, and pause after every schedule and every update."""
         engine = loop(policy=policy, cache=cache, **self.settings)
         coming = sorted(self.arrivals, key=lambda arrival: arrival.turn)

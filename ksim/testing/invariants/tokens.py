@@ -129,6 +129,6 @@ def _returns(history: History) -> Iterator[tuple[int, int]]:
 
 def _prefixes(history: History, number: int, tokens: int) -> Iterator[Hashable]:
     """Names of the full prefixes in the first *tokens* tokens; beyond its content, they are the request's own."""
-    content = tuple(history.jobs[number].holding.content)
+    content = tuple(history.jobs[number].block_table.content)
     for blocks in range(1, tokens // history.block_tokens + 1):
         yield content[:blocks] if blocks <= len(content) else (number, blocks)

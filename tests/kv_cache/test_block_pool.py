@@ -1,8 +1,8 @@
-"""The pool of blocks: counts of users, and the order in which free blocks are taken again."""
+"""The pool of blocks: reference counts, and the order in which free blocks are taken again."""
 
 import pytest
 
-from ksim.kv_cache.blocks import BlockPool
+from ksim.kv_cache.block_pool import BlockPool
 
 
 def taken(pool: BlockPool) -> list[int]:
@@ -24,7 +24,7 @@ def test_every_block_is_free_or_used():
 def test_what_goes_to_the_front_is_taken_next_and_what_goes_to_the_back_last():
     pool = BlockPool(5)
     for _ in range(4):
-        pool.leave(pool.take())
+        pool.release(pool.take())
     pool.to_front([2, 0])
     pool.to_back([3, 1])
     assert taken(pool) == [2, 0, 4, 3, 1]
@@ -34,20 +34,20 @@ def test_a_shared_block_is_nobodys_only_when_all_have_left_it():
     pool = BlockPool(2)
     block = pool.take()
     pool.share(block)
-    assert not pool.leave(block)
+    assert not pool.release(block)
     assert pool.used == 1
-    assert pool.leave(block)
+    assert pool.release(block)
 
 
 def test_sharing_a_free_block_takes_it_out_of_the_queue():
     pool = BlockPool(3)
     pool.share(1)
-    assert pool.users[1] == 1
+    assert pool.ref_counts[1] == 1
     assert taken(pool) == [0, 2]
 
 
 def test_a_block_cannot_be_given_back_twice():
     pool = BlockPool(1)
-    pool.leave(pool.take())
+    pool.release(pool.take())
     with pytest.raises(AssertionError, match="given back more often"):
-        pool.leave(0)
+        pool.release(0)
