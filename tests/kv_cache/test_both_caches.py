@@ -106,7 +106,8 @@ def test_aborts_leave_nothing_behind(name, workload):
 
 def seen(engine: Loop) -> dict[str, Any]:
     return {
-        "grants": [(g.job.number, g.tokens, g.start, g.samples, g.admitted) for g in engine.last_schedule.all_entries()],
+        "entries": [(entry.job.number, entry.tokens, entry.start, entry.samples, entry.admitted)
+                    for entry in engine.last_schedule.all_entries()],
         "preempted": [job.number for job in engine.last_schedule.preempted],
         "running": [job.number for job in engine.scheduler.running],
         "free": engine.cache.pool.free,
