@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test explore lint bench pages notebooks profiles accuracy energy clean
+.PHONY: run test test-fast explore lint hooks bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
@@ -13,6 +13,10 @@ run: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
 
+# What is not slow, for all day; tests/slow.py lists what is.
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not explore"
+
 # What the suite tries the same each time, with fresh seeds and sixteen times the examples, and random scenarios.
 explore: $(READY)
 	KSIM_EXPLORE=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "hypothesis or explore"
@@ -20,6 +24,11 @@ explore: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# `make lint` before each commit.
+hooks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pre-commit install
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -32,7 +32,7 @@ from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.network.network import Network
 from ksim.oracles import peak
-from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.defaults import Defaults, fused, graphs
@@ -130,7 +130,7 @@ class Site:
 
 def _priced(oracle: Any, version: EngineVersion) -> Any:
     """*oracle* for the kernels that *version* launches."""
-    return Library(oracle, version.paces) if version.paces else oracle
+    return ScaledOracle(oracle, version.paces) if version.paces else oracle
 
 
 def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],

@@ -45,7 +45,7 @@ class Walk:
         self.check_room()
 
     def request(self) -> Request:
-        """One of few families of prompts, of which it goes its own pair sooner or later."""
+        """A request of one of few families of prompts, from which it parts sooner or later."""
         content = [self.random.choices("ab", [5, 1])[0] for _ in range(self.random.randint(0, 7))]
         return Request(0, 0.0, self.random.randint(1, 40), 40, content, self.chunk_tokens)
 
@@ -109,7 +109,7 @@ class Walk:
             self.runs.publish(pair.in_runs, tokens)
 
     def free(self) -> None:
-        """A request that is finished, or gives pair; either may come back."""
+        """Free a request that has finished or is preempted; either may come back."""
         if not self.running:
             return
         pair, finished = self.running.pop(self.random.randrange(len(self.running))), self.random.random() < 0.5

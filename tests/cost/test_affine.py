@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from ksim.compute.graph import Block, Op
 from ksim.compute.kernels.gemm import Gemm
-from ksim.oracles.efficiency.growing import Growing
+from ksim.cost.affine import AffineBlocks
 from ksim.simulation.lookup import model_of
 from ksim.specs.deployment import Shard
 from tests.cost.test_price import MODELS
 from tests.properties import examples
 
-KNOWN: dict[object, Growing | None] = {}
+KNOWN: dict[object, AffineBlocks | None] = {}
 
 
-def grown(name: str, shard: Shard) -> Growing | None:
+def grown(name: str, shard: Shard) -> AffineBlocks | None:
     if (name, shard.tensor) not in KNOWN:
-        KNOWN[name, shard.tensor] = Growing.of(lambda tokens: model_of(name).body(tokens, shard))
+        KNOWN[name, shard.tensor] = AffineBlocks.of(lambda tokens: model_of(name).body(tokens, shard))
     return KNOWN[name, shard.tensor]
 
 
@@ -36,8 +36,8 @@ def test_dense_models_grow_evenly_and_experts_do_not():
 
 
 def test_what_grows_in_tiles_is_no_line():
-    assert Growing.of(lambda tokens: [Block((Op("tiled", Gemm(-(-tokens // 8), 64, 64)),))]) is None
+    assert AffineBlocks.of(lambda tokens: [Block((Op("tiled", Gemm(-(-tokens // 8), 64, 64)),))]) is None
 
 
 def test_a_launch_less_is_no_line():
-    assert Growing.of(lambda tokens: [Block((Op("some", Gemm(tokens, 64, 64)),) * (1 + (tokens > 2000)))]) is None
+    assert AffineBlocks.of(lambda tokens: [Block((Op("some", Gemm(tokens, 64, 64)),) * (1 + (tokens > 2000)))]) is None
