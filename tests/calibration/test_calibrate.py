@@ -64,8 +64,9 @@ def test_errors_of_the_whole_sweep(name):
     if not SWEEP.is_dir():
         pytest.skip(f"the sweep is not at {SWEEP}")
     course = next(course for course in COURSES if course.name == name)
-    rows = check(*(part for part in read(SWEEP / f"kernels_{course.measures}.parquet", gpu="h200")
-                   if course.takes(part)), H200).kept
+    (part,) = (part for part in read(SWEEP / f"kernels_{course.measures}.parquet", gpu="h200")
+               if course.takes(part))
+    rows = check(part, H200).kept
     selected = select(course, [rows], H200)
     points, tags = join(selected.core), selected.rows[0].tags
     every, folds = THIN.get(name, (1, 5))

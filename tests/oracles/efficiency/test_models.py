@@ -1,5 +1,7 @@
 """Models say in numpy what they were fitted to say."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +33,7 @@ def test_every_kind_beats_a_constant_on_what_it_can_say():
 def test_a_line_is_found_whatever_a_few_outliers_say():
     targets = INPUTS @ [0.5, -0.25, 0.0] + 1.0
     targets[::40] += 3.0
-    model = Recipe("linear", {"ridge": 0.0}).fit(INPUTS, targets)
+    model: Any = Recipe("linear", {"ridge": 0.0}).fit(INPUTS, targets)
     assert model.slopes == pytest.approx([0.5, -0.25, 0.0], abs=1e-3)
     assert float(model.intercept) == pytest.approx(1.0, abs=1e-2)
 
@@ -61,7 +63,7 @@ def test_trees_and_networks_are_those_of_the_library():
 
 
 def test_between_points_without_noise_the_process_passes_through_them_and_far_away_is_its_base():
-    model = Recipe("interpolation", {}).fit(INPUTS[:80], TARGETS[:80])
+    model: Any = Recipe("interpolation", {}).fit(INPUTS[:80], TARGETS[:80])
     assert model(INPUTS[:80]) == pytest.approx(TARGETS[:80], abs=1e-3)
     far = np.full((1, 3), 1e3)
     assert model(far) == pytest.approx(model.base(far))
@@ -85,14 +87,14 @@ FITTED: dict = {}
 
 def test_heavier_rows_count_more():
     weights = np.where(INPUTS[:, 0] > 0, 1.0, 1e-6)
-    model = Recipe("constant").fit(INPUTS, np.sign(INPUTS[:, 0]), weights)
+    model: Any = Recipe("constant").fit(INPUTS, np.sign(INPUTS[:, 0]), weights)
     assert float(model.value) == 1.0
 
 
 def test_kinds_are_all_reachable():
     assert {*KINDS} == {"nothing", "constant", "linear", "bounded_head", "trees", "network", "interpolation",
                         "layered_interpolation", "mean"}
-    both = Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}).fit(INPUTS, TARGETS)
+    both: Any = Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}).fit(INPUTS, TARGETS)
     assert isinstance(both.one, Constant)
     assert both(INPUTS) == pytest.approx((both.one(INPUTS) + both.other(INPUTS)) / 2)
     assert isinstance(Recipe("interpolation").fit(INPUTS[:50], TARGETS[:50]), Interpolation)
