@@ -17,7 +17,7 @@ from ksim.oracles.efficiency.profiled import shipped
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from tests.cost.test_price import MODELS, ORACLES, timer
+from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
 
 GPUS = ["h200", "h100", "a100-80g", "b200", "b300", "l40s"]

@@ -33,9 +33,9 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
-from tests.laws.test_kernels import shapes
+from tests.laws.kernels import shapes
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may

@@ -1,5 +1,7 @@
 """Models say in numpy what they were fitted to say."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,13 +32,13 @@ def test_every_kind_beats_a_constant_on_what_it_can_say():
 def test_a_line_is_found_whatever_a_few_outliers_say():
     targets = INPUTS @ [0.5, -0.25, 0.0] + 1.0
     targets[::40] += 3.0
-    model = Regressor("linear", {"ridge": 0.0}).fit(INPUTS, targets)
+    model: Any = Regressor("linear", {"ridge": 0.0}).fit(INPUTS, targets)
     assert model.slopes == pytest.approx([0.5, -0.25, 0.0], abs=1e-3)
     assert float(model.intercept) == pytest.approx(1.0, abs=1e-2)
 
 
 def test_between_points_without_noise_the_process_passes_through_them_and_far_away_is_its_base():
-    model = Regressor("interpolation", {}).fit(INPUTS[:80], TARGETS[:80])
+    model: Any = Regressor("interpolation", {}).fit(INPUTS[:80], TARGETS[:80])
     assert model(INPUTS[:80]) == pytest.approx(TARGETS[:80], abs=1e-3)
     far = np.full((1, 3), 1e3)
     assert model(far) == pytest.approx(model.base(far))
@@ -60,7 +62,7 @@ FITTED: dict = {}
 
 def test_heavier_rows_count_more():
     weights = np.where(INPUTS[:, 0] > 0, 1.0, 1e-6)
-    model = Regressor("constant").fit(INPUTS, np.sign(INPUTS[:, 0]), weights)
+    model: Any = Regressor("constant").fit(INPUTS, np.sign(INPUTS[:, 0]), weights)
     assert float(model.value) == 1.0
 
 

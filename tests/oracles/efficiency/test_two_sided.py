@@ -1,6 +1,7 @@
 """Kernels that no profile knows: priced by physics alone, and said to be."""
 
 from math import exp
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))
 BATCH = Batch.of(*[(1, 4000)] * 64)
-KERNELS = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
+KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
            SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaLayer("decodes", 8, 2, 128).over(BATCH)]
 
 
