@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from ksim.calibration.bounds import formats
 from ksim.calibration.measurements import Points
 from ksim.calibration.traffic import MOVES
+from ksim.compute.expert_rows import ExpertRows, expert_rows
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import Loads, loads
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
@@ -53,10 +53,10 @@ def _moe(points: Points, point: int) -> list[Kernel]:
     """The fused kernels of a mixture, its rows spread over the experts as their popularity says."""
     tokens, experts, top, hidden, inter = _values(points, point, "t", "e", "topk", "h", "inter")
     skew = max(0.0, float(points["skew"][point])) if "skew" in points.columns else 0.0
-    return fused(loads(tokens, top, experts, skew), tokens, hidden, inter, formats(points))
+    return fused(expert_rows(tokens, top, experts, skew), tokens, hidden, inter, formats(points))
 
 
-def fused(spread: Loads, tokens: int, hidden: int, inter: int, dtypes: tuple[DType, DType]) -> list[Kernel]:
+def fused(spread: ExpertRows, tokens: int, hidden: int, inter: int, dtypes: tuple[DType, DType]) -> list[Kernel]:
     """The fused kernels of experts that get *spread* of so many tokens; *dtypes* of weights and activations."""
     rows = sum(each * count for each, count in spread)
     return [GroupedGemm(spread, 2 * inter, hidden, tokens, *dtypes, inputs=min(tokens, rows)),

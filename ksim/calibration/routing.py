@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from ksim.compute.loads import levelled
+from ksim.compute.expert_rows import levelled
 
 Rows = NDArray[np.int64]
 

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import attend, communicate, look_up, op, pointwise
+from ksim.compute.notation import Operation
+from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
 
@@ -116,21 +118,21 @@ def late_windows(config: Config) -> list[bool]:
             for layer in layers]
 
 
-def norm(label: str) -> Map:
+def norm(label: str) -> Elementwise:
     """RMSNorm fused with the residual addition before it: both are read and written."""
-    return Map("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
+    return pointwise("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
 
 
-def inner_norm(label: str) -> Map:
+def inner_norm(label: str) -> Elementwise:
     """RMSNorm of what a block returns, before it is added to the residual."""
-    return Map("rms_norm", "tm->tm", label, scale="m")
+    return pointwise("rms_norm", "tm->tm", label, scale="m")
 
 
 #: Norms of queries and keys: of each head, or over all heads at once, where ranks share sums of squares in FP32.
-HEAD_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
-WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
-             Communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
-             Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
+HEAD_NORM = (pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
+WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
+             communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
+             pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
 
 
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
@@ -145,10 +147,10 @@ def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_no
         op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
            part="attention"),
         *norms,
-        Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
-        Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
-        Attend(window=window, sinks=sinks),
-        *((Map("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
+        pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
+        pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
+        attend(window=window, sinks=sinks),
+        *((pointwise("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
         op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias, part="attention"),
     )
 
@@ -157,7 +159,7 @@ def gated_mlp(config: Config) -> Operations:
     bias = config.get("mlp_bias", False)
     return (
         op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias, part="mlp"),
-        Map(_activation(config), "tgF->tF", "act", parallel="F"),
+        pointwise(_activation(config), "tgF->tF", "act", parallel="F"),
         op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
     )
 
@@ -187,11 +189,11 @@ def experts(config: Config, *, bias: bool = False, shared: Operations = (), exac
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),
         *shared,
         Dispatch(),
-        Map("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
         op("Tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E", bias=bias, part="experts"),
-        Map(_activation(config), "xgf->xf", "experts_act", parallel="f"),
+        pointwise(_activation(config), "xgf->xf", "experts_act", parallel="f"),
         op("xf,Efm->xm", "experts_down", parallel="f", routed="E", bias=bias, part="experts"),
-        Map("moe_combine", "xm->Tm", "combine"),
+        pointwise("moe_combine", "xm->Tm", "combine"),
         Combine(),
     )
 
@@ -201,13 +203,13 @@ def shared_experts(config: Config, *, gated: bool = False) -> Operations:
 
     *gated* results are scaled by a number a token, of a projection of its own (A is 1).
     """
-    gate = (op("tm,mA->tA", "shared_gate", quantized=False), Map("sigmoid_mul", "tm,tA->tm", "shared_scale"))
+    gate = (op("tm,mA->tA", "shared_gate", quantized=False), pointwise("sigmoid_mul", "tm,tA->tm", "shared_scale"))
     return (
         op("tm,mgS->tgS", "shared_gate_up", parallel="S", part="shared_experts"),
-        Map(_activation(config), "tgS->tS", "shared_act", parallel="S"),
+        pointwise(_activation(config), "tgS->tS", "shared_act", parallel="S"),
         op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts", reduced=False),
         *(gate if gated else ()),
-        Map("add", "tm,tm->tm", "shared_add"),
+        pointwise("add", "tm,tm->tm", "shared_add"),
     )
 
 
@@ -220,17 +222,17 @@ def _activation(config: Config) -> str:
 
 
 def embedding() -> Operations:
-    return (Gather("Vm->tm", "embedding", parallel="V"),)
+    return (look_up("Vm->tm", "embedding", parallel="V"),)
 
 
 def head(cap: bool = False) -> Operations:
     """The last norm, the logits of the sampled tokens, capped or not, and greedy sampling."""
-    softcap = (Map("softcap", "sV->sV", "logits_softcap"),) if cap else ()
+    softcap = (pointwise("softcap", "sV->sV", "logits_softcap"),) if cap else ()
     return (
         norm("final_norm"),
         op("sm,mV->sV", "lm_head", parallel="V", quantized=False),
-        Communicate("all_gather", "sV", "logits_gather"),
+        communicate("all_gather", "sV", "logits_gather"),
         *softcap,
-        Map("cast", "sV->sV", "logits_cast", writes="fp32"),
-        Map("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
+        pointwise("cast", "sV->sV", "logits_cast", writes="fp32"),
+        pointwise("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )

@@ -6,7 +6,7 @@ those that the result lacks are contracted, K.
 """
 
 from collections.abc import Callable, Collection
-from functools import cache
+from functools import cache, cached_property
 
 from attrs import frozen
 
@@ -19,25 +19,25 @@ class Contraction:
     right: str
     out: str
 
-    @property
+    @cached_property
     def batch(self) -> str:
-        return _those(self.left, lambda index: index in self.right and index in self.out)
+        return _select(self.left, lambda index: index in self.right and index in self.out)
 
-    @property
+    @cached_property
     def rows(self) -> str:
-        return _those(self.left, lambda index: index not in self.right)
+        return _select(self.out, lambda index: index not in self.right)
 
-    @property
+    @cached_property
     def columns(self) -> str:
-        return _those(self.right, lambda index: index not in self.left)
+        return _select(self.out, lambda index: index in self.right and index not in self.left)
 
-    @property
+    @cached_property
     def depth(self) -> str:
         """What is contracted."""
-        return _those(self.left, lambda index: index not in self.out)
+        return _select(self.right, lambda index: index not in self.out)
 
 
-def _those(indices: str, wanted: Callable[[str], bool]) -> str:
+def _select(indices: str, wanted: Callable[[str], bool]) -> str:
     return "".join(filter(wanted, indices))
 
 
@@ -49,11 +49,11 @@ class Equation:
     operands: tuple[str, ...]
     results: tuple[str, ...]
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         return (*self.operands, *self.results)
 
-    @property
+    @cached_property
     def indices(self) -> str:
         """Each once, in the order in which they come."""
         return "".join(dict.fromkeys("".join(self.tensors)))
@@ -79,16 +79,17 @@ class Equation:
         if unsummed := {index for index in inputs if inputs.count(index) == 1} - out - {*free}:
             raise self.wrong(f"index {min(unsummed)!r} is in one input only and not in the result")
 
+    @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
         """The products that it takes, from left to right; each result keeps what is still needed."""
         left, *others = self.operands
-        made = []
+        products = []
         for number, right in enumerate(others, 1):
             later = "".join((*others[number:], self.results[0]))
-            out = "".join(index for index in dict.fromkeys(left + right) if index in later)
-            made.append(Contraction(left, right, out))
+            out = _select("".join(dict.fromkeys(left + right)), later.__contains__)
+            products.append(Contraction(left, right, out if others[number:] else self.results[0]))
             left = out
-        return tuple(made)
+        return tuple(products)
 
 
 @cache

@@ -31,12 +31,6 @@ class Dispatch:
 
     label: str = "dispatch"
 
-    def parameters(self, sizes: Sizes) -> int:
-        return 0
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return 0.0
-
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data == 1:
             return
@@ -52,12 +46,6 @@ class Combine:
     """Add up what the experts made of each token, and bring it home."""
 
     label: str = "experts"
-
-    def parameters(self, sizes: Sizes) -> int:
-        return 0
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return 0.0
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data > 1:

@@ -2,18 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from attrs import frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import Layer
 from ksim.flow.batch import Batch
 
 T = TypeVar("T")
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "shift", "dispatch",
                          "combine", "low_latency_dispatch", "low_latency_combine"]
+
+
+@runtime_checkable
+class BatchDependent(Protocol):
+    """A launch whose shape the batch decides; hashable, and equal where it launches the same for any batch."""
+
+    def over(self, batch: Batch) -> Kernel | None:
+        """The kernel that is launched for *batch*; None if it has nothing to do there."""
+        ...
+
+
+def is_batch_dependent(kernel: object) -> TypeGuard[BatchDependent]:
+    """Whether the batch decides the shape of *kernel*: quicker than to ask whether the protocol knows it."""
+    return hasattr(kernel, "over")
 
 
 @frozen
@@ -42,15 +55,16 @@ class Collective:
 
 @frozen(cache_hash=True)
 class Op:
-    """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing.
+    """One launch of one rank.
 
     Where ranks differ, `kernel` is that of the fullest, which the others wait for, and `mean` does the average one's
-    work.
+    work.  It runs `beside` another launch where that keeps the GPU busy meanwhile.
     """
 
     label: str
-    kernel: Kernel | Layer | Collective
+    kernel: Kernel | BatchDependent | Collective
     mean: Kernel | None = None
+    beside: "Op | None" = None
 
 
 @frozen
@@ -80,9 +94,9 @@ class KernelGraph:
         return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
 
 
-def bind(kernel: Kernel | Layer | Collective, batch: Batch) -> Kernel | Collective | None:
+def bind(kernel: Kernel | BatchDependent | Collective, batch: Batch) -> Kernel | Collective | None:
     """What is launched for *batch*; None where that is nothing."""
-    return kernel.over(batch) if isinstance(kernel, Layer) else kernel
+    return kernel.over(batch) if isinstance(kernel, BatchDependent) else kernel
 
 
 def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:

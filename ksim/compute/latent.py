@@ -1,29 +1,65 @@
-"""Multi-head latent attention as an operation of a model, of all keys or of the best; one set of weights."""
+"""Multi-head latent attention: its operations, over all keys or over the best, and what models that have it share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 from attrs import evolve, frozen
 
-from ksim.compute.einsum import Einsum, Map, op
+from ksim.compute import blocks
 from ksim.compute.graph import Op
+from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer, Part
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
-from ksim.compute.layers import Rows, Tokens
+from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import op, pointwise
+from ksim.compute.notation import Operation
+from ksim.compute.notation.pointwise import Elementwise
+from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
+
+#: Tokens of a batch: of sequences with one new token; new ones of the others, those among them that follow
+#: cached ones, and what these have in the cache.
+Tokens = Literal["decodes", "prompts", "continued", "cached"]
+_COUNTS: Mapping[Tokens, Callable[[Batch], int]] = {
+    "decodes": lambda batch: len(batch.contexts),
+    "prompts": lambda batch: sum(new for new, _ in batch.chunks),
+    "continued": lambda batch: sum(new for new, context in batch.chunks if context),
+    "cached": lambda batch: sum(context for _, context in batch.chunks),
+}
+
+
+@frozen
+class Rows:
+    """What `kernel` does for one row, done for as many as a batch has tokens of a kind."""
+
+    kernel: Gemm | BatchedGemm | Pointwise
+    tokens: Tokens
+
+    def over(self, batch: Batch) -> Kernel | None:
+        rows = _COUNTS[self.tokens](batch)
+        if not rows:
+            return None
+        if isinstance(self.kernel, Pointwise):
+            return Pointwise(self.kernel.family, rows * self.kernel.read_bytes, rows * self.kernel.write_bytes,
+                             rows * self.kernel.flops, rows * self.kernel.rows)
+        return evolve(self.kernel, m=rows * self.kernel.m)
+
 
 #: From latent vectors to the content of keys and to values, head by head.
 UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
 #: What vLLM launches around it: the rotary key, which all heads share, is put beside the content of each; what is
 #: cached is gathered from its blocks; what new tokens and cached ones gave is merged.
-CONCAT = Map("copy", "tKn,tp->tKd", "k_concat", parallel="K")
-GATHER = Map("copy", "tb->tb", "context_gather", reads="cache")
-MERGE = Map("merge", "tKv,tKv->tKv", "merge", parallel="K")
+CONCAT = pointwise("copy", "tKn,tp->tKd", "k_concat", parallel="K")
+GATHER = pointwise("copy", "tb->tb", "context_gather", reads="cache")
+MERGE = pointwise("merge", "tKv,tKv->tKv", "merge", parallel="K")
 #: What the indexer scores in launches of their own.
 PARTS: tuple[Part, ...] = ("prompts", "decodes")
 
@@ -105,8 +141,80 @@ class AttendSparse:
         yield Op("v_up", BatchedGemm(heads, tokens, value, latent))
 
 
-def _rows(operation: Einsum | Map, sizes: Sizes, shard: Shard, tokens: Tokens) -> Iterator[Op]:
+def _rows(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tokens: Tokens) -> Iterator[Op]:
     """What *operation* launches for one token, for as many as a batch has of a kind."""
     for launch in operation.lower(Sizes({**sizes.of, "t": 1}), shard):
         assert isinstance(launch.kernel, Gemm | Pointwise)
         yield Op(launch.label, Rows(launch.kernel, tokens))
+
+
+def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int] = MappingProxyType({})) -> Decoder:
+    """The whole of a model with latent *attention*, a few dense layers, and in the others experts routed and shared.
+
+    *more* are sizes of further indices.
+    """
+    blocks.only(config, moe_layer_freq=1, attention_bias=False)
+    dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
+    mixture = blocks.experts(config, shared=blocks.shared_experts(config))
+    return blocks.mixture(
+        config,
+        [
+            (
+                blocks.norm("attention_norm"),
+                *attention,
+                blocks.norm("mlp_norm"),
+                *(blocks.gated_mlp(config) if layer < dense else mixture),
+            )
+            for layer in range(config.need("num_hidden_layers"))
+        ],
+        tied=False,
+        S=size * config.need("n_shared_experts"),
+        **sizes(config),
+        **more,
+    )
+
+
+def attention(config: Config, *attend: Operation) -> blocks.Operations:
+    """Multi-head latent attention from the normed hidden state back to it; sizes are `sizes`.
+
+    The projections down, of queries and of keys and values, are one product, which every rank computes, as in vLLM.
+    Attention is to all keys, or what the operations *attend* say.
+    """
+    return (
+        op("tm,mu->tu", "qkv_down", part="attention"),
+        pointwise("rms_norm", "tq->tq", "q_norm", scale="q"),
+        pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
+        op("tq,qKd->tKd", "q_up", parallel="K", part="attention"),
+        pointwise("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
+        pointwise("kv_write", "tb->tb", "kv_write", writes="cache"),
+        *(attend or (AttendLatent(),)),
+        op("tKv,Kvm->tm", "o_proj", parallel="K", part="attention"),
+    )
+
+
+def sparse_attention(config: Config) -> blocks.Operations:
+    """Latent attention to the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
+    return (
+        op("tq,qkj->tkj", "index_q", part="attention"),
+        op("tm,ma->ta", "index_k", quantized=False),
+        pointwise("layer_norm", "tj->tj", "index_norm", scale="j,j"),
+        pointwise("rope", "tkj,tj->tkj,tj", "index_rope"),
+        pointwise("quantize", "tkj->tkj", "index_quantize", writes="fp8"),
+        pointwise("kv_write", "tj->ty", "index_write", writes="fp8"),
+        AttendSparse(config.need("index_topk")),
+    )
+
+
+def sparse_sizes(config: Config) -> dict[str, int]:
+    """The indices of the indexer, by their usual names in config.json."""
+    heads, size = config.need("index_n_heads"), config.need("index_head_dim")
+    return {"k": heads, "j": size, "a": size + heads, "y": size + SCALE}
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The indices of latent attention, by their usual names in config.json."""
+    rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
+    content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
+    value, kept = config.need("v_head_dim"), latent + rotary
+    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": kept, "u": rank + kept,
+            "d": content + rotary, "w": content + value}

@@ -1,16 +1,24 @@
-"""Linear attention as an operation of a model: gated delta networks, which keep a state a sequence and no keys."""
+"""Linear attention, of gated delta networks: its operation, its layers, their sizes, and which layers have it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
+from ksim.compute import blocks
 from ksim.compute.graph import Op
 from ksim.compute.kernels.causal_conv import ConvLayer, Part
 from ksim.compute.kernels.delta_rule import DeltaLayer
+from ksim.compute.model import Config
+from ksim.compute.model_ops import op, pointwise
 from ksim.compute.sizes import Sizes
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
+#: What `layer_types` calls layers of linear attention.
+LINEAR = "linear_attention"
+#: What `mamba_ssm_dtype` calls the formats of states.
+STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
 PARTS: tuple[Part, ...] = ("prompts", "decodes")
 
 
@@ -44,3 +52,44 @@ class AttendLinear:
             yield Op(f"conv_{part}", ConvLayer(part, local.volume("YGe"), local.of["W"]))
             yield Op(f"{self.label}_{part}", DeltaLayer(part, local.volume("Go"), local.of["G"], local.of["e"],
                                                         self.state))
+
+
+def attention(config: Config) -> blocks.Operations:
+    """A gated delta network from the normed hidden state back to it; sizes are `sizes`."""
+    return (
+        op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention"),
+        op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
+        AttendLinear(_state(config)),
+        pointwise("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),
+        op("tGoe,Goem->tm", "o_proj", parallel="G", part="attention"),
+    )
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The indices of linear attention, by their usual names in config.json."""
+    keys, values = config.need("linear_num_key_heads"), config.need("linear_num_value_heads")
+    size = config.need("linear_key_head_dim")
+    if config.need("linear_value_head_dim") != size:
+        raise ConfigError(f"{config.name}: linear_value_head_dim", f"expected {size}, as linear_key_head_dim is")
+    if values % keys:
+        raise ConfigError(f"{config.name}: linear_num_key_heads", f"{keys} does not divide {values} value heads")
+    group = values // keys
+    return {"G": keys, "o": group, "e": size, "Z": 2 + 2 * group, "Y": 2 + group, "A": 1,
+            "W": config.need("linear_conv_kernel_dim")}
+
+
+def _state(config: Config) -> DType:
+    """In what a sequence's matrices are kept: the weights' format unless the config says otherwise, as in vLLM."""
+    name = config.get("mamba_ssm_dtype", "bfloat16")
+    if name not in STATES:
+        raise ConfigError(f"{config.name}: mamba_ssm_dtype", f"{name!r} is none of {', '.join(STATES)}")
+    return STATES[name]
+
+
+def kinds(config: Config) -> Sequence[str]:
+    """For each layer `linear_attention` or `full_attention`, every few of them unless `layer_types` says which."""
+    layers, every = config.need("num_hidden_layers"), config.need("full_attention_interval", 4)
+    found = config.get("layer_types", [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)])
+    if len(found) != layers or any(kind not in (LINEAR, blocks.FULL) for kind in found):
+        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {LINEAR} or {blocks.FULL}")
+    return found

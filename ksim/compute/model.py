@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from ksim.compute.einsum import Communicate, Operation
-from ksim.compute.graph import Block, Collective, KernelGraph, Op, fold
-from ksim.compute.kept import Cached, Stateful
-from ksim.compute.layers import Layer
-from ksim.compute.loads import Averages, Mixture, average, fullest
+from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
+from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
+from ksim.compute.notation import Cached, Operation, Stateful, Weighted
+from ksim.compute.notation.communicate import Communicate, Send
+from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -23,8 +23,8 @@ _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a 
 
 #: A pipeline stage hands on the hidden state and, since norms are fused with the addition, the residual; each of its
 #: ranks sends a slice to its counterpart, and the next stage gathers them, as in vLLM.
-HAND_ON = (Communicate("send", "tm", "send_hidden"), Communicate("send", "tm", "send_residual"))
-TAKE_OVER = (Communicate("all_gather", "tm", "gather_hidden"), Communicate("all_gather", "tm", "gather_residual"))
+HAND_ON = (Send("tm", "send_hidden"), Send("tm", "send_residual"))
+TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("gather_hidden", "gather_residual"))
 #: Larger numbers than these are no sizes of a model, and would take for ever to work with.
 MOST = 2**31
 _MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
@@ -129,16 +129,16 @@ class Model:
     def parameters(self) -> int:
         """How many weights the model has; tied ones count once."""
         sizes, decoder = Sizes(self.decoder.sizes), self.decoder
-        body = sum(op.parameters(sizes) for layer in decoder.layers for op in layer)
-        ends = [*decoder.embedding, *decoder.head]
-        return body + sum(op.parameters(sizes) for op in ends) - decoder.tied * sizes.volume("mV")
+        operations = chain(decoder.embedding, *decoder.layers, decoder.head)
+        total = sum(op.parameters(sizes) for op in operations if isinstance(op, Weighted))
+        return total - decoder.tied * sizes.volume("mV")
 
     def active_parameters(self) -> int:
         """How many weights meet each token, which are fewer where there are experts."""
         sizes = self.decoder.sizes
         active = Sizes({**sizes, "E": self.decoder.top_k}) if self.decoder.top_k else Sizes(sizes)
         idle = sum(op.parameters(Sizes(sizes)) - op.parameters(active)
-                   for layer in self.decoder.layers for op in layer if getattr(op, "routed", ""))
+                   for layer in self.decoder.layers for op in layer if isinstance(op, Product) and op.routed)
         return self.parameters() - idle
 
     def weights(self, shard: Shard) -> float:
@@ -147,7 +147,7 @@ class Model:
         held = [op for i in shard.share(self.layers) for op in decoder.layers[i]]
         held += decoder.embedding if shard.first else ()
         held += decoder.head if shard.last else ()
-        total = sum(op.weights(sizes, shard) for op in held)
+        total = sum(op.weights(sizes, shard) for op in held if isinstance(op, Weighted))
         if decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
         return total
@@ -198,23 +198,23 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
-    full = _lower(layer, _routed(sizes, fullest(sizes.of["T"], mixture)), shard)
+    full = _lower(layer, _routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
     if mixture.ranks == 1:
         return full
-    mean = _lower(layer, _routed(sizes, average(sizes.of["T"], mixture)), shard)
+    mean = _lower(layer, _routed(sizes, average_rank(sizes.of["T"], mixture)), shard)
     return tuple(_at_mean(op, other) for op, other in zip(full, mean, strict=True))
 
 
-def _routed(sizes: Sizes, loads: Averages) -> Sizes:
-    """*sizes* with the experts' *loads*, and their pairs, rounded."""
-    pairs = round(sum(rows * experts for rows, experts in loads))
-    return Sizes({**sizes.of, "x": max(pairs, 1) if loads else 0}, loads)
+def _routed(sizes: Sizes, expert_rows: MeanExpertRows) -> Sizes:
+    """*sizes* with *expert_rows*, and how many pairs these are, rounded."""
+    pairs = round(sum(rows * experts for rows, experts in expert_rows))
+    return Sizes({**sizes.of, "x": max(pairs, 1) if expert_rows else 0}, expert_rows)
 
 
 def _at_mean(op: Op, mean: Op) -> Op:
     """*op* with the kernel of *mean*, if that is another."""
     kernel = mean.kernel
-    return op if kernel == op.kernel or isinstance(kernel, Layer | Collective) else evolve(op, mean=kernel)
+    return op if kernel == op.kernel or isinstance(kernel, BatchDependent | Collective) else evolve(op, mean=kernel)
 
 
 def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:

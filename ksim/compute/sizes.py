@@ -34,23 +34,33 @@ from math import ceil, prod
 
 from attrs import evolve, frozen
 
-from ksim.compute.loads import Averages
+from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
 from ksim.specs.deployment import Shard
+
+#: Pairs of an index and the group of ranks that splits it.
+Splits = tuple[tuple[str, str], ...]
 
 
 @frozen
 class Sizes:
-    """How far each index runs over the whole model and step; `loads` are the rows of the experts on one rank."""
+    """How far each index runs over the whole model and step; `expert_rows` are those of the experts on one rank."""
 
     of: Mapping[str, int]
-    loads: Averages = ()
+    expert_rows: MeanExpertRows = ()
 
     def volume(self, indices: Iterable[str]) -> int:
         """How many numbers a tensor over *indices* holds."""
         return prod(self.of[index] for index in indices)
 
-    def on(self, index: str, shard: Shard) -> "Sizes":
+    def on(self, splits: Splits, shard: Shard, label: str = "") -> "Sizes":
+        """The sizes on the rank of *shard*; *label* is of the operation that is split."""
+        sizes = self
+        for index, _ in splits:
+            sizes = sizes._split_on(index, shard)
+        return sizes
+
+    def _split_on(self, index: str, shard: Shard) -> "Sizes":
         """The sizes on the rank of *shard* where *index* is the parallel one.
 
         That of experts, f, stands for whole experts where these are dealt out, copies among them, of which the first

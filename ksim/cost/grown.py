@@ -8,8 +8,7 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, Op
-from ksim.compute.layers import Layer, waits
+from ksim.compute.graph import BatchDependent, Collective, Op, is_batch_dependent
 from ksim.cost.launches import Launches
 from ksim.cost.plan import Hole, Part
 from ksim.cost.sheet import ADDED, Sheet, added
@@ -54,7 +53,7 @@ class Grown:
         if growing is None or not all(_plain(op) for ops, _ in blocks for op in ops):
             return None
         own: dict[Any, Op | Sized] = {}
-        runs: dict[tuple[str, Layer], int] = {}
+        runs: dict[tuple[str, BatchDependent], int] = {}
         laps = [([_placed(op, repeat, own, runs) for op in ops], repeat) for ops, repeat in blocks]
         return cls(pricer, list(own.values()), laps, tuple((*hole, count) for hole, count in runs.items()))
 
@@ -155,9 +154,9 @@ def _one(op: Op | Sized) -> Op:
 
 
 def _placed(op: Op | Sized, repeat: int, own: dict[Any, Op | Sized],
-            runs: dict[tuple[str, Layer], int]) -> _Launch | int:
+            runs: dict[tuple[str, BatchDependent], int]) -> _Launch | int:
     """Where *op* stands among its *own*, which it joins if it is new, or among holes, whose *runs* are counted."""
-    if isinstance(op, Op) and waits(op.kernel):
+    if isinstance(op, Op) and is_batch_dependent(op.kernel):
         hole = (op.label, op.kernel)
         runs[hole] = runs.get(hole, 0) + repeat
         return list(runs).index(hole)

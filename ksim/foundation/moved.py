@@ -27,10 +27,25 @@ MOVED = {
     "ksim.studies.simulation": "ksim.simulation.simulate",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.compute.einsum": "ksim.compute.model_ops",
+    "ksim.compute.kept": "ksim.compute.notation",
+    "ksim.compute.latent_blocks": "ksim.compute.latent",
+    "ksim.compute.layers": "ksim.compute.graph",
+    "ksim.compute.linear_blocks": "ksim.compute.linear",
+    "ksim.compute.loads": "ksim.compute.expert_rows",
+    "ksim.compute.parts": "ksim.compute.breakdown",
 }
 
 #: New names by module, as it is called now, and old name.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "ksim.compute.model_ops": {"Einsum": "op", "Map": "pointwise", "Attend": "attend", "Gather": "look_up",
+                               "Communicate": "communicate"},
+    "ksim.compute.graph": {"Layer": "BatchDependent", "waits": "is_batch_dependent"},
+    "ksim.compute.expert_rows": {"loads": "expert_rows", "average": "average_rank", "fullest": "fullest_rank",
+                                 "Loads": "ExpertRows", "Averages": "MeanExpertRows"},
+    "ksim.compute.breakdown": {"Kind": "AttentionKind", "Part": "ModelPart", "kinds": "attention_kinds",
+                               "parts": "model_parts"},
+}
 
 
 def place_of(name: str) -> str | None:

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.compute.graph import BatchDependent
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.layers import Layer, Rows
+from ksim.compute.latent import Rows
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
@@ -43,7 +44,7 @@ def test_an_fp8_cache_halves_what_decodes_read_of_it():
 
 @pytest.mark.parametrize("layer, batch", [(PROMPTS, Batch.of((1, 5))), (DECODES, Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(layer, batch):
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, BatchDependent)
     assert layer.over(batch) is None
 
 

@@ -24,7 +24,7 @@ from ksim.calibration.lessons import Lesson
 from ksim.calibration.measurements import Floats, Measurements
 from ksim.calibration.routing import balanced, power_law
 from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
-from ksim.compute.loads import Loads, loads
+from ksim.compute.expert_rows import ExpertRows, expert_rows
 from ksim.foundation.units import DType
 from ksim.oracles.efficiency import pointwise
 from ksim.oracles.efficiency.families import Shapes
@@ -120,14 +120,14 @@ def _spread(rows: Measurements) -> dict[str, Floats]:
 @cache
 def _tiles(tokens: int, top_k: int, experts: int, ranks: int, skew: float, table: bool) -> Mapping[str, float]:
     if not table:
-        return tiles(loads(tokens, top_k, experts, max(0.0, skew)))
+        return tiles(expert_rows(tokens, top_k, experts, max(0.0, skew)))
     drawn = ([power_law(tokens, top_k, experts, ranks, skew, seed) for seed in range(3)] if skew else
              [balanced(tokens, top_k, experts, ranks)])
     each = [tiles(_counted(rows)) for rows in drawn]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
-def _counted(rows: NDArray[np.int64]) -> Loads:
+def _counted(rows: NDArray[np.int64]) -> ExpertRows:
     values, counts = np.unique(rows[rows > 0], return_counts=True)
     return tuple(zip(values.tolist(), counts.tolist(), strict=True)) or ((1, 1),)
 

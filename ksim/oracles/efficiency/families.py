@@ -119,7 +119,7 @@ def attentions(kernel: Attention) -> Shapes:
 
 
 def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
-    spread = [grouped_gemm.tiles(kernel.loads) for kernel in kernels]
+    spread = [grouped_gemm.tiles(kernel.expert_rows) for kernel in kernels]
     return {
         **_attributes(kernels, ("n", "k", "tokens")),
         **{name: np.array([each[name] for each in spread]) for name in spread[0]},

@@ -12,9 +12,9 @@ from ksim.compute.placement import copies, placed
 from ksim.specs.experts import Placement, Routing
 
 #: (rows, how many experts have so many); experts without rows are not listed.
-Loads = tuple[tuple[int, int], ...]
+ExpertRows = tuple[tuple[int, int], ...]
 #: The same of an average rank, which has fractions of experts.
-Averages = tuple[tuple[int, float], ...]
+MeanExpertRows = tuple[tuple[int, float], ...]
 
 #: The golden ratio's fraction, whose multiples spread over the unit interval evenly, however many there are.
 GOLDEN = 0.6180339887
@@ -32,7 +32,7 @@ class Mixture:
 
 
 @lru_cache(maxsize=4096)
-def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = ()) -> Loads:
+def expert_rows(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = ()) -> ExpertRows:
     """The rows of each expert when each of *tokens* draws *top_k* different ones.
 
     Experts are as popular as their *shares*, or as Zipf's law has it, all alike where its exponent *skew* is 0.  An
@@ -43,16 +43,16 @@ def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tupl
 
 
 @lru_cache(maxsize=4096)
-def average(tokens: int, mixture: Mixture) -> Averages:
+def average_rank(tokens: int, mixture: Mixture) -> MeanExpertRows:
     """The loads of an average rank: those of all, over how many ranks there are."""
     return tuple((rows, count / mixture.ranks) for rows, count in _of_all(tokens, mixture))
 
 
 @lru_cache(maxsize=4096)
-def fullest(tokens: int, mixture: Mixture) -> Loads:
+def fullest_rank(tokens: int, mixture: Mixture) -> ExpertRows:
     """The loads of the rank that has most rows, as many as the fullest of *mixture*'s ranks is expected to have.
 
-    Loads of ranks are taken as normal and independent with the variance of their experts' binomials: among equal
+    ExpertRows of ranks are taken as normal and independent with the variance of their experts' binomials: among equal
     ranks, that experts of one token differ and that rows of all ranks add up takes from the spread what it adds to the
     differences.
     """
@@ -69,7 +69,7 @@ def fullest(tokens: int, mixture: Mixture) -> Loads:
     return _drawn(tokens, np.minimum(most * rows / max(mean.max(), 1e-9), 1.0), rows)
 
 
-def _of_all(tokens: int, mixture: Mixture) -> Loads:
+def _of_all(tokens: int, mixture: Mixture) -> ExpertRows:
     """The loads of all experts, copies for themselves."""
     each, held = _slots(mixture)
     return _drawn(tokens, each[np.sort(np.concatenate(held))], tokens * mixture.top_k)
@@ -91,8 +91,8 @@ def _slots(mixture: Mixture) -> tuple[NDArray[np.float64], list[NDArray[np.int64
     return chances / copies(held), held
 
 
-def _drawn(tokens: int, chances: NDArray[np.float64], rows: int) -> Loads:
-    """Loads of experts with these *chances* of each of *tokens*, *rows* in all."""
+def _drawn(tokens: int, chances: NDArray[np.float64], rows: int) -> ExpertRows:
+    """ExpertRows of experts with these *chances* of each of *tokens*, *rows* in all."""
     held = len(chances)
     quantiles = (np.argsort(np.argsort(np.arange(held) * GOLDEN % 1)) + 0.5) / held
     drawn = np.empty(held, dtype=np.int64)
