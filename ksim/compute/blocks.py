@@ -128,6 +128,11 @@ def inner_norm(label: str) -> Elementwise:
     return pointwise("rms_norm", "tm->tm", label, scale="m")
 
 
+def layer(attention: Operations, mlp: Operations) -> Operations:
+    """A layer with a norm before *attention* and one before *mlp*, which may be a mixture of experts."""
+    return (norm("attention_norm"), *attention, norm("mlp_norm"), *mlp)
+
+
 #: Norms of queries and keys: of each head, or over all heads at once, where ranks share sums of squares in FP32.
 HEAD_NORM = (pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
 WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),

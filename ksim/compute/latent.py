@@ -8,10 +8,10 @@ from attrs import evolve, frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels import Kernel
+from ksim.compute.kernels import PHASES, Kernel
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer, Part
+from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
@@ -60,8 +60,6 @@ UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
 CONCAT = pointwise("copy", "tKn,tp->tKd", "k_concat", parallel="K")
 GATHER = pointwise("copy", "tb->tb", "context_gather", reads="cache")
 MERGE = pointwise("merge", "tKv,tKv->tKv", "merge", parallel="K")
-#: What the indexer scores in launches of their own.
-PARTS: tuple[Part, ...] = ("prompts", "decodes")
 
 
 @frozen
@@ -133,9 +131,9 @@ class AttendSparse:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
-        for part in PARTS:
-            yield Op(f"index_{part}", IndexLayer(part, local.of["k"], local.of["j"]))
-            yield Op(f"choose_{part}", ChoiceLayer(part, self.chosen))
+        for phase in PHASES:
+            yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
+            yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
         yield Op(self.label, SparseLatentLayer(heads, latent, rotary, self.chosen, shard.precision.cache))
         yield Op("v_up", BatchedGemm(heads, tokens, value, latent))
@@ -156,22 +154,10 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
     mixture = blocks.experts(config, shared=blocks.shared_experts(config))
-    return blocks.mixture(
-        config,
-        [
-            (
-                blocks.norm("attention_norm"),
-                *attention,
-                blocks.norm("mlp_norm"),
-                *(blocks.gated_mlp(config) if layer < dense else mixture),
-            )
-            for layer in range(config.need("num_hidden_layers"))
-        ],
-        tied=False,
-        S=size * config.need("n_shared_experts"),
-        **sizes(config),
-        **more,
-    )
+    layers = [blocks.layer(attention, blocks.gated_mlp(config) if number < dense else mixture)
+              for number in range(config.need("num_hidden_layers"))]
+    shared = size * config.need("n_shared_experts")
+    return blocks.mixture(config, layers, tied=False, S=shared, **sizes(config), **more)
 
 
 def attention(config: Config, *attend: Operation) -> blocks.Operations:

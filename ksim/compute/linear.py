@@ -6,7 +6,8 @@ from attrs import frozen
 
 from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels.causal_conv import ConvLayer, Part
+from ksim.compute.kernels import PHASES
+from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.model import Config
 from ksim.compute.model_ops import op, pointwise
@@ -19,7 +20,6 @@ from ksim.specs.deployment import Shard
 LINEAR = "linear_attention"
 #: What `mamba_ssm_dtype` calls the formats of states.
 STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
-PARTS: tuple[Part, ...] = ("prompts", "decodes")
 
 
 @frozen
@@ -48,9 +48,9 @@ class AttendLinear:
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
-        for part in PARTS:
-            yield Op(f"conv_{part}", ConvLayer(part, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{part}", DeltaLayer(part, local.volume("Go"), local.of["G"], local.of["e"],
+        for phase in PHASES:
+            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
+            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
                                                         self.state))
 
 

@@ -1,6 +1,6 @@
 """A model, whole: its size in memory, and the kernels that one rank launches for a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -143,26 +143,28 @@ class Model:
 
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
-        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
-        held = [op for i in shard.share(self.layers) for op in decoder.layers[i]]
-        held += decoder.embedding if shard.first else ()
-        held += decoder.head if shard.last else ()
-        total = sum(op.weights(sizes, shard) for op in held if isinstance(op, Weighted))
-        if decoder.tied and shard.first and shard.last:
+        sizes = Sizes(self.decoder.sizes)
+        total = sum(op.weights(sizes, shard) for op in self._stage(shard) if isinstance(op, Weighted))
+        if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
         return total
 
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
-        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
-        return sum(op.cache_per_token(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
-                   if isinstance(op, Cached))
+        sizes = Sizes(self.decoder.sizes)
+        return sum(op.cache_per_token(sizes, shard) for op in self._stage(shard) if isinstance(op, Cached))
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes that one sequence takes on one rank beside its KV cache, such as the state of linear attention."""
-        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
-        return sum(op.state_per_sequence(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
-                   if isinstance(op, Stateful))
+        sizes = Sizes(self.decoder.sizes)
+        return sum(op.state_per_sequence(sizes, shard) for op in self._stage(shard) if isinstance(op, Stateful))
+
+    def _stage(self, shard: Shard) -> Iterator[Operation]:
+        """The operations of the pipeline stage that *shard* is of."""
+        for layer in shard.share(self.layers):
+            yield from self.decoder.layers[layer]
+        yield from self.decoder.embedding if shard.first else ()
+        yield from self.decoder.head if shard.last else ()
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.

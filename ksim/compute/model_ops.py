@@ -8,8 +8,8 @@ Number formats, which rank holds what, and the batch come with the deployment.  
 
 from ksim.compute.equation import parse
 from ksim.compute.graph import CollectiveKind
+from ksim.compute.notation import communicate as collectives
 from ksim.compute.notation.attention import FusedAttention
-from ksim.compute.notation.communicate import Communicate
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.foundation.units import DType
@@ -70,6 +70,6 @@ def look_up(equation: str, label: str, parallel: str = "") -> Lookup:
     return Lookup(equation, parallel, label)
 
 
-def communicate(kind: CollectiveKind, indices: str, label: str, format: str = "bf16") -> Communicate:
+def communicate(kind: CollectiveKind, indices: str, label: str, format: str = "bf16") -> collectives.Communicate:
     """A collective that no product implies; `indices` is the tensor that the ranks of a stage share, in `format`."""
-    return Communicate(kind, indices, label=label, format=format)
+    return collectives.Communicate(kind, indices, label=label, format=format)

@@ -8,11 +8,5 @@ __all__ = ["qwen2"]
 
 def qwen2(config: Config) -> Decoder:
     return blocks.decoder(config, [
-        (
-            blocks.norm("attention_norm"),
-            *blocks.attention(config, window, qkv_bias=True),
-            blocks.norm("mlp_norm"),
-            *blocks.gated_mlp(config),
-        )
-        for window in blocks.windows(config, blocks.late_windows(config))
-    ])
+        blocks.layer(blocks.attention(config, window, qkv_bias=True), blocks.gated_mlp(config))
+        for window in blocks.windows(config, blocks.late_windows(config))])

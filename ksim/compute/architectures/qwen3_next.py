@@ -15,13 +15,6 @@ def qwen3_next(config: Config) -> Decoder:
     attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=gated),
                  "linear_attention": linear.attention(config)}
     mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
-    return blocks.mixture(
-        config,
-        [
-            (blocks.norm("attention_norm"), *attention[kind], blocks.norm("mlp_norm"), *mixture)
-            for kind in linear.kinds(config)
-        ],
-        tied=False,
-        S=config.need("shared_expert_intermediate_size"),
-        **linear.sizes(config),
-    )
+    layers = [blocks.layer(attention[kind], mixture) for kind in linear.kinds(config)]
+    shared = config.need("shared_expert_intermediate_size")
+    return blocks.mixture(config, layers, tied=False, S=shared, **linear.sizes(config))

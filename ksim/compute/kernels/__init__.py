@@ -8,11 +8,26 @@ for a larger shape.
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Protocol
+from typing import Literal, Protocol
 
 from attrs import frozen
 
+from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
+
+#: Prompts, of several new tokens, and decodes, of one, are often computed by kernels of their own.
+Phase = Literal["prompts", "decodes"]
+PHASES: tuple[Phase, ...] = ("prompts", "decodes")
+
+
+def counts(phase: Phase, batch: Batch) -> tuple[int, int, int, int]:
+    """Sequences, queries, keys with new tokens among them, and causal pairs of both in one phase of *batch*."""
+    if phase == "decodes":
+        sequences = len(batch.contexts)
+        keys = batch.contexts.total + sequences
+        return sequences, sequences, keys, keys
+    return (len(batch.chunks), sum(new for new, _ in batch.chunks), sum(new + context for new, context in batch.chunks),
+            sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks))
 
 
 @frozen

@@ -1,28 +1,25 @@
 """The short causal convolution before linear attention, over each channel by itself."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
 __all__ = ["CausalConv"]
-
-#: Prompts are convolved over their tokens; decodes update what they keep of the last ones, in another kernel.
-Part = Literal["prompts", "decodes"]
 
 
 @frozen
 class CausalConv:
     """`tokens` of `sequences`, each of `channels` numbers, are weighed with the `width` - 1 tokens before.
 
-    Each sequence keeps its last `width` - 1 tokens, which are read and written.
+    Each sequence keeps its last `width` - 1 tokens, which are read and written.  Prompts are convolved over their
+    tokens; decodes update what they keep, in another kernel.
     """
 
-    part: Part
+    phase: Phase
     sequences: int
     tokens: int
     channels: int
@@ -30,7 +27,7 @@ class CausalConv:
 
     @property
     def family(self) -> str:
-        return f"conv_{self.part}"
+        return f"conv_{self.phase}"
 
     def __str__(self) -> str:
         return f"{self.sequences} seqs, {self.tokens} tokens, {self.channels} channels"
@@ -49,14 +46,11 @@ class CausalConv:
 class ConvLayer:
     """The convolution's shape on one rank before a batch is known."""
 
-    part: Part
+    phase: Phase
     channels: int
     width: int
 
     def over(self, batch: Batch) -> CausalConv | None:
-        """The kernel that convolves its part of *batch*; None where that is nothing."""
-        if self.part == "decodes":
-            sequences = tokens = len(batch.contexts)
-        else:
-            sequences, tokens = len(batch.chunks), sum(new for new, _ in batch.chunks)
-        return CausalConv(self.part, sequences, tokens, self.channels, self.width) if sequences else None
+        """The kernel that convolves its phase of *batch*; None where that is nothing."""
+        sequences, tokens, _, _ = counts(self.phase, batch)
+        return CausalConv(self.phase, sequences, tokens, self.channels, self.width) if sequences else None

@@ -5,8 +5,7 @@ from math import ceil
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
-from ksim.compute.kernels.causal_conv import Part
+from ksim.compute.kernels import Launch, Phase, Work
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
@@ -25,7 +24,7 @@ class DeltaRule:
     keys have; matrices are kept in `state`.
     """
 
-    part: Part
+    phase: Phase
     sequences: int
     tokens: int
     chunks: int
@@ -37,7 +36,7 @@ class DeltaRule:
 
     @property
     def family(self) -> str:
-        return f"delta_{self.part}"
+        return f"delta_{self.phase}"
 
     def __str__(self) -> str:
         return f"{self.sequences} seqs, {self.tokens} tokens, {self.heads}x{self.size}x{self.size}"
@@ -50,7 +49,7 @@ class DeltaRule:
             flops=float(self.heads * self.tokens * self._per_token),
             reads=self.tokens * row * (2 * self.key_heads + self.heads) + matrices,
             writes=self.tokens * row * self.heads + matrices,
-            dtype=DType.BF16 if self.part == "prompts" else DType.FP32,
+            dtype=DType.BF16 if self.phase == "prompts" else DType.FP32,
         )
 
     @property
@@ -60,7 +59,7 @@ class DeltaRule:
         In chunks, scores of queries and of keys with keys, and what both weigh, come to it.
         """
         products = 6 * self.size**2
-        return products + 8 * CHUNK * self.size if self.part == "prompts" else products
+        return products + 8 * CHUNK * self.size if self.phase == "prompts" else products
 
     def launches(self, sms: int) -> Sequence[Launch]:
         """A block for each matrix, which works off its sequence's chunks."""
@@ -73,7 +72,7 @@ class DeltaRule:
 
         Decodes have none.
         """
-        if self.part == "decodes":
+        if self.phase == "decodes":
             return 0.0
         return max(self.longest, ceil(self.sequences * self.heads / sms) * self.chunks / self.sequences)
 
@@ -82,17 +81,17 @@ class DeltaRule:
 class DeltaLayer:
     """The delta rule's shape on one rank before a batch is known."""
 
-    part: Part
+    phase: Phase
     heads: int
     key_heads: int
     size: int
     state: DType = DType.FP32
 
     def over(self, batch: Batch) -> DeltaRule | None:
-        """The kernel that computes its part of *batch*; None where that is nothing."""
-        news = [1] * len(batch.contexts) if self.part == "decodes" else [new for new, _ in batch.chunks]
+        """The kernel that computes its phase of *batch*; None where that is nothing."""
+        news = [1] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
         if not news:
             return None
         chunks = [ceil(new / CHUNK) for new in news]
-        return DeltaRule(self.part, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
+        return DeltaRule(self.phase, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
                          self.size, self.state)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import Launch, Work, counts
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
@@ -103,15 +103,8 @@ class LatentLayer:
     cache: DType = DType.BF16
 
     def over(self, batch: Batch) -> LatentAttention | None:
-        """The kernel that computes its part of *batch*; None where that is nothing."""
-        if self.form == "absorbed":
-            sequences = queries = len(batch.contexts)
-            keys = pairs = batch.contexts.total + sequences
-        else:
-            sequences = len(batch.chunks)
-            queries = sum(new for new, _ in batch.chunks)
-            keys = sum(new + context for new, context in batch.chunks)
-            pairs = sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks)
+        """The kernel that computes its phase of *batch*; None where that is nothing."""
+        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
         if not sequences:
             return None
         return LatentAttention(self.form, sequences, queries, keys, pairs, self.heads, self.content, self.rotary,

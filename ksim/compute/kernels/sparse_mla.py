@@ -5,7 +5,7 @@ from math import ceil
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import PHASES, Launch, Work, counts
 from ksim.compute.kernels.mla import TILE_HEADS
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
@@ -69,7 +69,7 @@ class SparseLatentLayer:
         """The kernel that computes *batch*."""
         pairs = sum(min(context + 1, self.chosen) for context in batch.contexts)
         pairs += sum(_pairs(new, context, self.chosen) for new, context in batch.chunks)
-        keys = batch.contexts.total + len(batch.contexts) + sum(new + context for new, context in batch.chunks)
+        keys = sum(counts(phase, batch)[2] for phase in PHASES)
         return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)
 
 
