@@ -1,8 +1,8 @@
-"""Einsum equations: read, checked, and told as matrix products.
+"""Einsum equations: parsed, checked, and turned into matrix products.
 
-``bsm,mF->bsF`` names the indices of each operand and of the result, a letter each.  Of two operands, the indices that
-both have and the result too are the batch, those of the left alone are rows M, those of the right alone columns N, and
-those that the result lacks are contracted, K.
+``bsm,mF->bsF`` names the indices of each operand and of the result, one letter each.  Indices of both operands and the
+result are the batch, those of the left operand alone the rows (M), those of the right alone the columns (N), and those
+that the result lacks are contracted (K).
 """
 
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from attrs import frozen
 
 @frozen
 class Contraction:
-    """One product of two operands, each a text of indices."""
+    """One product of two operands, each a string of indices."""
 
     left: str
     right: str
@@ -55,14 +55,14 @@ class Equation:
 
     @cached_property
     def indices(self) -> str:
-        """Each once, in the order in which they come."""
+        """Each index once, in order of appearance."""
         return "".join(dict.fromkeys("".join(self.tensors)))
 
     def wrong(self, problem: str) -> ValueError:
         return ValueError(f"{self.text!r}: {problem}")
 
     def of(self, *operands: int) -> "Equation":
-        """Itself; raises ValueError where it has not so many *operands*, or more than one result."""
+        """This equation; raises ValueError for another number of *operands*, or more than one result."""
         if len(self.operands) not in operands:
             wanted = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
             raise self.wrong(f"expected {wanted}, with commas between them, not {len(self.operands)}")
@@ -71,7 +71,7 @@ class Equation:
         return self
 
     def check(self, free: Collection[str] = ()) -> None:
-        """Raise ValueError where an index, unless it is *free*, comes from nowhere or would have to be summed."""
+        """Raise ValueError for an index, unless *free*, of the result alone, or of one input alone."""
         out = {*self.results[0]}
         if lost := out.difference(*self.operands, free):
             raise self.wrong(f"index {min(lost)!r} of the result is in no input")
@@ -81,7 +81,7 @@ class Equation:
 
     @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
-        """The products that it takes, from left to right; each result keeps what is still needed."""
+        """The pairwise products, from left to right; each result keeps the indices that are still needed."""
         left, *others = self.operands
         products = []
         for number, right in enumerate(others, 1):
@@ -94,7 +94,7 @@ class Equation:
 
 @cache
 def parse(text: str) -> Equation:
-    """Read *text*; raises ValueError for what is no equation."""
+    """The equation written as *text*; raises ValueError for what is none."""
     inputs, arrow, outputs = text.partition("->")
     read = Equation(text, tuple(inputs.split(",")), tuple(outputs.split(",")))
     if not arrow or "->" in outputs:
