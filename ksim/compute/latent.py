@@ -25,8 +25,8 @@ from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
-#: Tokens of a batch: of sequences with one new token; new ones of the others, those among them that follow
-#: cached ones, and what these have in the cache.
+#: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the
+#: cached ones that they follow.
 Tokens = Literal["decodes", "prompts", "continued", "cached"]
 _COUNTS: Mapping[Tokens, Callable[[Batch], int]] = {
     "decodes": lambda batch: len(batch.contexts),
@@ -38,7 +38,7 @@ _COUNTS: Mapping[Tokens, Callable[[Batch], int]] = {
 
 @frozen
 class Rows:
-    """What `kernel` does for one row, done for as many as a batch has tokens of a kind."""
+    """A kernel with as many rows as a batch has `tokens` of a kind; `kernel` is the one for a single row."""
 
     kernel: Gemm | BatchedGemm | Pointwise
     tokens: Tokens
@@ -53,10 +53,10 @@ class Rows:
         return evolve(self.kernel, m=rows * self.kernel.m)
 
 
-#: From latent vectors to the content of keys and to values, head by head.
+#: From latent vectors to the values and the content of keys of each head.
 UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
-#: What vLLM launches around it: the rotary key, which all heads share, is put beside the content of each; what is
-#: cached is gathered from its blocks; what new tokens and cached ones gave is merged.
+#: What vLLM launches around it: the rotary key, which all heads share, is copied beside the content of each head's key;
+#: cached latent vectors are gathered from their blocks; attention over new and over cached tokens is merged.
 CONCAT = pointwise("copy", "tKn,tp->tKd", "k_concat", parallel="K")
 GATHER = pointwise("copy", "tb->tb", "context_gather", reads="cache")
 MERGE = pointwise("merge", "tKv,tKv->tKv", "merge", parallel="K")
@@ -66,9 +66,9 @@ MERGE = pointwise("merge", "tKv,tKv->tKv", "merge", parallel="K")
 class AttendLatent:
     """``tKd,zb->tKv``: prompts over expanded keys and values, decodes over the latent vectors, as in vLLM.
 
-    Of prompts, whatever they attend to is expanded, the cached part gathered before; decodes have the same weights
-    applied to their queries and outputs instead (`q_absorb`, `v_up`), in BF16 whatever format they are stored in.
-    What a token caches is the same on every rank.
+    For prompts, all keys and values are expanded, cached ones after a gather.  For decodes, the same weights are
+    absorbed into queries and outputs (`q_absorb`, `v_up`), in BF16 whatever format they are stored in.  Every rank
+    caches the whole latent vector.
     """
 
     label: str = "attention"
@@ -101,9 +101,9 @@ class AttendLatent:
 
 @frozen
 class AttendSparse:
-    """``tKd,zb->tKv`` over the best `chosen` of what each query sees, as an indexer of k heads of size j scores it.
+    """``tKd,zb->tKv`` over the `chosen` keys that score best for a query, by an indexer of k heads of size j.
 
-    Prompts and decodes alike have the expansion absorbed.  Beside a latent vector, a token caches the indexer's key.
+    The expansion is absorbed for prompts and decodes alike.  A token caches its latent vector and the indexer's key.
     """
 
     chosen: int
@@ -123,10 +123,10 @@ class AttendSparse:
         """
         latent, rotary, index = (sizes.of[name] for name in "cpj")
         if shard.precision.cache is DType.FP8:
-            kept = latent + SCALE * latent / 128 + rotary * DType.BF16.bytes
+            latent_bytes = latent + SCALE * latent / 128 + rotary * DType.BF16.bytes
         else:
-            kept = (latent + rotary) * shard.precision.cache.bytes
-        return kept + index + SCALE
+            latent_bytes = (latent + rotary) * shard.precision.cache.bytes
+        return latent_bytes + index + SCALE
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
@@ -140,14 +140,14 @@ class AttendSparse:
 
 
 def _rows(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tokens: Tokens) -> Iterator[Op]:
-    """What *operation* launches for one token, for as many as a batch has of a kind."""
+    """The launches of *operation* for as many tokens of a kind as a batch has."""
     for launch in operation.lower(Sizes({**sizes.of, "t": 1}), shard):
         assert isinstance(launch.kernel, Gemm | Pointwise)
         yield Op(launch.label, Rows(launch.kernel, tokens))
 
 
 def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int] = MappingProxyType({})) -> Decoder:
-    """The whole of a model with latent *attention*, a few dense layers, and in the others experts routed and shared.
+    """A model with latent *attention*, first a few dense layers and then mixtures of routed and shared experts.
 
     *more* are sizes of further indices.
     """
@@ -161,10 +161,10 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
 
 
 def attention(config: Config, *attend: Operation) -> blocks.Operations:
-    """Multi-head latent attention from the normed hidden state back to it; sizes are `sizes`.
+    """Multi-head latent attention, from the normed hidden state to the output projection.
 
-    The projections down, of queries and of keys and values, are one product, which every rank computes, as in vLLM.
-    Attention is to all keys, or what the operations *attend* say.
+    One product, which every rank computes, projects queries, keys and values down, as in vLLM.  *attend* replaces
+    attention over all keys.
     """
     return (
         op("tm,mu->tu", "qkv_down", part="attention"),
@@ -179,7 +179,7 @@ def attention(config: Config, *attend: Operation) -> blocks.Operations:
 
 
 def sparse_attention(config: Config) -> blocks.Operations:
-    """Latent attention to the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
+    """Latent attention over the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
     return (
         op("tq,qkj->tkj", "index_q", part="attention"),
         op("tm,ma->ta", "index_k", quantized=False),
@@ -192,15 +192,15 @@ def sparse_attention(config: Config) -> blocks.Operations:
 
 
 def sparse_sizes(config: Config) -> dict[str, int]:
-    """The indices of the indexer, by their usual names in config.json."""
+    """The sizes of the indexer, by their usual names in config.json."""
     heads, size = config.need("index_n_heads"), config.need("index_head_dim")
     return {"k": heads, "j": size, "a": size + heads, "y": size + SCALE}
 
 
 def sizes(config: Config) -> dict[str, int]:
-    """The indices of latent attention, by their usual names in config.json."""
+    """The sizes of latent attention, by their usual names in config.json."""
     rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
     content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
-    value, kept = config.need("v_head_dim"), latent + rotary
-    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": kept, "u": rank + kept,
+    value, cached = config.need("v_head_dim"), latent + rotary
+    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": cached, "u": rank + cached,
             "d": content + rotary, "w": content + value}

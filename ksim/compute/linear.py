@@ -1,4 +1,4 @@
-"""Linear attention, of gated delta networks: its operation, its layers, their sizes, and which layers have it."""
+"""Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,10 +24,10 @@ STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
 
 @frozen
 class AttendLinear:
-    """A convolution over W tokens and the gated delta rule: ``tYGe->tGoe``, prompts and decodes each in their kernels.
+    """A convolution over W tokens and the gated delta rule, ``tYGe->tGoe``; prompts and decodes have kernels each.
 
-    Its weights are the convolution's, and two numbers a head that gate it.  vLLM keeps `state` in FP32 where the model
-    says so.
+    Its weights are those of the convolution, and two numbers a head for the gates.  `state` is the format of a
+    sequence's matrices.
     """
 
     state: DType = DType.FP32
@@ -41,10 +41,10 @@ class AttendLinear:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes of the matrices of its heads, and of the last W - 1 tokens before the convolution, on one rank."""
+        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
         local = sizes.split(self.parallel, shard.tensor)
-        kept = local.volume("YGe") * (local.of["W"] - 1) * DType.BF16.bytes
-        return local.volume("Goee") * self.state.bytes + kept
+        tokens = local.volume("YGe") * (local.of["W"] - 1) * DType.BF16.bytes
+        return local.volume("Goee") * self.state.bytes + tokens
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
@@ -55,7 +55,7 @@ class AttendLinear:
 
 
 def attention(config: Config) -> blocks.Operations:
-    """A gated delta network from the normed hidden state back to it; sizes are `sizes`."""
+    """A gated delta network, from the normed hidden state to the output projection."""
     return (
         op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention"),
         op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
@@ -66,7 +66,7 @@ def attention(config: Config) -> blocks.Operations:
 
 
 def sizes(config: Config) -> dict[str, int]:
-    """The indices of linear attention, by their usual names in config.json."""
+    """The sizes of linear attention, by their usual names in config.json."""
     keys, values = config.need("linear_num_key_heads"), config.need("linear_num_value_heads")
     size = config.need("linear_key_head_dim")
     if config.need("linear_value_head_dim") != size:
@@ -79,7 +79,7 @@ def sizes(config: Config) -> dict[str, int]:
 
 
 def _state(config: Config) -> DType:
-    """In what a sequence's matrices are kept: the weights' format unless the config says otherwise, as in vLLM."""
+    """The format of a sequence's matrices: that of the weights unless the config says otherwise, as in vLLM."""
     name = config.get("mamba_ssm_dtype", "bfloat16")
     if name not in STATES:
         raise ConfigError(f"{config.name}: mamba_ssm_dtype", f"{name!r} is none of {', '.join(STATES)}")
@@ -87,9 +87,7 @@ def _state(config: Config) -> DType:
 
 
 def kinds(config: Config) -> Sequence[str]:
-    """For each layer `linear_attention` or `full_attention`, every few of them unless `layer_types` says which."""
+    """Which layers have `linear_attention` and which `full_attention`: by `layer_types`, or every few of them full."""
     layers, every = config.need("num_hidden_layers"), config.need("full_attention_interval", 4)
-    found = config.get("layer_types", [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)])
-    if len(found) != layers or any(kind not in (LINEAR, blocks.FULL) for kind in found):
-        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {LINEAR} or {blocks.FULL}")
-    return found
+    default = [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)]
+    return blocks.layer_types(config, default, (LINEAR, blocks.FULL))

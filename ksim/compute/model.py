@@ -1,4 +1,4 @@
-"""A model, whole: its size in memory, and the kernels that one rank launches for a step."""
+"""A whole model: its config, its size in memory, and the kernels that one rank launches for a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -21,11 +21,11 @@ T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
 
 
-#: A pipeline stage hands on the hidden state and, since norms are fused with the addition, the residual; each of its
-#: ranks sends a slice to its counterpart, and the next stage gathers them, as in vLLM.
+#: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
+#: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
 HAND_ON = (Send("tm", "send_hidden"), Send("tm", "send_residual"))
 TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("gather_hidden", "gather_residual"))
-#: Larger numbers than these are no sizes of a model, and would take for ever to work with.
+#: No model has larger numbers than these, and they would take for ever to work with.
 MOST = 2**31
 _MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
 
@@ -72,10 +72,10 @@ class Config:
 
     def texts(self, key: str) -> list[str]:
         """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
-        found = self.get(key, [])
-        if strangers := [each for each in found if not isinstance(each, str)]:
+        texts = self.get(key, [])
+        if strangers := [value for value in texts if not isinstance(value, str)]:
             raise ConfigError(f"{self.name}: {key}", f"expected texts, not {strangers[0]!r}")
-        return found
+        return texts
 
     def get(self, key: str, default: T) -> T:
         """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""
@@ -89,12 +89,12 @@ class Config:
 
 @frozen
 class Decoder:
-    """What an architecture file makes of a config: operations over indices of known size.
+    """What an architecture file makes of a config: operations, and the sizes of their indices.
 
-    `layers` has one entry per layer; equal entries are equal layers.  What is in the `head` goes over all tokens, and
-    from number `sampled` on over sampled ones alone.  A model that is `tied` uses the embedding's weights in its head.
-    `top_k` experts see each token, where there are experts.  `quantization` is what the checkpoint is stored in, by the
-    engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
+    `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
+    last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
+    experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
+    `unquantized` parts; `kv_cache_dtype` likewise.
     """
 
     sizes: Mapping[str, int]
@@ -112,14 +112,14 @@ class Decoder:
 
 @frozen
 class Model:
-    """A decoder-only transformer that serves."""
+    """A decoder-only transformer."""
 
     name: str
     decoder: Decoder = field(repr=False)
 
     @property
     def max_length(self) -> int:
-        """The most tokens of a sequence that the model was made for."""
+        """The longest sequence in tokens that the model was made for."""
         return self.decoder.max_length
 
     @property
@@ -127,14 +127,14 @@ class Model:
         return len(self.decoder.layers)
 
     def parameters(self) -> int:
-        """How many weights the model has; tied ones count once."""
+        """The number of weights; tied ones count once."""
         sizes, decoder = Sizes(self.decoder.sizes), self.decoder
         operations = chain(decoder.embedding, *decoder.layers, decoder.head)
         total = sum(op.parameters(sizes) for op in operations if isinstance(op, Weighted))
         return total - decoder.tied * sizes.volume("mV")
 
     def active_parameters(self) -> int:
-        """How many weights meet each token, which are fewer where there are experts."""
+        """The number of weights that each token meets; fewer than all where there are experts."""
         sizes = self.decoder.sizes
         active = Sizes({**sizes, "E": self.decoder.top_k}) if self.decoder.top_k else Sizes(sizes)
         idle = sum(op.parameters(Sizes(sizes)) - op.parameters(active)
@@ -155,7 +155,7 @@ class Model:
         return sum(op.cache_per_token(sizes, shard) for op in self._stage(shard) if isinstance(op, Cached))
 
     def state_per_sequence(self, shard: Shard) -> float:
-        """Bytes that one sequence takes on one rank beside its KV cache, such as the state of linear attention."""
+        """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
         sizes = Sizes(self.decoder.sizes)
         return sum(op.state_per_sequence(sizes, shard) for op in self._stage(shard) if isinstance(op, Stateful))
 
@@ -169,15 +169,14 @@ class Model:
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.
 
-        That is all of them: vLLM computes logits for partial prompts too, and drops what it samples from them.
-
-        *everywhere* is how many tokens all data ranks have together, by default as many each.
+        These are all sequences: vLLM computes logits for partial prompts too, and drops the samples.  *everywhere* is
+        the number of tokens on all data ranks together, by default as many on each.
         """
         *blocks, last = self.body(tokens, shard, everywhere)
         return KernelGraph((*blocks, Block((*last.ops, *self.sampled(samples, shard)))))
 
     def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
-        """What of it goes over all tokens: the last block is the head's, up to what has a row for each sequence."""
+        """The launches over all tokens; the last block is the head's, up to where its rows are sequences."""
         step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
                 "top_k": self.decoder.top_k}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
@@ -189,14 +188,14 @@ class Model:
         return blocks
 
     def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
-        """What of it has a row for each of *samples* sequences."""
+        """The launches of the head whose rows are *samples* sequences."""
         decoder = self.decoder
         sizes = Sizes({**decoder.sizes, "s": samples})
         return _lower(decoder.head[decoder.sampled:], sizes, shard) if shard.last else ()
 
 
 def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
-    """One layer's launches, for the pairs of tokens and experts that its fullest rank has, and the average one."""
+    """One layer's launches on the rank with most token-expert pairs, and as `mean` those of the average rank."""
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
@@ -208,7 +207,7 @@ def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Rout
 
 
 def _routed(sizes: Sizes, expert_rows: MeanExpertRows) -> Sizes:
-    """*sizes* with *expert_rows*, and how many pairs these are, rounded."""
+    """*sizes* with *expert_rows*, and with x, the number of pairs, rounded."""
     pairs = round(sum(rows * experts for rows, experts in expert_rows))
     return Sizes({**sizes.of, "x": max(pairs, 1) if expert_rows else 0}, expert_rows)
 

@@ -1,9 +1,9 @@
-"""The notation as architectures write it: products with weights, attention over ragged batches, kernels between them.
+"""Operations as architectures write them: products with weights, attention over ragged batches, kernels between them.
 
-The letters of the indices are those of `ksim.compute.sizes`.  `parallel` names the one that ranks of a tensor-parallel
-group share, or ranks that share experts; where it is contracted, an all-reduce of the partial sums follows by itself.
-Number formats, which rank holds what, and the batch come with the deployment.  What is made is what users write with
-`ksim.op`, `ksim.pointwise`, `ksim.attend` and `ksim.communicate`.
+Each function makes an operation of `ksim.compute.notation`, as `ksim.op` and the like do for users.  Indices are the
+letters of `ksim.compute.sizes`.  `parallel` names the index that tensor parallelism splits; where it is contracted, an
+all-reduce of the partial sums follows by itself.  The deployment decides number formats and which rank holds what, the
+batch decides the shape of attention.
 """
 
 from ksim.compute.equation import parse
@@ -14,6 +14,8 @@ from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.foundation.units import DType
 
+__all__ = ["Lookup", "attend", "communicate", "op", "pointwise"]
+
 
 def op(
     equation: str, label: str, parallel: str = "", routed: str = "", bias: bool = False, quantized: bool = True,
@@ -21,11 +23,10 @@ def op(
 ) -> Product:
     """A product of activations with weights, such as ``op("tm,miKh->tiKh", "qkv", parallel="K")``.
 
-    `routed` names the index of the expert that each row is sent to: a grouped GEMM.  Rows come as pairs x, or as
-    tokens T that are gathered on the way.  `quantized` weights are stored, and their activations computed, in the
-    formats that the deployment has for the `part` of the model; `exact` ones in FP32, the others in BF16.  Partial sums
-    that are not `reduced` are left to a collective that follows by name, or added to others whose all-reduce is theirs
-    too.
+    `routed` names the index of the expert that each row is sent to: a grouped GEMM.  Its rows are pairs x, or tokens T
+    that are gathered on the way.  `quantized` weights and their activations have the formats of the deployment for this
+    `part` of the model; `exact` ones are in FP32, the others in BF16.  Without `reduced`, a later operation adds up the
+    partial sums of the ranks.
     """
     read = parse(equation).of(2)
     left, right, out = map(set, read.tensors)
@@ -42,11 +43,11 @@ def pointwise(
     family: str, equation: str, label: str, parallel: str = "", scale: str = "", reads: str = "bf16",
     writes: str = "bf16"
 ) -> Elementwise:
-    """A kernel that moves numbers and does little with them, such as ``pointwise("silu_mul", "tgF->tF", "act")``.
+    """A kernel that moves memory and computes little, such as ``pointwise("silu_mul", "tgF->tF", "act")``.
 
     `equation` lists the tensors read and written, in BF16 unless `reads` or `writes` say otherwise; "cache" is the
-    format of the KV cache.  The tensors of `scale` are weights.  Where pairs of tokens and experts come in or go out, a
-    thread block has all pairs of a token.
+    format of the KV cache.  `scale` lists weights.  Where one side has pairs of tokens and experts, a thread block
+    takes all pairs of a token.
     """
     tensors = parse(equation)
     first = dict.fromkeys((tensors.operands[0][0], tensors.results[0][0]))
@@ -58,18 +59,13 @@ def pointwise(
 def attend(label: str = "attention", parallel: str = "K", window: int = 0, sinks: bool = False) -> FusedAttention:
     """Queries ``tKrh`` of each sequence over the keys and values ``zKh`` of its own context, in one kernel.
 
-    `window` is how many tokens a query sees back, its own among them; 0 means all.  With `sinks`, each head has a
-    weight that takes part in its softmax.
+    A query sees the last `window` tokens, its own among them; 0 means all.  With `sinks`, each head has a weight that
+    takes part in its softmax.
     """
     return FusedAttention("tKrh,zKh,zKh->tKrh", parallel, label, window=window, cache=None, sequences="", queries="t",
                           sinks=sinks)
 
 
-def look_up(equation: str, label: str, parallel: str = "") -> Lookup:
-    """One row of the weights for each token: the embedding, ``look_up("Vm->tm", "embedding", parallel="V")``."""
-    return Lookup(equation, parallel, label)
-
-
 def communicate(kind: CollectiveKind, indices: str, label: str, format: str = "bf16") -> collectives.Communicate:
-    """A collective that no product implies; `indices` is the tensor that the ranks of a stage share, in `format`."""
+    """A collective over the tensor-parallel group that no product implies, of the tensor *indices* in *format*."""
     return collectives.Communicate(kind, indices, label=label, format=format)

@@ -38,7 +38,7 @@ MOVED = {
 
 #: New names by module, as it is called now, and old name.
 RENAMED: dict[str, dict[str, str]] = {
-    "ksim.compute.model_ops": {"Einsum": "op", "Map": "pointwise", "Attend": "attend", "Gather": "look_up",
+    "ksim.compute.model_ops": {"Einsum": "op", "Map": "pointwise", "Attend": "attend", "Gather": "Lookup",
                                "Communicate": "communicate"},
     "ksim.compute.graph": {"Layer": "BatchDependent", "waits": "is_batch_dependent"},
     "ksim.compute.expert_rows": {"loads": "expert_rows", "average": "average_rank", "fullest": "fullest_rank",

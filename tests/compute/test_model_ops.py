@@ -8,7 +8,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.model_ops import attend, communicate, look_up, op, pointwise
+from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
@@ -109,7 +109,7 @@ def test_the_cache_is_written_in_its_own_format():
 
 
 def test_an_embedding_shared_out_is_summed():
-    embedding = look_up("Vm->tm", "embedding", parallel="V")
+    embedding = Lookup("Vm->tm", "embedding", parallel="V")
     assert embedding.parameters(SIZES) == 525_336_576
     assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0, 100, 819_200)}
     assert launched(embedding, HALF)["embedding_all_reduce"] == Collective("all_reduce", 819_200, "tensor")
@@ -143,7 +143,7 @@ def test_equations_that_make_no_sense(equation, settings, problem):
 @pytest.mark.parametrize("make, equation, problem", [
     (op, "tm->tF", "expected 2 operands"), (op, "tm,mF", "expected one arrow"), (op, "tm, mF -> tF", "' ' is no index"),
     (lambda e, label: pointwise("norm", e, label), "tm", "expected one arrow"),
-    (look_up, "V,m->tm", "expected 1 operand"),
+    (Lookup, "V,m->tm", "expected 1 operand"),
 ])
 def test_equations_that_are_none(make, equation, problem):
     with pytest.raises(ValueError, match=f"'{equation}': {problem}"):

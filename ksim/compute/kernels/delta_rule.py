@@ -64,8 +64,8 @@ class DeltaRule:
     def launches(self, sms: int) -> Sequence[Launch]:
         """A block for each matrix, which works off its sequence's chunks."""
         blocks = self.sequences * self.heads
-        each = self.work.flops / blocks
-        return [Launch("a head a block", blocks, each, longest=each * self.longest * self.sequences / self.chunks)]
+        flops = self.work.flops / blocks
+        return [Launch("a head a block", blocks, flops, longest=flops * self.longest * self.sequences / self.chunks)]
 
     def steps(self, sms: int) -> float:
         """Chunks that *sms* SMs work off one after the other: of the longest sequence, or in as many waves as it takes.

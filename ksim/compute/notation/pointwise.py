@@ -1,4 +1,4 @@
-"""Norms, activations, rotary embeddings, cache writes, additions, look-ups: what only moves memory."""
+"""Kernels that only move memory: norms, activations, rotary embeddings, cache writes, additions, look-ups."""
 
 from collections.abc import Iterator
 
@@ -19,12 +19,12 @@ __all__ = ["Elementwise", "Lookup", "pointwise"]
 
 @frozen
 class Elementwise:
-    """A kernel that moves numbers and does little with them, such as ``pointwise("silu_mul", "bsgF->bsF")``.
+    """A kernel that moves memory and computes little, such as ``pointwise("silu_mul", "bsgF->bsF")``.
 
     The equation lists the tensors read and written, in the formats `reads` and `writes`; None is the format of the KV
-    cache.  Those of `scale`, with commas between them, are weights: read too, in BF16.  A thread block works off one of
-    the `rows`, the product of those of these indices that the equation has; of several products, with commas between
-    them, the smallest.  `family` is the kind of kernel that oracles know it by.
+    cache.  `scale` lists weights, separated by commas, which are read too, in BF16.  A thread block takes one of the
+    `rows`: as many as the product of these indices, so far as the equation has them; of several products, separated by
+    commas, the smallest counts.  `family` is the name under which oracles know the kernel.
     """
 
     family: str
@@ -75,14 +75,14 @@ class Elementwise:
 
 @frozen
 class Lookup:
-    """A row of a table of weights for each token, such as an embedding, ``Vm->tm``.
+    """One row of a table of weights for each token: the embedding, ``Lookup("Vm->tm", "embedding", parallel="V")``.
 
-    Each rank has the rows of some tokens, and zeros for the others: an all-reduce brings them together.
+    Ranks that split the table look up the tokens that they have, and an all-reduce adds up the rows.
     """
 
     equation: str
-    parallel: Splits = field(default=(), converter=splits)
     label: str = "embedding"
+    parallel: Splits = field(default=(), converter=splits)
 
     def __attrs_post_init__(self) -> None:
         parse(self.equation).of(1)

@@ -88,6 +88,11 @@ class Product:
     def indices(self) -> str:
         return self.tensors.indices
 
+    @property
+    def quantized(self) -> bool:
+        """Whether the deployment decides in which format weights are stored."""
+        return self.weight_format is None
+
     def parameters(self, sizes: Sizes) -> int:
         return sum(map(sizes.volume, self.tensors.operands[1:])) + self.biases(sizes, Shard())
 
