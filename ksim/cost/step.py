@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, evolve, field
+from attrs import define, field
 
 from ksim.compute.graph import BatchDependent, Op
 from ksim.compute.kernels import Kernel
@@ -41,7 +41,6 @@ class StepTimer:
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
     how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.
-    `recalling` says what the oracle does of kernels that no batch changes, where somebody remembers it.
     """
 
     model: Model
@@ -53,7 +52,6 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    recalling: Any = field(default=None, repr=False)
     _inputs: dict[int, Span] = field(factory=dict, init=False)
     _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
@@ -64,8 +62,7 @@ class StepTimer:
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
-        lasting = evolve(self._pricer, oracle=self.recalling or self.oracle)
-        self._plans = Plans(self.model, self.shard, lasting, self.host, self.overlap)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
         self._outlook = Outlook(self.oracle, self.gpu)
         self._loads = Loads(self._pricer, self.host.inputs)
         if self.overlap:
@@ -79,7 +76,7 @@ class StepTimer:
         plans = self._whole(batches)
         holes = _holes(plans)
         counted = Batches.of(batches)
-        bound = bind(list(holes), batches, self.oracle)
+        bound = bind(list(holes), batches)
         if bound:
             plans = self._plans.of([(*plan.shape[:-1], missing) for plan, missing
                                     in zip(plans, lacking(bound, len(batches)), strict=True)])

@@ -11,11 +11,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "RENAMED", "install", "place_of"]
+__all__ = ["MOVED", "RENAMED", "install", "place_of", "renamed"]
 
 #: Where packages and modules are now, by where they were; what lies in a package went with it.
 MOVED = {
     "ksim.memory": "ksim.kv_cache",
+    "ksim.memory.blocks": "ksim.kv_cache.block_pool",
+    "ksim.memory.kv_cache": "ksim.kv_cache.block_cache",
+    "ksim.memory.order": "ksim.kv_cache.eviction_queue",
+    "ksim.memory.radix": "ksim.kv_cache.block_trie",
+    "ksim.memory.ranked": "ksim.kv_cache.block_pool",
+    "ksim.memory.runs": "ksim.kv_cache.radix_tree",
     "ksim.runtime": "ksim.engine",
     "ksim.cost.oracles": "ksim.oracles",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
@@ -27,6 +33,7 @@ MOVED = {
     "ksim.studies.simulation": "ksim.simulation.simulate",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.scheduling.assignment": "ksim.scheduling.schedule",
     "ksim.compute.einsum": "ksim.compute.model_ops",
     "ksim.compute.kept": "ksim.compute.notation",
     "ksim.compute.latent_blocks": "ksim.compute.latent",
@@ -45,7 +52,25 @@ RENAMED: dict[str, dict[str, str]] = {
                                  "Loads": "ExpertRows", "Averages": "MeanExpertRows"},
     "ksim.compute.breakdown": {"Kind": "AttentionKind", "Part": "ModelPart", "kinds": "attention_kinds",
                                "parts": "model_parts"},
+    "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
+    "ksim.kv_cache.block_cache": {"Holding": "BlockTable", "KVCache": "BlockCache"},
+    "ksim.kv_cache.block_pool": {"RankedPool": "EvictionPool"},
+    "ksim.kv_cache.block_trie": {"Node": "BlockNode", "PrefixTree": "BlockTrie"},
+    "ksim.kv_cache.cache": {"Hit": "PrefixHit", "Holding": "BlockTable"},
+    "ksim.kv_cache.eviction_queue": {"EvictionOrder": "EvictionQueue"},
+    "ksim.kv_cache.extents": {"HeldRun": "ExtentNode"},
+    "ksim.kv_cache.radix_tree": {"Run": "RadixNode", "RunTree": "RadixTree", "agreement": "common_tokens"},
+    "ksim.kv_cache.sglang": {"LockedRun": "LockedNode", "Slots": "SlotPool"},
 }
+
+
+def renamed(old: str, new: str) -> Any:
+    """A property for the *old* name of a member, which works for one more release, with a warning."""
+    def member(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is {new} now; the old name works until ksim 0.3", FutureWarning,
+                      stacklevel=2)
+        return getattr(self, new)
+    return property(member)
 
 
 def place_of(name: str) -> str | None:

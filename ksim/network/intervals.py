@@ -1,8 +1,8 @@
-"""How far the time of a collective may be from its price: 90 % intervals, as factors of it, by protocol and link."""
+"""90 % intervals of the time of a collective, as factors of its price, by protocol and link."""
 
 from collections.abc import Mapping, Set
 
-__all__ = ["FITTED", "UNFITTED", "reach"]
+__all__ = ["FITTED", "UNFITTED", "interval_factors"]
 
 #: Where transports were measured: the 5 and 95 % quantiles of measured over predicted, over all rows of AIConfigurator
 #: 095f58a (NCCL's collectives, and vLLM's all-reduce while it does not leave it to NCCL) that are priced by the
@@ -38,7 +38,7 @@ FITTED: Mapping[tuple[str, str], tuple[float, float]] = {
 UNFITTED: Mapping[str, tuple[float, float]] = {"nvlink": (0.88, 1.91), "pcie": (0.70, 10.9), "network": (0.2, 2.0)}
 
 
-def reach(protocol: str, links: Set[str], fitted: bool) -> tuple[float, float]:
-    """The factors for *protocol* over *links*, of which the least certain decides."""
+def interval_factors(protocol: str, links: Set[str], fitted: bool) -> tuple[float, float]:
+    """The factors for *protocol* over *links*: those of the least certain link."""
     each = [FITTED.get((protocol, link), UNFITTED[link]) if fitted else UNFITTED[link] for link in links]
     return min(low for low, _ in each), max(high for _, high in each)
