@@ -94,7 +94,8 @@ def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, BatchDependent | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops
+               if not isinstance(op.kernel, BatchDependent | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 

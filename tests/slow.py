@@ -4,22 +4,22 @@
 SLOW = frozenset({
     # Whole runs, held against theory and measurements.
     "anchors/test_attention_kinds.py", "anchors/test_calibrated_oracles.py", "anchors/test_queueing.py",
-    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "studies/serving/test_judging.py",
+    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_judging.py",
     "workload/test_extracts.py",
     # Profiles, fitted and judged.
     "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_constants.py",
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
-    "cost/efficiency/test_profile.py", "studies/test_validate_kernels.py",
+    "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
     # Hundreds of runs, played twice and compared.
-    "laws/test_skipping.py", "memory/test_both_caches.py", "results/test_saturation.py", "results/test_streaming.py",
+    "laws/test_lookahead.py", "kv_cache/test_both_caches.py", "results/test_saturation.py", "results/test_streaming.py",
     "testing/test_mutants.py",
     # Processes of their own.
-    "cli/test_signals.py", "studies/test_apart.py", "studies/test_cached.py",
+    "cli/test_signals.py", "simulation/test_parallel_replicas.py",
     # Every command and key with what it must refuse.
-    "cli/test_bad_inputs.py", "cli/test_files.py", "studies/test_numbers.py",
+    "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
     # Figures and traces, drawn and written.
-    "cli/test_explain.py", "cli/test_pareto.py", "cli/test_roofline.py", "results/test_perfetto.py",
-    "results/test_run_plots.py",
+    "cli/test_explain.py", "cli/test_pareto.py", "cli/test_roofline.py", "report/test_perfetto.py",
+    "report/test_run_plots.py",
     # The whole repository.
-    "studies/reference/test_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
+    "simulation/reference/test_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
 })
