@@ -27,8 +27,8 @@ from ksim.specs.deployment import Shard
 
 #: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the
 #: cached ones that they follow.
-Tokens = Literal["decodes", "prompts", "continued", "cached"]
-_COUNTS: Mapping[Tokens, Callable[[Batch], int]] = {
+TokenKind = Literal["decodes", "prompts", "continued", "cached"]
+_COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
     "decodes": lambda batch: len(batch.contexts),
     "prompts": lambda batch: sum(new for new, _ in batch.chunks),
     "continued": lambda batch: sum(new for new, context in batch.chunks if context),
@@ -37,11 +37,11 @@ _COUNTS: Mapping[Tokens, Callable[[Batch], int]] = {
 
 
 @frozen
-class Rows:
+class PerToken:
     """A kernel with as many rows as a batch has `tokens` of a kind; `kernel` is the one for a single row."""
 
     kernel: Gemm | BatchedGemm | Pointwise
-    tokens: Tokens
+    tokens: TokenKind
 
     def over(self, batch: Batch) -> Kernel | None:
         rows = _COUNTS[self.tokens](batch)
@@ -88,15 +88,15 @@ class AttendLatent:
         local = sizes.split(self.parallel, shard.tensor)
         heads, content, rotary, value, latent = (local.of[index] for index in "Knpvc")
         for operation in (UP, CONCAT):
-            yield from _rows(operation, sizes, shard, "prompts")
+            yield from _per_token(operation, sizes, shard, "prompts")
         for operation in (GATHER, evolve(UP, label="context_kv_up"), evolve(CONCAT, label="context_k_concat")):
-            yield from _rows(operation, sizes, shard, "cached")
+            yield from _per_token(operation, sizes, shard, "cached")
         shape = (heads, content, rotary, value, latent, shard.precision.cache)
         yield Op(f"{self.label}_prompts", LatentLayer("expanded", *shape))
-        yield from _rows(MERGE, sizes, shard, "continued")
-        yield Op("q_absorb", Rows(BatchedGemm(heads, 1, latent, content), "decodes"))
+        yield from _per_token(MERGE, sizes, shard, "continued")
+        yield Op("q_absorb", PerToken(BatchedGemm(heads, 1, latent, content), "decodes"))
         yield Op(f"{self.label}_decodes", LatentLayer("absorbed", *shape))
-        yield Op("v_up", Rows(BatchedGemm(heads, 1, value, latent), "decodes"))
+        yield Op("v_up", PerToken(BatchedGemm(heads, 1, value, latent), "decodes"))
 
 
 @frozen
@@ -139,11 +139,11 @@ class AttendSparse:
         yield Op("v_up", BatchedGemm(heads, tokens, value, latent))
 
 
-def _rows(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tokens: Tokens) -> Iterator[Op]:
+def _per_token(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tokens: TokenKind) -> Iterator[Op]:
     """The launches of *operation* for as many tokens of a kind as a batch has."""
     for launch in operation.lower(Sizes({**sizes.of, "t": 1}), shard):
         assert isinstance(launch.kernel, Gemm | Pointwise)
-        yield Op(launch.label, Rows(launch.kernel, tokens))
+        yield Op(launch.label, PerToken(launch.kernel, tokens))
 
 
 def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int] = MappingProxyType({})) -> Decoder:

@@ -96,10 +96,10 @@ class Layer:
     def _rows(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[Row]:
         """A row for each distinct launch of an operation."""
         lowered = self._lowered(ranks)
-        launches = list(dict.fromkeys(_launch(task) for tasks in lowered for task in tasks))
+        launches = list(dict.fromkeys(_labelled(task) for tasks in lowered for task in tasks))
         spans = dict(zip(launches, pricer.spans(launches), strict=True))
         for operation, tasks in zip(self.operations, lowered, strict=True):
-            priced = [(spans[_launch(task)], _hidden(task, spans)) for task in tasks]
+            priced = [(spans[_labelled(task)], _hidden(task, spans)) for task in tasks]
             if (stages := getattr(operation, "overlap_stage", 1)) > 1:
                 priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
             for span in dict.fromkeys(span for span, _ in priced):
@@ -110,7 +110,7 @@ class Layer:
 #: A span, and how many of its seconds pass while another keeps the GPU busy.
 Timed = tuple[Span, float]
 #: A label and a kernel.
-Launch = tuple[str, Kernel | Collective]
+Labelled = tuple[str, Kernel | Collective]
 
 
 def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overlap: Overlap) -> list[Timed]:
@@ -119,7 +119,7 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overla
     Raises ConfigError where no such collective follows.
     """
     *_, product, message = tasks if len(tasks) > 1 else (*tasks, *tasks)
-    summed = pair(*_launch(product), *_launch(message))
+    summed = pair(*_labelled(product), *_labelled(message))
     if summed is None:
         raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
                                          f" follows; split a contracted index, or leave it at 1")
@@ -127,17 +127,17 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overla
                             for span in overlapped(pricer, summed, overlap))]
 
 
-def _launch(task: Op) -> Launch:
+def _labelled(task: Op) -> Labelled:
     """The label and the kernel of a launch that no batch has to decide: sizes have."""
     assert not isinstance(task.kernel, BatchDependent), "sizes decide the shapes of a layer's kernels"
     return task.label, task.kernel
 
 
-def _hidden(task: Op, spans: Mapping[Launch, Span]) -> float:
+def _hidden(task: Op, spans: Mapping[Labelled, Span]) -> float:
     """Seconds of *task* that pass while what it runs beside keeps the GPU busy."""
     if task.beside is None:
         return 0.0
-    return min(spans[_launch(task)].seconds, spans[_launch(task.beside)].seconds)
+    return min(spans[_labelled(task)].seconds, spans[_labelled(task.beside)].seconds)
 
 
 def _row(pricer: Pricer, span: Span, runs: int, hidden: float) -> Row:

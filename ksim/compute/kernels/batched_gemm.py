@@ -1,4 +1,4 @@
-"""Matrix products of equal shape side by side: one for each head."""
+"""Batched matrix products of equal shape, such as one for each head."""
 
 from collections.abc import Sequence
 from math import ceil

@@ -1,4 +1,4 @@
-"""The short causal convolution before linear attention, over each channel by itself."""
+"""The short causal convolution before linear attention, channel by channel."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,9 @@ __all__ = ["CausalConv"]
 
 @frozen
 class CausalConv:
-    """`tokens` of `sequences`, each of `channels` numbers, are weighed with the `width` - 1 tokens before.
+    """A filter of `width` over `tokens` of `sequences`, each of `channels` numbers.
 
-    Each sequence keeps its last `width` - 1 tokens, which are read and written.  Prompts are convolved over their
-    tokens; decodes update what they keep, in another kernel.
+    A sequence keeps its last `width` - 1 tokens, which are read and written.  Prompts and decodes have kernels each.
     """
 
     phase: Phase
@@ -44,7 +43,7 @@ class CausalConv:
 
 @frozen
 class ConvLayer:
-    """The convolution's shape on one rank before a batch is known."""
+    """The shape of the convolution on one rank; the batch decides the rest."""
 
     phase: Phase
     channels: int

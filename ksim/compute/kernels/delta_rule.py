@@ -1,4 +1,4 @@
-"""The gated delta rule: linear attention that keeps one matrix a head of a sequence, however long that is."""
+"""The gated delta rule: linear attention that keeps one matrix for each head of a sequence, however long it is."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -11,17 +11,16 @@ from ksim.foundation.units import DType
 
 __all__ = ["DeltaRule"]
 
-#: Tokens of a prompt that are worked off together, as FLA's and FlashInfer's kernels do.
+#: Tokens of a prompt that are computed together, as in FLA's and FlashInfer's kernels.
 CHUNK = 64
 
 
 @frozen
 class DeltaRule:
-    """`heads` matrices (`size`, `size`) of each of `sequences` are updated by `tokens`, whose queries read them.
+    """`tokens` update and read `heads` matrices (`size` x `size`, in format `state`) of each of `sequences`.
 
-    (Gated Delta Networks, arXiv 2412.06464.)  Prompts go by `chunks` of 64 tokens in all, `longest` of them in one
-    sequence, one after the other; decodes update a matrix by a token.  `key_heads` is how many heads queries and
-    keys have; matrices are kept in `state`.
+    (Gated Delta Networks, arXiv 2412.06464.)  Prompts take `chunks` of 64 tokens in all; the longest sequence has
+    `longest`, one after the other.  Decodes update a matrix by one token.  Queries and keys have `key_heads` heads.
     """
 
     phase: Phase
@@ -54,21 +53,21 @@ class DeltaRule:
 
     @property
     def _per_token(self) -> int:
-        """FLOP of a token and head: prediction, update and output, each a product with the matrix.
+        """FLOP of a token and head: prediction, update and output are each a product with the matrix.
 
-        In chunks, scores of queries and of keys with keys, and what both weigh, come to it.
+        Chunks add scores of queries with keys and of keys with keys, and the sums that both weigh.
         """
         products = 6 * self.size**2
         return products + 8 * CHUNK * self.size if self.phase == "prompts" else products
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        """A block for each matrix, which works off its sequence's chunks."""
+        """One thread block a matrix, which computes its sequence's chunks in turn."""
         blocks = self.sequences * self.heads
         flops = self.work.flops / blocks
         return [Launch("a head a block", blocks, flops, longest=flops * self.longest * self.sequences / self.chunks)]
 
     def steps(self, sms: int) -> float:
-        """Chunks that *sms* SMs work off one after the other: of the longest sequence, or in as many waves as it takes.
+        """Chunks that *sms* SMs compute one after the other: those of the longest sequence, or of all waves.
 
         Decodes have none.
         """
@@ -79,7 +78,7 @@ class DeltaRule:
 
 @frozen
 class DeltaLayer:
-    """The delta rule's shape on one rank before a batch is known."""
+    """The shape of the delta rule on one rank; the batch decides the rest."""
 
     phase: Phase
     heads: int

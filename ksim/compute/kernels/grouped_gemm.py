@@ -1,4 +1,4 @@
-"""Grouped matrix products: one GEMM per expert that has tokens, in one launch."""
+"""Grouped matrix products: one GEMM per expert that has tokens, all in one launch."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -19,10 +19,9 @@ TILES = ((128, 128), (64, 128), (32, 64), (16, 64))
 class GroupedGemm:
     """``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` for every expert e with rows.
 
-    `expert_rows` holds (rows, how many experts have so many, of an average rank in fractions); experts without rows
-    are neither read nor computed.  Where a row of x goes to several experts,
-    `inputs` is how many different ones there are: the others are in the L2 cache.
-    `tokens` entered the layer, each of them as several rows.
+    `expert_rows` holds pairs (rows, number of experts with so many); an average rank has fractions of experts.
+    Experts without rows are neither read nor computed.  `inputs` is the number of different rows of x, of which one may
+    go to several experts: the others are read from the L2 cache.  `tokens` entered the layer, each as several rows.
     """
 
     expert_rows: tuple[tuple[int, float], ...]

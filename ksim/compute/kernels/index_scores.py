@@ -1,4 +1,4 @@
-"""The lightning indexer's scores: which keys each query of sparse attention should look at."""
+"""The lightning indexer's scores, which choose the keys of sparse attention."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -12,9 +12,9 @@ from ksim.foundation.units import DType
 
 __all__ = ["IndexScores"]
 
-#: Queries and keys that a thread block multiplies at a time, and keys it takes in all (DeepGEMM).
+#: Queries that a thread block multiplies at a time, and keys that it takes in all (DeepGEMM).
 TILE_QUERIES, TILE_KEYS = 4, 256
-#: Bytes of the scale that each key is cached with.
+#: Bytes of the scale that is cached with each key.
 SCALE = 4
 
 
@@ -56,7 +56,7 @@ class IndexScores:
 
 @frozen
 class IndexLayer:
-    """The indexer's shape before a batch is known; every rank has all of its heads."""
+    """The shape of the indexer, of which every rank has all heads; the batch decides the rest."""
 
     phase: Phase
     heads: int
@@ -70,13 +70,13 @@ class IndexLayer:
 
 @frozen
 class ChoiceLayer:
-    """The best `chosen` of each query's scores, before a batch is known."""
+    """Choosing the keys with the best `chosen` scores of each query."""
 
     phase: Phase
     chosen: int
 
     def over(self, batch: Batch) -> Pointwise | None:
-        """What reads the scores of its phase of *batch* and writes whose are best; None where that is nothing."""
+        """The kernel that reads the scores of its phase of *batch* and writes the chosen keys; None for no queries."""
         _, queries, _, pairs = counts(self.phase, batch)
         written = queries * self.chosen * DType.FP32.bytes
         return Pointwise("index_topk", pairs * DType.FP32.bytes, written, float(pairs), queries) if queries else None

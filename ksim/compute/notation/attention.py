@@ -24,13 +24,14 @@ __all__ = ["FusedAttention", "attend"]
 class FusedAttention:
     """``attend("bKrsh,bKzh,bKzh->bKrsh", parallel="K")``: queries, keys and values to outputs shaped like the queries.
 
-    The last index of each is the head's dimension; what queries lack is the keys' index; `sequences` and `queries` name
-    theirs.  Of the others, those that keys have count KV heads, and those that they lack query heads that share one.
-    Keys include the new tokens, which are the last of them: a `causal` query sees those up to its own, or the `window`
-    last of these (0 means all).  Keys and values are read in the format `cache`, None that of the deployment.
+    The last index of each tensor is the head dimension.  The index that only keys have counts keys; `sequences` and
+    `queries` name the indices of these.  Of the others, those that keys have count KV heads, and those that they lack
+    query heads that share a KV head.  Keys include the new tokens, as the last ones: a `causal` query sees the keys up
+    to its own token, or the last `window` of these (0: all).  Keys and values are read in the format `cache`; None is
+    the deployment's.
 
-    Keys without a size are those of a ragged batch, which decides the kernel: as in models.  With `sinks`, each head
-    has a weight that takes part in its softmax.
+    If sizes say nothing of keys, they belong to a ragged batch, as in models, and the batch decides the kernel.  With
+    `sinks`, each head has a weight that takes part in its softmax.
     """
 
     equation: str
@@ -91,7 +92,7 @@ class FusedAttention:
         return self.parameters(sizes.on(self.parallel, shard, self.label)) * DType.BF16.bytes
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes of a key and a value; windows do not lessen them, as in vLLM's uniform pool."""
+        """Bytes of a key and a value on one rank; windows save none, as in vLLM's uniform pool."""
         layer = self._layer(sizes.on(self.parallel, shard, self.label), shard)
         return 2 * layer.kv_heads * layer.head_dim * layer.cache.bytes
 
@@ -100,7 +101,7 @@ class FusedAttention:
         yield Op(self.label, self.kernel(local, shard) if self.keys in local.of else self._layer(local, shard))
 
     def kernel(self, local: Sizes, shard: Shard) -> Attention:
-        """All queries over all keys of *local*; raises ConfigError where causal ones are more than the keys."""
+        """All queries over all keys; raises ConfigError where causal queries are more than keys."""
         new, seen = local.of[self.queries], local.of[self.keys]
         if not self.causal:
             return self.block(local, shard, new, seen, new * seen)
@@ -110,7 +111,7 @@ class FusedAttention:
         return self._layer(local, shard).over(Batch.of(*[(new, seen - new)] * self._sequences(local)))
 
     def block(self, local: Sizes, shard: Shard, new: int, seen: int, pairs: int) -> Attention:
-        """*new* queries a sequence over *seen* keys, of which *pairs* meet."""
+        """*new* queries a sequence over *seen* keys, in *pairs* pairs."""
         count = self._sequences(local)
         return self._layer(local, shard).kernel((0, 0, 0, count, count * new, count * seen, count * pairs,
                                                  count * new * seen, new, seen))

@@ -22,8 +22,8 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shift")
 class Communicate:
     """A collective over the group `by`, such as ``communicate("all_to_all", "ETm", by="expert", parallel=...)``.
 
-    `tensor` lists the indices of what is sent, and `parallel` says how they are split: the whole result of an
-    all_gather, the whole input of a reduce_scatter, what one rank holds of the others.
+    `tensor` lists the indices of what is sent, and `parallel` says how they are split.  It is the whole result of an
+    all_gather or all_reduce, the whole input of a reduce_scatter, and what one rank holds for the others.
     """
 
     kind: CollectiveKind = field(validator=in_(KINDS))
@@ -53,7 +53,7 @@ class Communicate:
 
 @frozen
 class Send:
-    """What one pipeline stage hands to the next, in BF16: each of its ranks sends a slice of `tensor` to its peer."""
+    """The message from one pipeline stage to the next: each rank sends a slice of `tensor`, in BF16, to its peer."""
 
     tensor: str
     label: str

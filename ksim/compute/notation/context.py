@@ -1,4 +1,4 @@
-"""Context parallelism: attention over tokens that ranks share out, by Ulysses' exchange of heads or in a ring."""
+"""Context parallelism: attention over tokens that ranks split, by Ulysses' exchange of heads or in a ring."""
 
 from collections.abc import Iterator
 
@@ -26,9 +26,9 @@ Inner = Product | FusedAttention | Elementwise
 class Ulysses:
     """`operations` over whole sequences and a part of the heads, between operations over a part of the tokens.
 
-    Each tensor that comes in from outside with one of the `sequence` indices is split along it over the group `by`; an
-    all-to-all splits it along `heads` instead, and another brings back the result of the last operation.  What has no
-    heads is all-gathered.  (DeepSpeed-Ulysses, arXiv 2309.14509.)
+    Tensors from outside that have one of the `sequence` indices are split along it over the group `by`.  An all-to-all
+    splits them along `heads` instead; those without heads are all-gathered.  Another all-to-all brings back the result
+    of the last operation.  (DeepSpeed-Ulysses, arXiv 2309.14509.)
     """
 
     operations: tuple[Inner, ...]
@@ -64,7 +64,7 @@ class Ulysses:
         yield from self._exchanged(self.operations[-1], self.operations[-1].tensors.results[0], sizes, shard)
 
     def _incoming(self) -> Iterator[tuple[Inner, str]]:
-        """The tensors that no operation before has made, with the operations that read them."""
+        """The tensors that come from outside, with the operations that read them."""
         made: set[frozenset[str]] = set()
         for operation in self.operations:
             yield from ((operation, tensor) for tensor in operation.tensors.operands if frozenset(tensor) not in made)
@@ -91,13 +91,13 @@ def ulysses(
 
 @frozen
 class Ring:
-    """`attention` in as many rounds as the group `by` has ranks, each over the keys and values of one of them.
+    """`attention` in as many rounds as the group `by` has ranks, each over the keys and values of one rank.
 
-    Every rank has its part of the queries and of the keys (Ring Attention, arXiv 2310.01889).  It sends the keys and
-    values of a round on to the next rank, with `overlap` while it computes that round, and merges in FP32 what rounds
-    gave.  Of a causal sequence in 2n pieces, rank i has the pieces i and 2n - 1 - i, so that all have as much to do
-    (Llama 3, arXiv 2407.21783, section 3.3.2); the last rank is priced, all of whose queries see half of each other
-    rank's new keys.
+    Every rank has a part of the queries and of the keys (Ring Attention, arXiv 2310.01889).  It passes the keys and
+    values of a round on to the next rank, with `overlap` while it computes that round, and merges the rounds' results
+    in FP32.  A causal sequence is cut into 2n pieces, and rank i has the pieces i and 2n - 1 - i, for equal work
+    (Llama 3, arXiv 2407.21783, section 3.3.2).  The price is that of the last rank, whose queries all see half of every
+    other rank's new keys.
     """
 
     attention: FusedAttention = field(validator=instance_of(FusedAttention))
@@ -134,7 +134,7 @@ class Ring:
             yield from (block, merge)
 
     def _other(self, local: Sizes, shard: Shard) -> Attention:
-        """A round over another rank's keys and values."""
+        """One round over the keys and values of another rank."""
         inner = self.attention
         new, seen = local.of[inner.queries], local.of[inner.keys]
         if not inner.causal:

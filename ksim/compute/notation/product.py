@@ -29,8 +29,8 @@ class Product:
 
     `parallel` says which group of ranks splits which index: "F", short for {"F": "tensor"}, or a table of several.
     Where such an index is contracted, ranks hold partial sums, and an all-reduce over the group follows.  With
-    `scatter` it is a reduce-scatter, which leaves each rank its part of that index of the result; with `gather` an
-    all-gather before brings together that index of the first operand.  Both read like `parallel`.
+    `scatter`, a reduce-scatter follows instead, which leaves each rank its part of that index of the result.  With
+    `gather`, an all-gather of that index of the first operand comes before.  Both are written like `parallel`.
 
     A GEMM multiplies `activations`, on the left, by `weights` in these formats; with a batch, both are BF16.
     In `overlap_stage` pieces, 1 for none, the sum over ranks of each runs beside the product of the next, on
@@ -46,17 +46,17 @@ class Product:
                                         alias="weights")
     activation_format: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True,
                                             alias="activations")
-    """None is the format that the deployment has for weights, or for activations, of this `part` of the model."""
+    """None is the format that the deployment has for the weights, or the activations, of this `part` of the model."""
     overlap_stage: int = field(default=1, validator=(instance_of(int), ge(1)), kw_only=True)
     overlap_sms: int = field(default=0, validator=(instance_of(int), ge(0)), kw_only=True)
     part: str = field(default="", kw_only=True)
     inputs: DType | None = field(default=None, kw_only=True)
-    """What the first operand comes in, if not in the format of activations: a kernel before the product converts it."""
+    """The format in which the first operand comes, None for that of activations; else a kernel before converts it."""
     routed: str = field(default="", kw_only=True)
-    """The index of the expert that each row goes to: a grouped GEMM, of pairs x or of tokens T gathered on the way."""
+    """The index of the experts that rows are routed to, in a grouped GEMM: rows are pairs x, or tokens T."""
     bias: bool = field(default=False, kw_only=True)
     reduced: bool = field(default=True, kw_only=True)
-    """Whether partial sums are added up here, not by an operation that follows."""
+    """Whether partial sums are added up right here; if not, a later operation does so."""
 
     @label.default
     def _equation(self) -> str:
@@ -97,7 +97,7 @@ class Product:
         return sum(map(sizes.volume, self.tensors.operands[1:])) + self.biases(sizes, Shard())
 
     def biases(self, sizes: Sizes, shard: Shard) -> int:
-        """How many numbers one rank adds to products, always in BF16."""
+        """The number of biases on one rank, always in BF16."""
         local = sizes.on(self.parallel, shard, self.label)
         return self.bias * local.volume({*self.tensors.operands[-1]} & {*self.tensors.results[0], *self.routed})
 
@@ -106,7 +106,7 @@ class Product:
         return products * self._formats(shard)[0].bytes + self.biases(sizes, shard) * DType.BF16.bytes
 
     def _formats(self, shard: Shard) -> tuple[DType, DType]:
-        """Of the weights, and of the activations."""
+        """The formats of weights and of activations."""
         weights, activations = shard.precision.of(self.part)
         return self.weight_format or weights, self.activation_format or activations
 
@@ -158,7 +158,7 @@ class Product:
                                                      values, local.of[left[0]]))
 
     def _summed(self, label: str, part: Contraction, local: Sizes, shard: Shard) -> Iterator[Op]:
-        """The collectives that make sums whole, those first that leave less to send."""
+        """The collectives that add up partial sums; reduce-scatters come first, for they leave less to send."""
         size = local.volume(part.out) * DType.BF16.bytes
         scattered = {group for _, group in self.scatter}
         groups = dict.fromkeys(group for index, group in self.parallel if index in part.depth)

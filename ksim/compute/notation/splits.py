@@ -1,4 +1,4 @@
-"""Which group of ranks splits which index of a user's layer, and what is left of its sizes on one rank."""
+"""Layers of a user's own: which group of ranks splits which index, the sizes on one rank, and its launches."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -20,7 +20,7 @@ Written = str | Mapping[str, str] | Splits
 
 @frozen
 class Groups(Shard):
-    """A rank of a layer of a user's own, which has groups of ranks that no model has."""
+    """The ranks of a user's layer: tensor groups as in models, and groups that split context and experts."""
 
     context: int = 1
     expert: int = 1
@@ -28,7 +28,7 @@ class Groups(Shard):
 
 @frozen
 class LayerSizes(Sizes):
-    """Sizes of a layer of a user's own: its letters mean nothing in particular, and each must divide over its ranks."""
+    """The sizes of a user's layer: its letters have no fixed meaning, and every size must divide over its ranks."""
 
     def on(self, splits: Splits, shard: Shard, label: str = "") -> Sizes:
         """The sizes on one rank; raises ConfigError that names *label* for one that does not divide."""
@@ -52,7 +52,7 @@ class LayerOperation(Operation, Protocol):
 
 
 def lower(operation: LayerOperation, sizes: Mapping[str, int], ranks: Mapping[str, int]) -> list[Op]:
-    """What one rank launches where groups have so many *ranks*; raises ConfigError for an index without a size too."""
+    """What one rank launches, given the *ranks* of each group; raises ConfigError for an index without a size."""
     if unknown := [index for index in operation.indices if index not in sizes]:
         raise ConfigError(operation.label, f"index {unknown[0]!r} has no size; sizes has {', '.join(sizes)}")
     groups = Groups(tensor=ranks["tensor"], context=ranks["context"], expert=ranks["expert"])
@@ -80,7 +80,7 @@ def group_of(name: str) -> str:
 
 
 def check(equation: Equation, pairs: Splits, indices: str, word: str) -> None:
-    """Raise ValueError where one of *pairs* has an index that is not one of *indices*; *word* says what it is for."""
+    """Raise ValueError for a split index that is not one of *indices*; *word* is the argument that it is from."""
     for index, _ in pairs:
         if index not in indices:
             raise equation.wrong(f"{word} index {index!r} is not one of {', '.join(indices)}")
