@@ -105,13 +105,9 @@ def _highest(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> float
     below = float((mean - 6 * deviation).max())
     places = np.linspace(below, high, 97)
     scaled = (places - mean[:, None]) / np.maximum(deviation, 1e-9)[:, None] / 2**0.5
-    all_below = np.prod(0.5 + 0.5 * _erf(scaled), axis=0)
+    all_below = np.prod(0.5 + 0.5 * np.vectorize(erf)(scaled), axis=0)
     step = (high - below) / (len(places) - 1)
     return max(low, high - step * float((all_below[1:] + all_below[:-1]).sum()) / 2)
-
-
-def _erf(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.array([erf(number) for number in numbers.ravel()]).reshape(numbers.shape)
 
 
 def _chances(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -> NDArray[np.float64]:

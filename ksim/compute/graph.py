@@ -87,10 +87,6 @@ class KernelGraph:
             for _ in range(block.repeat):
                 yield from launched
 
-    def flops(self, batch: Batch) -> float:
-        """FLOP of one rank for *batch*; of the fullest rank where they differ."""
-        return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
-
 
 def bind(kernel: Kernel | BatchDependent | Collective, batch: Batch) -> Kernel | Collective | None:
     """What is launched for *batch*; None where that is nothing."""

@@ -36,6 +36,7 @@ from attrs import evolve, frozen
 
 from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.moved import renamed
 from ksim.specs.deployment import Shard
 
 #: Pairs of an index and the group of ranks that splits it.
@@ -48,13 +49,17 @@ class Sizes:
 
     of: Mapping[str, int]
     expert_rows: MeanExpertRows = ()
+    loads = renamed("loads", "expert_rows")
 
     def volume(self, indices: Iterable[str]) -> int:
         """The number of elements of a tensor over *indices*."""
         return prod(self.of[index] for index in indices)
 
     def on(self, splits: Splits, shard: Shard, label: str = "") -> "Sizes":
-        """The sizes on one rank of *shard*; errors may name the *label* of the operation that is split."""
+        """The sizes on one rank of *shard*; errors may name the *label* of the operation that is split.
+
+        Plug-ins of earlier releases give the index alone, as a text.
+        """
         return reduce(lambda sizes, pair: sizes._split_on(pair[0], shard), splits, self)
 
     def _split_on(self, index: str, shard: Shard) -> "Sizes":

@@ -1,13 +1,16 @@
 """Operations: parameters, weights on a rank, what is launched, and what is refused."""
 
+import importlib
+
 import pytest
 
 from ksim.compute.expert_rows import expert_rows
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.model import Decoder, Model
 from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
@@ -148,3 +151,34 @@ def test_equations_that_make_no_sense(equation, settings, problem):
 def test_equations_that_are_none(make, equation, problem):
     with pytest.raises(ValueError, match=f"'{equation}': {problem}"):
         make(equation, "bad")
+
+
+@pytest.mark.filterwarnings("ignore:ksim.*works until:FutureWarning")
+def test_old_names_make_the_same_operations():
+    old = importlib.import_module("ksim.compute.einsum")
+    assert old.Map("silu_mul", "tgF->tF", "act", parallel="F") == pointwise("silu_mul", "tgF->tF", "act", parallel="F")
+    assert old.Gather("Vm->tm", "embedding", parallel="V") == Lookup("Vm->tm", "embedding", parallel="V")
+    assert old.Communicate("all_gather", "sV", "gather") == communicate("all_gather", "sV", "gather")
+    assert old.Attend(window=8) == attend(window=8)
+    assert old.Einsum("tm,mF->tF", "up") == op("tm,mF->tF", "up")
+
+
+def test_a_plug_in_may_bring_operations_of_its_own():
+    """One that has no weights, and one that reads the sizes of its rank as in earlier releases."""
+    class Own:
+        label, parallel = "own", "F"
+
+        def parameters(self, sizes):
+            return sizes.volume("mF")
+
+        def weights(self, sizes, shard):
+            return 2 * sizes.on(self.parallel, shard).volume("mF")
+
+        def lower(self, sizes, shard):
+            yield Op(self.label, Gemm(sizes.of["t"], sizes.on(self.parallel, shard).of["F"], sizes.of["m"]))
+
+    own = Own()
+    decoder = Decoder(SIZES.of, (), ((own,),), (), 100)
+    model = Model("own", decoder)
+    assert model.parameters() == 4096 * 14336 and model.weights(HALF) == 4096 * 14336
+    assert [op.kernel for op in model.body(100, HALF)[1].ops] == [Gemm(100, 7168, 4096)]

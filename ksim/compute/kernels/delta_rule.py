@@ -7,6 +7,7 @@ from attrs import frozen
 
 from ksim.compute.kernels import Launch, Phase, Work
 from ksim.flow.batch import Batch
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["DeltaRule"]
@@ -32,6 +33,8 @@ class DeltaRule:
     key_heads: int
     size: int
     state: DType = DType.FP32
+
+    part = renamed("part", "phase")
 
     @property
     def family(self) -> str:

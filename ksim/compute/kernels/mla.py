@@ -25,7 +25,7 @@ SPLITS, MAX_WAVES = (2, 4, 8, 16, 32), 2
 class LatentAttention:
     """`queries` new tokens of `sequences` attend to `keys` tokens, their own included, in `pairs` pairs a head.
 
-    `content` and `rotary` are the sizes of the two parts of a query and a key, `value` is that of a value, `latent` that
+    `content` and `rotary` are the sizes of the parts of a query and a key, `value` is that of a value, `latent` that
     of the vector that stands for keys and values of all heads.  A token caches this vector and a rotary key.
     """
 
