@@ -1,6 +1,6 @@
 """Aligned tables."""
 
-from ksim.report.aligned import aligned
+from ksim.report.tables import aligned
 
 
 def test_texts_stand_left_and_numbers_right():
