@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import asdict
+
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
@@ -30,20 +32,11 @@ def decoder(
 
     Raises ConfigError for an unknown quantization of the weights.
     """
-    checkpoint = stored(config)
     unique = {layer: layer for layer in layers}  # equal layers become one object, which compares faster
     return Decoder(
-        sizes={**sizes(config), **more},
-        embedding=embedding(),
-        layers=tuple(unique[layer] for layer in layers),
-        head=head(),
-        max_length=max_length(config),
-        tied=config.get("tie_word_embeddings", tied),
-        top_k=top_k,
-        quantization=checkpoint.quantization,
-        unquantized=checkpoint.unquantized,
-        kv_cache_dtype=checkpoint.kv_cache_dtype,
-    )
+        sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(unique[layer] for layer in layers),
+        head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
+        **asdict(stored(config), recurse=False))
 
 
 def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:

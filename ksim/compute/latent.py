@@ -74,11 +74,7 @@ class AttendLatent:
     label: str = "attention"
     parallel: str = "K"
 
-    def parameters(self, sizes: Sizes) -> int:
-        return UP.parameters(sizes)
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return UP.weights(sizes, shard)
+    parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a latent vector and its rotary key."""
@@ -110,11 +106,7 @@ class AttendSparse:
     label: str = "attention"
     parallel: str = "K"
 
-    def parameters(self, sizes: Sizes) -> int:
-        return UP.parameters(sizes)
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return UP.weights(sizes, shard)
+    parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a latent vector, its rotary key and the indexer's key with its scale.
