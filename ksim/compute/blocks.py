@@ -1,6 +1,7 @@
 """Parts that many architectures share, from a layer's attention to the whole decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from attrs import asdict
@@ -32,9 +33,11 @@ def decoder(
 
     Raises ConfigError for an unknown quantization of the weights.
     """
-    unique = {layer: layer for layer in layers}  # equal layers become one object, which compares faster
+    unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
+    objects = {id(layer): layer for layer in layers}.values()
+    shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}
     return Decoder(
-        sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(unique[layer] for layer in layers),
+        sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(shared[id(layer)] for layer in layers),
         head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
         **asdict(stored(config), recurse=False))
 
@@ -131,6 +134,11 @@ def layer(attention: Operations, mlp: Operations) -> Operations:
     return (norm("attention_norm"), *attention, norm("mlp_norm"), *mlp)
 
 
+def layers(kinds: Iterable[Hashable], make: Callable[..., Operations]) -> list[Operations]:
+    """The layer that *make* returns for each of *kinds*, made once for all layers of a kind."""
+    return list(map(cache(make), kinds))
+
+
 #: Norms of queries and keys: of each head, or over all heads at once, for which ranks add up squares in FP32.
 HEAD_NORM = (pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
 WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
@@ -187,8 +195,7 @@ def _first(config: Config, keys: Sequence[str]) -> str:
 def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
     """A mixture of experts: route, dispatch tokens to their experts, compute, and combine each token's results.
 
-    The same all-reduce adds up the partial sums of *shared* experts, which see all tokens.  An *exact* router is in
-    FP32.
+    The same all-reduce adds up the partial sums of *shared* experts, which see all tokens; an *exact* router is in FP32.
     """
     return (
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
-from ksim.compute.notation import Cached, Operation, Stateful, Weighted
+from ksim.compute.notation import Operation, cached, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
@@ -130,7 +130,7 @@ class Model:
         """The number of weights; tied ones count once."""
         sizes, decoder = Sizes(self.decoder.sizes), self.decoder
         operations = chain(decoder.embedding, *decoder.layers, decoder.head)
-        total = sum(op.parameters(sizes) for op in operations if isinstance(op, Weighted))
+        total = sum(op.parameters(sizes) for op in weighted(operations))
         return total - decoder.tied * sizes.volume("mV")
 
     def active_parameters(self) -> int:
@@ -144,7 +144,7 @@ class Model:
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
         sizes = Sizes(self.decoder.sizes)
-        total = sum(op.weights(sizes, shard) for op in self._stage(shard) if isinstance(op, Weighted))
+        total = sum(op.weights(sizes, shard) for op in weighted(self._stage(shard)))
         if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
         return total
@@ -152,12 +152,12 @@ class Model:
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
         sizes = Sizes(self.decoder.sizes)
-        return sum(op.cache_per_token(sizes, shard) for op in self._stage(shard) if isinstance(op, Cached))
+        return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
         sizes = Sizes(self.decoder.sizes)
-        return sum(op.state_per_sequence(sizes, shard) for op in self._stage(shard) if isinstance(op, Stateful))
+        return sum(op.state_per_sequence(sizes, shard) for op in stateful(self._stage(shard)))
 
     def _stage(self, shard: Shard) -> Iterator[Operation]:
         """The operations of the pipeline stage that *shard* is of."""

@@ -15,6 +15,6 @@ def qwen3_next(config: Config) -> Decoder:
     attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=gated),
                  "linear_attention": linear.attention(config)}
     mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
-    layers = [blocks.layer(attention[kind], mixture) for kind in linear.kinds(config)]
+    layers = blocks.layers(linear.kinds(config), lambda kind: blocks.layer(attention[kind], mixture))
     shared = config.need("shared_expert_intermediate_size")
     return blocks.mixture(config, layers, tied=False, S=shared, **linear.sizes(config))

@@ -5,8 +5,8 @@ own (docs/einsum.md); architectures with the functions of `ksim.compute.model_op
 `ksim.compute.sizes`.  Both make the same classes: `Product`, `FusedAttention`, `Elementwise`, `Communicate`.
 """
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 from ksim.compute.graph import Op
 from ksim.compute.sizes import Sizes
@@ -54,6 +54,21 @@ class Stateful(Protocol):
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes that one sequence takes on one rank."""
         ...
+
+
+def weighted(operations: Iterable[Any]) -> Iterator[Weighted]:
+    """Those of *operations* that have weights; asking a protocol would take much longer."""
+    return (operation for operation in operations if hasattr(operation, "weights"))
+
+
+def cached(operations: Iterable[Any]) -> Iterator[Cached]:
+    """Those of *operations* that keep something of every token."""
+    return (operation for operation in operations if hasattr(operation, "cache_per_token"))
+
+
+def stateful(operations: Iterable[Any]) -> Iterator[Stateful]:
+    """Those of *operations* that keep something of every sequence."""
+    return (operation for operation in operations if hasattr(operation, "state_per_sequence"))
 
 
 def number_format(written: str | DType) -> DType:
