@@ -3,7 +3,6 @@
 What only some rows have is left out, with the rows and the reason; what makes a whole file useless is a DataError.
 """
 
-from collections.abc import Iterable
 
 import numpy as np
 from attrs import evolve, frozen
@@ -89,11 +88,6 @@ def gpu_of(measured: Measurements, name: str = "") -> Gpu:
         raise DataError(measured.source.file, f"its measurements {whose}; name one with --gpu, or the path of a "
                                               f"file like those that it has ({', '.join(catalog.entries('gpus'))})")
     return gpu_named(name)
-
-
-def check_all(measured: Iterable[Measurements], gpu: str = "", fewest: int = FEWEST) -> list[Checked]:
-    """Check each of *measured* against its own GPU, or the one called *gpu*; raises as `check` and `gpu_of` do."""
-    return [check(part, gpu_of(part, gpu), fewest) for part in measured]
 
 
 def check(measured: Measurements, gpu: Gpu, fewest: int = FEWEST) -> Checked:

@@ -9,14 +9,11 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.models import (
-    BoundedHead,
     Constant,
     Interpolation,
     Linear,
-    Mean,
     Model,
     Network,
-    Trees,
     column_side,
     kernel_of,
     row_side,
@@ -65,50 +62,6 @@ def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -
         robust = weights / np.maximum(np.abs(targets - rows @ solution), SMALL) * SMALL
     slopes = solution[:-1] / scale
     return Linear(solution[-1] - mean @ slopes, slopes, targets.min(), targets.max())
-
-
-def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, floor: float = 0.01) -> BoundedHead:
-    """``util = g - a / waves``: least squares in log time from a start at the median utilisation."""
-    optimize = library("scipy.optimize")
-    count = inputs.shape[1] + 1
-
-    def head(flat: Array) -> BoundedHead:
-        return BoundedHead(flat[:count], flat[count:], float(waves), floor)
-
-    def missed(flat: Array) -> Array:
-        left: Array = np.concatenate([(head(flat)(inputs) - targets) * np.sqrt(weights), 1e-2 * flat])
-        return left
-
-    share = min(0.99, float(np.exp(-np.median(targets))))
-    start = np.zeros(2 * count)
-    start[count - 1], start[-1] = np.log(share / (1 - share)), -3.0
-    return head(optimize.least_squares(missed, start, loss="soft_l1", f_scale=0.1, max_nfev=200).x)
-
-
-def trees(inputs: Array, targets: Array, weights: Array, count: int = 60, leaves: int = 12, rate: float = 0.12,
-          fewest: int = 20) -> Trees:
-    """Gradient-boosted trees for the least absolute error."""
-    ensemble = library("sklearn.ensemble")
-    forest = ensemble.GradientBoostingRegressor(
-        loss="huber", n_estimators=count, max_leaf_nodes=leaves, max_depth=None, learning_rate=rate,
-        min_samples_leaf=fewest, subsample=0.5, random_state=0).fit(inputs, targets, weights)
-    base = float(forest.init_.predict(inputs[:1])[0])
-    return _flat([tree.tree_ for tree in forest.estimators_[:, 0]], base, rate)
-
-
-def _flat(grown: list[Any], base: float, rate: float) -> Trees:
-    """scikit-learn's trees as rows of nodes."""
-    roots = np.cumsum([0, *(tree.node_count for tree in grown)])[:-1]
-    parts: dict[str, list[Array]] = {name: [] for name in ("columns", "thresholds", "lefts", "rights", "values")}
-    for tree, root in zip(grown, roots, strict=True):
-        leaf, itself = tree.children_left < 0, np.arange(tree.node_count)
-        parts["columns"].append(np.where(leaf, 0, tree.feature))
-        parts["thresholds"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["lefts"].append(root + np.where(leaf, itself, tree.children_left))
-        parts["rights"].append(root + np.where(leaf, itself, tree.children_right))
-        parts["values"].append(rate * tree.value[:, 0, 0])
-    depth = max(tree.max_depth for tree in grown)
-    return Trees(base=base, roots=roots, depth=depth, **{name: np.concatenate(part) for name, part in parts.items()})
 
 
 def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
@@ -187,13 +140,9 @@ def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
     return scale * found.k1.k2.length_scale / 3**0.5, float(found.k2.noise_level / found.k1.k1.constant_value)
 
 
-def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Recipe) -> Mean:
-    return Mean(one.fit(inputs, targets, weights), other.fit(inputs, targets, weights))
-
-
 KINDS: Mapping[str, Callable[..., Model]] = {
-    "nothing": nothing, "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees,
-    "network": network, "interpolation": interpolation, "layered_interpolation": layered_interpolation, "mean": mean,
+    "nothing": nothing, "constant": constant, "linear": linear, "network": network,
+    "interpolation": interpolation, "layered_interpolation": layered_interpolation,
 }
 
 

@@ -8,9 +8,9 @@ from attrs import frozen
 
 from ksim.calibration.courses import Course, Taught, efficiency, teach
 from ksim.calibration.lessons import Lesson
-from ksim.oracles.efficiency.estimates import without
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.profiled import without
 
 #: By how much errors grow on GPUs of another architecture than the one that taught: what quantisation, of which eight
 #: GPUs are known, errs on other architectures over what it errs on its own.
@@ -29,10 +29,6 @@ class Learned:
     everything: Taught
     leaving_out: Mapping[str, Taught]
     leaving_two: Mapping[frozenset[str], Taught]
-
-    def taught_for(self, architecture: str) -> Taught:
-        """What may price a GPU of *architecture* without having seen one."""
-        return self.leaving_out.get(architecture, self.everything)
 
 
 def learn(course: Course, lessons: Sequence[Lesson]) -> Learned:

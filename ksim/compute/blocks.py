@@ -195,7 +195,7 @@ def _first(config: Config, keys: Sequence[str]) -> str:
 def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
     """A mixture of experts: route, dispatch tokens to their experts, compute, and combine each token's results.
 
-    The same all-reduce adds up the partial sums of *shared* experts, which see all tokens; an *exact* router is in FP32.
+    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.
     """
     return (
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),

@@ -6,7 +6,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.checks import AGREEMENT, FEWEST, TooFew, check, check_all, gpu_of
+from ksim.calibration.checks import AGREEMENT, FEWEST, TooFew, check, gpu_of
 from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.reading import read
 from ksim.foundation.errors import DataError, UnknownName
@@ -44,7 +44,7 @@ def test_times_that_are_none_are_left_out(value):
 def test_texts_in_place_of_numbers(write):
     good = "".join(f"{t},4096,2.0\n" for t in range(1, 10))
     path = write(f"t,h,latency_us\n{good}x,4096,2.0\n10,4096,fast\n1.5,4096,2\n,4096,\n", "kernels_rms_norm.csv")
-    checked = check_all(read(path), "h200")[0]
+    checked = check(read(path)[0], gpu_of(read(path)[0], "h200"))
     assert len(checked.kept) == 9
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
         "lines 11, 13, 14: t is no positive whole number; correct the rows, or delete them",
@@ -128,7 +128,7 @@ def test_malformed_attention(write):
     good = "".join(f"8,8,64,1 1,{length} {length},9.0\n" for length in range(100, 110))
     path = write("hq,hkv,d,qlens,kvlens,latency_us\n" + good + "8,3,64,1,5,9\n8,8,64,6,5,9\n8,8,64,,,9\n8,8,64,0,5,9\n",
                  "kernels_attention.csv")
-    checked = check_all(read(path), "h200")[0]
+    checked = check(read(path)[0], gpu_of(read(path)[0], "h200"))
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
         "line 12: hkv does not divide hq; query heads share KV heads evenly",
         "line 15: qlens has an entry that is no positive whole number",

@@ -57,9 +57,6 @@ def test_there_is_an_entry_for_each_architecture_and_one_for_new_ones():
     found = entries(lessons())
     assert [*found] == ["toy", "toy without new", "toy without odd", "toy without old"]
     assert found["toy"].rows == 100 and found["toy without new"].rows == 50
-    learned = learn(course(), lessons())
-    assert learned.taught_for("new") is learned.leaving_out["new"]
-    assert learned.taught_for("yet to come") is learned.everything
 
 
 def test_a_single_architecture_teaches_strangers_with_doubled_errors():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration import timing
-from ksim.calibration.checks import check_all
+from ksim.calibration.checks import check, gpu_of
 from ksim.calibration.measurements import MISSING
 from ksim.calibration.reading import read
 from ksim.calibration.reading.sweep import points
@@ -74,8 +74,8 @@ def test_a_sweep_is_written_as_it_was_recorded(tmp_path):
     device = Playback()
     written = run(POINTS, tmp_path, device, lambda line: None)
     assert [path.name for path in written] == [f"kernels_{name}.parquet" for name in FAMILIES]
-    for checked in check_all(read(tmp_path)):
-        part = checked.kept
+    for measured in read(tmp_path):
+        part = check(measured, gpu_of(measured)).kept
         assert part.gpu == "h200" and part.source.version == "0.22.0"
         for i in range(len(part) if part.family != "moe" else 0):  # whose loads were of other choices of experts
             assert part.seconds[i] == pytest.approx(RECORDED[part.family, part.dtype, part.describe(i)], abs=1e-9)

@@ -26,7 +26,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.profiled import shipped
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import gpu_of, model_of, plugin
 from ksim.simulation.scenario import Scenario

@@ -22,7 +22,7 @@ from ksim.oracles import (
     estimates,
     least_seconds,
 )
-from ksim.oracles.efficiency.library import ScaledOracle
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline

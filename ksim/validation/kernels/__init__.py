@@ -16,9 +16,9 @@ from ksim.calibration.recipes import enrolled
 from ksim.calibration.selection import Left, Selected, select
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.oracles.efficiency.estimates import Profiled, shipped
 from ksim.oracles.efficiency.oracle import ProfileOracle
 from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profiled, shipped
 from ksim.simulation.lookup import plugin
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Cell, Judged, cells, coverage, families

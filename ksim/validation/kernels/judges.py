@@ -12,9 +12,9 @@ from ksim.calibration.lessons import Lesson, join
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.selection import Selected
 from ksim.oracles import estimate
-from ksim.oracles.efficiency.estimates import Profiled
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.profiled import Profiled
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Judged
 

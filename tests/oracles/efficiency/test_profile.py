@@ -15,10 +15,9 @@ RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))
 TARGETS = INPUTS @ [0.3, -0.2] + 0.1 * np.sin(5 * INPUTS[:, 0])
 RECIPES = {
-    "constant": Recipe("constant"), "linear": Recipe("linear"), "trees": Recipe("trees", {"count": 5}),
-    "head": Recipe("bounded_head"), "network": Recipe("network", {"members": 2, "rounds": 5}),
+    "constant": Recipe("constant"), "linear": Recipe("linear"),
+    "network": Recipe("network", {"members": 2, "rounds": 5}),
     "between": Recipe("interpolation", {"base": Recipe("linear")}),
-    "mean": Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}),
 }
 
 
