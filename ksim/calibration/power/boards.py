@@ -21,8 +21,8 @@ from ksim.calibration.measurements import Points
 from ksim.calibration.power.sustained import terms
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame, column_names, load
+from ksim.compute.expert_rows import ExpertRows
 from ksim.compute.kernels import Kernel
-from ksim.compute.loads import Loads
 from ksim.cost.energy import RESIDENT, Actions, actions
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
@@ -162,7 +162,7 @@ def _experts(points: Points, point: int) -> list[Kernel]:
 
 
 @cache
-def _spread(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> Loads:
+def _spread(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> ExpertRows:
     drawn = power_law(tokens, top_k, experts, ranks, skew, 0) if skew else balanced(tokens, top_k, experts, ranks)
     rows, count = np.unique(drawn[drawn > 0], return_counts=True)
     return tuple(zip(rows.tolist(), count.tolist(), strict=True)) or ((1, 1),)
