@@ -9,7 +9,8 @@ from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.series import Series, waiting
 
-#: The shortest queue at the last arrival that counts: in requests, or in prompt tokens for so many of the largest steps.
+#: The shortest queue that counts at the last arrival: in requests, or in prompt tokens for so many of the largest
+#: steps.
 _SHORTEST = 8
 #: The growth that counts, if the queue never shrank: its length at the last arrival over the maximum of the first half.
 _GROWTH = 1.5

@@ -19,7 +19,7 @@ COMMUNICATION = "communication"
 _ATTENTION = frozenset({"attention", "mla", "sparse_mla", "index_scores"})
 #: A family that reads a number for each (query, key) pair, whatever its bound.
 _OF_PAIRS = "index_topk"
-#: Kernels of a mixture's experts, which compute on the tokens of all data-parallel ranks (compute/blocks.py, `experts`).
+#: Kernels of experts, which compute on the tokens of all data-parallel ranks (compute/blocks.py, `experts`).
 EXPERTS = frozenset({"topk", "experts_gate_up", "experts_act", "experts_down", "combine"})
 #: What a family is shared by: new tokens; (query, key) pairs; keys read.
 TOKENS, PAIRS, KEYS = range(3)
