@@ -13,8 +13,8 @@ from ksim.foundation.errors import DataError, UnknownName
 from tests.calibration.samples import EXTRACT
 from tests.properties import examples
 
-FOUND = {str(part): part for part in read(EXTRACT)}
-GEMM, ATTENTION = FOUND["gemm bf16"], FOUND["attention bf16"]
+EXTRACTED = {str(part): part for part in read(EXTRACT)}
+GEMM, ATTENTION = EXTRACTED["gemm bf16"], EXTRACTED["attention bf16"]
 H200 = gpu_of(GEMM)
 
 
@@ -27,10 +27,10 @@ def norms(latencies, t=None, h=4096):
                         source=Source("my.csv", unit="line"), gpu="h200")
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", EXTRACTED)
 def test_a_sound_sweep_is_kept_whole(name):
-    checked = check(FOUND[name], H200)
-    assert not checked.excluded and len(checked.kept) + checked.merged == len(FOUND[name])
+    checked = check(EXTRACTED[name], H200)
+    assert not checked.excluded and len(checked.kept) + checked.merged == len(EXTRACTED[name])
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 0.0, np.inf])
@@ -60,10 +60,10 @@ def test_a_file_with_mostly_faulty_rows_is_refused():
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "milliseconds; multiply it by 1,000"),
                                               (1e-6, "seconds; multiply it by 1,000,000"),
                                               (1e3, "nanoseconds; divide it by 1,000")])
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", EXTRACTED)
 def test_times_in_a_wrong_unit_are_refused_with_the_right_unit(name, factor, unit):
     with pytest.raises(DataError, match=f"latency_us of {name} looks like {unit}"):
-        check(evolve(FOUND[name], seconds=FOUND[name].seconds * factor), H200)
+        check(evolve(EXTRACTED[name], seconds=EXTRACTED[name].seconds * factor), H200)
 
 
 @pytest.mark.parametrize("file", ["gemm", "attention_context", "attention_generation", "moe", "mla", "collectives"])
