@@ -62,8 +62,8 @@ def test_errors_of_the_whole_sweep_stay_below_their_limits(name):
     if not SWEEP.is_dir():
         pytest.skip(f"the sweep is not at {SWEEP}")
     spec = next(spec for spec in FIT_SPECS if spec.name == name)
-    rows = check(*(part for part in read(SWEEP / f"kernels_{spec.measures}.parquet", gpu="h200")
-                   if spec.takes(part)), H200).kept
+    (part,) = (part for part in read(SWEEP / f"kernels_{spec.measures}.parquet", gpu="h200") if spec.takes(part))
+    rows = check(part, H200).kept
     selected = select(spec, [rows], H200)
     points, tags = join(selected.core), selected.rows[0].tags
     every, folds = THIN.get(name, (1, 5))

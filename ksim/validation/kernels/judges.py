@@ -11,9 +11,9 @@ from ksim.calibration.kernels import kernels
 from ksim.calibration.learning import efficiencies, learn
 from ksim.calibration.measurements import Measurements
 from ksim.oracles import estimate
-from ksim.oracles.efficiency.estimates import Profiled
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.profiled import Profiled
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Judged
 

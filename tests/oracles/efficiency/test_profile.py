@@ -14,7 +14,7 @@ from ksim.oracles.efficiency.spread import Spread
 RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))
 TARGETS = INPUTS @ [0.3, -0.2] + 0.1 * np.sin(5 * INPUTS[:, 0])
-REGRESSORS = {
+RECIPES = {
     "constant": Regressor("constant"), "linear": Regressor("linear"),
     "network": Regressor("network", {"members": 2, "rounds": 5}),
     "between": Regressor("interpolation", {"base": Regressor("linear")}),
@@ -31,14 +31,14 @@ def efficiency(regressor: Regressor) -> Efficiency:
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "toy.npz"
-    entries = {f"gemm/{name}": efficiency(regressor) for name, regressor in REGRESSORS.items()}
+    entries = {f"gemm/{name}": efficiency(recipe) for name, recipe in RECIPES.items()}
     save(path, "H200 SXM", "ksim calibrate sweep -o toy.npz", entries, note="made by hand")
     return path
 
 
-@pytest.mark.parametrize("name", REGRESSORS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_what_was_saved_is_loaded(path, name):
-    profile, saved = Profile.load(path), efficiency(REGRESSORS[name])
+    profile, saved = Profile.load(path), efficiency(RECIPES[name])
     assert profile.gpu == "H200 SXM"
     assert f"gemm/{name}" in profile
     found = profile[f"gemm/{name}"]
@@ -55,7 +55,7 @@ def test_what_was_saved_is_loaded(path, name):
 def test_what_it_lacks_it_says(path):
     profile = Profile.load(path)
     assert "attention/bf16" not in profile
-    assert [*profile] == [f"gemm/{name}" for name in REGRESSORS]
+    assert [*profile] == [f"gemm/{name}" for name in RECIPES]
 
 
 def test_a_profile_of_another_format_is_refused_with_the_command_that_rebuilds_it(path):
