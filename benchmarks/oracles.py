@@ -16,9 +16,9 @@ from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
-from ksim.oracles.efficiency.estimates import Profiled, shipped
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profiled, shipped
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import gpu_of, plugin
 from ksim.simulation.scenario import Scenario

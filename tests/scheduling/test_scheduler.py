@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.block_cache import BlockTable
+from ksim.kv_cache.cache import BlockTable
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL

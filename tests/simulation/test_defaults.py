@@ -18,7 +18,7 @@ from ksim.simulation.defaults import Defaults, capture_sizes
 from ksim.simulation.lookup import engine_of, gpu_of, model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import EngineSettings
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
 
