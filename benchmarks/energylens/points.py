@@ -10,7 +10,7 @@ from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import Memory, activations, memory
 
@@ -60,7 +60,7 @@ class Point:
 class Bench:
     """A model on some GPUs, whose batches can be priced."""
 
-    site: Site
+    deployment: Deployment
     variant: str
     _timer: StepTimer = field(repr=False)
     _memory: Memory = field(repr=False)
@@ -69,18 +69,18 @@ class Bench:
     def of(cls, model: str, tensor: int, variant: str = "", **serve: Any) -> "Bench":
         """*model* on *tensor* A100 under TensorRT-LLM, with further settings of `serve`; raises KsimError."""
         settings = {"tensor_parallel_size": tensor, **serve}
-        site = Site.of(Scenario.of({**_PAPERS, "model": model, "serve": settings}, model))
-        part = memory(site.model, site.shards[0], site.gpu, site.scenario.serve)
-        return cls(site, variant, site.timers()[0], part)
+        deployment = Deployment.of(Scenario.of({**_PAPERS, "model": model, "serve": settings}, model))
+        part = memory(deployment.model, deployment.shards[0], deployment.gpu, deployment.serve)
+        return cls(deployment, variant, deployment.timers()[0], part)
 
     @property
     def gpus(self) -> int:
-        return self.site.scenario.serve.gpus
+        return self.deployment.serve.gpus
 
     @property
     def limit(self) -> float:
         """The power limit of one GPU, in watts."""
-        return self.site.gpu.power.limit
+        return self.deployment.gpu.power.limit
 
     def prefill(self, batch: int, length: int) -> Point:
         """All prompts in one step."""
@@ -94,9 +94,9 @@ class Bench:
 
         By default, as many as the engine lets through.
         """
-        part, shard = self._memory, self.site.shards[0]
+        part, shard = self._memory, self.deployment.shards[0]
         if at_once is not None:
-            part = evolve(part, activations=activations(self.site.model, at_once, batch, shard))
+            part = evolve(part, activations=activations(self.deployment.model, at_once, batch, shard))
         return part.blocks(1) >= batch * length
 
     def prefills(self, batches: Iterable[int], lengths: Iterable[int]) -> Iterator[Point]:
@@ -111,7 +111,7 @@ class Bench:
         yield from (self.decode(batch, length) for batch in batches for length in lengths if self.holds(batch, length))
 
     def _point(self, phase: str, batch: int, length: int, step: Batch) -> Point:
-        timeline, power = self._timer.timeline(step), self.site.gpu.power
+        timeline, power = self._timer.timeline(step), self.deployment.gpu.power
         pace = Clock(power, power.clocks).pace(timeline, 0.0) if power.clocks else AT_BOOST
         seconds = max(timeline.paced(pace), timeline.launch_seconds)
         joules = timeline.drawn(pace) + power.idle * seconds

@@ -1,1 +1,1 @@
-"""Does ksim do as the real thing did?  Recorded behaviour, played again and compared."""
+"""How close is ksim to reality?  Recorded behaviour, simulated again and compared."""

@@ -21,7 +21,7 @@ from ksim.workload.ledger import Ledger
 from ksim.workload.order import from_zero
 from ksim.workload.reading import clock, read
 from ksim.workload.row import Row, follows
-from ksim.workload.shaping import Limits, note_ties, spread_ties
+from ksim.workload.shaping import LengthLimits, note_ties, spread_ties
 
 #: What a user may have meant where arrivals span too long a time.
 UNITS_HINT = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
@@ -147,7 +147,7 @@ class Replay:
         """The rows that are to be replayed."""
         rows = read(self.path, self.format, self.chunk_tokens, self.sort, ledger, columns=self.columns,
                     time_unit=self.time_unit, empty=self.empty, arrivals=self._arrivals(seed, ledger), seed=seed)
-        limits = Limits(self.max_prompt, self.max_tokens, self.overlong, str(self.path))
+        limits = LengthLimits(self.max_prompt, self.max_tokens, self.overlong, str(self.path))
         kept = islice(limits.apply(self._inside_window(rows, ledger), ledger), self.limit)
         return note_ties(from_zero(kept), ledger)
 

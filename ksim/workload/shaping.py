@@ -19,7 +19,7 @@ _arrival = attrgetter("arrival")
 
 
 @frozen
-class Limits:
+class LengthLimits:
     """The most tokens of a prompt, and of a prompt with its output; None for no limit."""
 
     max_prompt: int | None

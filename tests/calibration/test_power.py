@@ -18,7 +18,7 @@ from ksim.cost.energy import joules
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")

@@ -9,7 +9,7 @@ from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
 from ksim.calibration.power.observing import drawn, observed, weighted_median
 from ksim.foundation.errors import DataError
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 
 POWER = gpu_of("h200").power
 COLUMNS = ("m", "n", "k", "batch", "isl", "step", "num_heads", "num_kv_heads", "head_dim", "window", "tokens", "hidden",

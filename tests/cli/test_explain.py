@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from ksim.cli.diff_table import change
+from ksim.cli.diff import change
 from ksim.report.comparison import changed
 
 from .command import SCENARIO, ksim_here

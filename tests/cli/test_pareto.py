@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ksim.cli import app
-from ksim.cli.pareto_table import over
+from ksim.cli.pareto_output import _over
 from ksim.foundation.errors import KsimError
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -156,4 +156,4 @@ def test_one_objective_and_requirements(scenario):
     (1.0, 0.0, ""),
 ])
 def test_large_differences_are_multiples(value, best, text):
-    assert over(value, best) == text
+    assert _over(value, best) == text

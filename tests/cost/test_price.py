@@ -13,8 +13,8 @@ from ksim.flow.batch import Batch
 from ksim.flow.timeline import Span, Timeline
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.properties import examples
 from tests.simulation.test_scenario import TABLE
@@ -40,7 +40,7 @@ class Seconds:
 @cache
 def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", pipeline: int = 1) -> StepTimer:
     serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
-    made = Site.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
+    made = Deployment.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
     return evolve(made, oracle=Seconds() if oracle == "own" else plugin("oracles", Choice(oracle)))
 
 
@@ -86,7 +86,7 @@ def test_with_products_beside_their_sums(several):
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_on_every_stage(stage):
-    timers = Site.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
+    timers = Deployment.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
         "pipeline_parallel_size": 2, "max_model_len": 8192}})).timers()
     check(timers[stage], [Batch.of((1, 700), (61, 200)), Batch.of((600, 0)), Batch.of((1, 9))])
 

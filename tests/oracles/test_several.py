@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Op
 from ksim.oracles.efficiency.growing import DRAWN, Growing, Sized
 from ksim.oracles.efficiency.several import COLUMNAR, alike
-from ksim.simulation.lookup import model_of
+from ksim.simulation.models import model_of
 from ksim.specs.deployment import Shard
 from tests.properties import examples
 

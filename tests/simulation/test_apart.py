@@ -44,7 +44,7 @@ def content(result: Result) -> tuple[object, ...]:
 @pytest.fixture
 def at_hand(monkeypatch):
     """Do what processes are for in this one, which starts sooner."""
-    monkeypatch.setattr(simulation, "spread", lambda work, items, jobs: map(work, items))
+    monkeypatch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
 
 
 def test_processes_of_their_own_give_the_same_result():
@@ -70,7 +70,7 @@ serves = st.fixed_dictionaries({
 @examples(40)
 def test_the_result_is_the_same_for_any_number_of_processes(serve, load, jobs, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "spread", lambda work, items, jobs: map(work, items))
+        patch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
         made = scenario(serve, load, seed=seed)
         apart = simulate(made, jobs=jobs)
     assert not apart.remarks

@@ -13,9 +13,10 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.assembly import Site
 from ksim.simulation.defaults import Defaults, capture_sizes
-from ksim.simulation.lookup import engine_of, gpu_of, model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import engine_of, gpu_of
+from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import EngineSettings
 from tests.simulation.test_scenario import TABLE
@@ -140,7 +141,7 @@ def test_capture_sizes_that_vllm_refuses(settings, message):
 
 def test_an_unknown_release_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match=r"no engine named 'vllm-0.34'; did you mean 'vllm-0.33'"):
-        Site.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
+        Deployment.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
 
 
 @pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8}])

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.flow.batch import Batch
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 
 LOAD = {"synthetic": {"arrivals": {"process": "burst"}, "count": 1, "prompt": {"kind": "fixed", "value": 8},
@@ -11,9 +11,9 @@ LOAD = {"synthetic": {"arrivals": {"process": "burst"}, "count": 1, "prompt": {"
 
 
 def spans(gpu="b200", tokens=64, **serve):
-    site = Site.of(Scenario.of({"model": "llama-3.1-70b", "gpu": gpu, "workload": LOAD,
+    deployment = Deployment.of(Scenario.of({"model": "llama-3.1-70b", "gpu": gpu, "workload": LOAD,
                                 "serve": {"tensor_parallel_size": 8, **serve}}))
-    (timer,) = site.timers()
+    (timer,) = deployment.timers()
     return list(timer.timeline(Batch.parse(f"{tokens}x1024", "")))
 
 

@@ -7,8 +7,8 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -61,8 +61,8 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("choice, problem", [
-    (Choice("zipf"), "'zipf' is told exponent, and was given nothing"),
-    (Choice("uniform", {"exponent": 1}), "'uniform' is told nothing, and was given exponent"),
+    (Choice("zipf"), "'zipf' takes exponent, and was given nothing"),
+    (Choice("uniform", {"exponent": 1}), "'uniform' takes nothing, and was given exponent"),
     (Choice("zipf", {"exponent": -1}), "expected a number of 0 or more, not -1"),
 ])
 def test_options_that_cannot_be(choice, problem):
@@ -90,7 +90,7 @@ def test_skew_makes_a_step_slower():
     """Of 512 tokens the fullest expert has more to do, and the fullest rank too."""
     def seconds(routing, **serve):
         table = {**TABLE, "model": "qwen3-30b-a3b", "routing": routing, "serve": {"max_model_len": 8192, **serve}}
-        return Site.of(Scenario.of(table)).timers()[0].timeline(Batch.of(*[(1, 500)] * 512)).seconds
+        return Deployment.of(Scenario.of(table)).timers()[0].timeline(Batch.of(*[(1, 500)] * 512)).seconds
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
     assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)

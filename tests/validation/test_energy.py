@@ -52,7 +52,7 @@ def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
 
 
 def test_mistakes_are_said(tmp_path):
-    with pytest.raises(DataError, match="has nothing to judge energy by; expected a table of sustained kernels"):
+    with pytest.raises(DataError, match="has no measurements of energy; expected a table of sustained kernels"):
         validate(Question(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         validate(Question(tmp_path / "nowhere"))
@@ -63,7 +63,7 @@ def test_mistakes_are_said(tmp_path):
     with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
         validate(Question(tmp_path))
     boards(tmp_path, gemm())
-    with pytest.raises(DataError, match="has no row to judge"):
+    with pytest.raises(DataError, match="has no row to compare with"):
         validate(Question(tmp_path / "power_sample.parquet"))
 
 

@@ -17,9 +17,9 @@ from ksim.cli.validate_kernels import kernels as command
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.oracles.efficiency.profile import save
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from ksim.validation.kernels import Question, check_question, validate
-from ksim.validation.kernels.cells import Judged, cells, coverage, families
+from ksim.validation.kernels.cells import PredictedRows, cells, coverage, families
 
 pytest.importorskip("scipy")
 GEMM = next(course for course in COURSES if course.name == "gemm/bf16")
@@ -36,7 +36,7 @@ def judged(predicted, tags=("grid",) * 4, dtype="bf16", gpu="h200", low=0.5, hig
                         tags=np.array(tags), seconds=np.array([1e-5, 2e-5, 3e-5, 4e-5]), rows=np.arange(4),
                         source=Source("my.csv", "sweep"), gpu=gpu)
     seconds = 1e-6 * np.array(predicted, dtype=float)
-    return Judged(gpu, family, rows, "unseen", seconds, low * seconds, high * seconds)
+    return PredictedRows(gpu, family, rows, "unseen", seconds, low * seconds, high * seconds)
 
 
 def test_statistics_by_hand():
@@ -147,7 +147,7 @@ def test_a_profile_fitted_to_these_rows_is_not_asked_about_them(tmp_path):
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h200", "train": ("h100",)}, ConfigError, "--train: names those to learn from, and --leave-out"),
+    ({"leave_out": "h200", "train": ("h100",)}, ConfigError, "--train: names the GPUs to learn from, and --leave-out"),
     ({"leave_out": "h200", "oracle": Choice("measured")}, ConfigError, "--oracle: measured learns from no other GPU"),
     ({"train": ("h200",), "oracle": Choice("waves")}, ConfigError, "--oracle: waves learns from no other GPU"),
 ])
@@ -157,9 +157,9 @@ def test_contradictory_questions(table, question, error, message):
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h201"}, DataError, "has nothing to judge; it is of .*; gemm/bf16: has no rows of 'h201'"),
-    ({"train": ("h201",)}, DataError, "nobody to learn it from"),
-    ({"gpu": "l40s"}, DataError, "has nothing to judge; it is of a100-80g, b200, h100, h200"),
+    ({"leave_out": "h201"}, DataError, "has nothing to compare with; it is of .*; gemm/bf16: has no rows of 'h201'"),
+    ({"train": ("h201",)}, DataError, "no GPU to learn it from"),
+    ({"gpu": "l40s"}, DataError, "has nothing to compare with; it is of a100-80g, b200, h100, h200"),
     ({"oracle": Choice("learnd")}, UnknownName, "no oracle named 'learnd'; did you mean 'learned'"),
 ])
 def test_nothing_to_judge(table, question, error, message):

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.lookup import engine_of, host_of
+from ksim.simulation.hardware import engine_of, host_of
 from ksim.specs.deployment import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
-from ksim.validation.silicon.recipes import recipes
+from ksim.validation.silicon.recipes import prompts, recipes, waves
 from ksim.validation.silicon.rows import read, reference
-from ksim.validation.silicon.runs import Answer, Latency, answer
+from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median, weights
 from ksim.validation.silicon.scores import score
-from ksim.validation.silicon.waves import mean, median, prompts, waves, weights
 
 ROW = {
     "id": "one", "backend": "vllm", "backend_version": "0.15.1", "model_path": "meta-llama/Llama-3.1-8B-Instruct",
