@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
@@ -89,14 +90,13 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
-    return float(np.median([_seconds(lambda each=each: action(each)) for each in arguments]))
+    return float(np.median([_seconds(partial(action, argument)) for argument in arguments]))
 
 
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops
-               if not isinstance(op.kernel, AttentionLayer | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, Layer | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 
@@ -111,8 +111,12 @@ def _loading(timer: StepTimer) -> float:
     """What a step asks of the clock, a chunk beside 64 sequences that decode: its attention is always new."""
     windows = [_window(np.random.default_rng(seed), 512)[1::2] for seed in range(6)]
     timer.load(windows[0][0])
-    return min(_seconds(lambda window=window: [timer.load(batch) for batch in window]) / len(window)  # type: ignore[misc]
-               for window in windows)
+    return min(_seconds(partial(_load_each, timer, window)) / len(window) for window in windows)
+
+
+def _load_each(timer: StepTimer, batches: list[Batch]) -> None:
+    for batch in batches:
+        timer.load(batch)
 
 
 def _running(timer: StepTimer, turns: int, runs: int = 100) -> float:
@@ -128,7 +132,7 @@ def _together(timer: StepTimer, count: int) -> float:
     random = np.random.default_rng(count)
     windows = [_window(random, count) for _ in range(12)]
     timer.price(windows[0])
-    return float(np.median([_seconds(lambda window=window: timer.price(window)) for window in windows])) / count
+    return float(np.median([_seconds(partial(timer.price, window)) for window in windows])) / count
 
 
 def _window(random: np.random.Generator, count: int) -> list[Batch]:
@@ -145,7 +149,7 @@ def _bulk(oracle: str) -> float:
     constant = {"weight_bytes": 2.0, "activation_bytes": 2.0, "peak": 989.5e12, "footprint": np.inf}
     shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
     made = plugin("oracles", Choice(oracle))
-    profiled: Profiled = made.prices(gpu) if oracle == "measured" else made.prices
+    profiled: Profiled = made.prices(gpu)
     return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
 
 

@@ -71,7 +71,7 @@ def _settle(scheduler: Scheduler, running: int) -> int:
 
 def _jobs(requests: Iterator[Request], cache: VllmCache) -> Iterator[Job]:
     for request in requests:
-        yield Job.of(request, request.id, BLOCK, holding=cache.holding(request))
+        yield Job.of(request, request.id, BLOCK, block_table=cache.block_table(request))
 
 
 def _decoding(steps: int) -> Iterator[Request]:

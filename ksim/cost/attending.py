@@ -14,11 +14,10 @@ from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.load import Load
-from ksim.oracles import Estimate, check, peak
+from ksim.oracles import CompiledAttention, check_seconds, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.compiled.bounds import Between
 from ksim.oracles.compiled.counted import Counted, kinds_of
-from ksim.oracles.efficiency.answers import Singly
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Attending"]
@@ -86,8 +85,8 @@ class _Ask:
     @classmethod
     def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Ask":
         gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
-        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel), _Amounts.of(layer),
-                   _Costs.of(layer, pricer))
+        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(layer.family),
+                   _Amounts.of(layer), _Costs.of(layer, pricer))
 
     def __call__(self, m: Any, *numbers: Any) -> tuple[Any, ...]:
         decodes, decode_keys, _, chunks, chunk_queries, chunk_keys, chunk_pairs, _, _, longest = numbers[:len(COUNTS)]
@@ -110,29 +109,29 @@ class Attending:
 
     layer: AttentionLayer
     repeat: int
-    singly: Singly
+    compiled: CompiledAttention
     oracle: Any
     floats: Counted
     arrays: Counted
 
     @classmethod
-    def of(cls, layer: AttentionLayer, repeat: int, singly: Singly, pricer: Pricer) -> "Attending":
+    def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "Attending":
         ask = _Ask.of(layer, pricer)
-        return cls(layer, repeat, singly, pricer.oracle, Counted(ask, Floats, PRICED), Counted(ask, Arrays, PRICED))
+        return cls(layer, repeat, compiled, pricer.oracle, Counted(ask, Floats, PRICED), Counted(ask, Arrays, PRICED))
 
     def asked(self, batch: Batch) -> Asked:
         """What one of them asks over *batch*; raises ConfigError where the oracle says no positive, finite number."""
         counts = self.layer.counts(batch)
-        asked: Asked = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.singly.price(counts))
+        asked: Asked = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.compiled.price(counts))
         if not 0.0 < asked[0] < inf:
-            check(self.oracle, self.layer.over(batch), Estimate(asked[0], ""))
+            check_seconds(self.oracle, self.layer.over(batch), asked[0])
         return asked
 
     def columns(self, batches: Batches) -> Load:
         """What those over each of *batches* ask, as columns."""
-        kernel = self.layer.columns(batches)
-        counts = [np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS]
-        asked = Load(*self.arrays[kinds_of(counts)](*counts, *self.singly.columns(counts)))
+        sweep = self.layer.sweep(batches)
+        counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
+        asked = Load(*self.arrays[kinds_of(counts)](*counts, *self.compiled.columns(counts)))
         for row in np.flatnonzero(~((asked.seconds > 0) & (asked.seconds < inf)))[:1].tolist():
-            check(self.oracle, kernel.at(row), Estimate(float(asked.seconds[row]), ""))
+            check_seconds(self.oracle, sweep[row], float(asked.seconds[row]))
         return asked

@@ -9,15 +9,15 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.graph import Collective, Op
+from ksim.compute.kernels.sweep import KernelSweep
 from ksim.compute.layers import Layer, waits
+from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, affine_sweeps
 from ksim.cost.launches import Launches
 from ksim.cost.plan import Hole, Part
 from ksim.cost.sheet import ADDED, Sheet, added
 from ksim.cost.spans import Pricer
 from ksim.flow.laps import Laps
 from ksim.flow.timeline import Lap, Span, Totals
-from ksim.oracles.efficiency.growing import Growing, Sized
-from ksim.oracles.efficiency.several import COLUMNAR, Alike, Several, alike
 
 __all__ = ["Grown"]
 
@@ -43,22 +43,22 @@ class Grown:
     """
 
     pricer: Pricer
-    ops: Sequence[Op | Sized]
+    ops: Sequence[Op | AffineKernel]
     laps: Sequence[tuple[Sequence[_Launch | int], int]]
     holes: tuple[Hole, ...]
 
     @classmethod
-    def of(cls, growing: Growing | None, pricer: Pricer) -> "Grown | None":
+    def of(cls, growing: AffineBlocks | None, pricer: Pricer) -> "Grown | None":
         """None where kernels do not grow, or ranks differ, or kernels are of a kind that has no columns."""
         blocks = growing.blocks if growing else ()
         if growing is None or not all(_plain(op) for ops, _ in blocks for op in ops):
             return None
-        own: dict[Any, Op | Sized] = {}
+        own: dict[Any, Op | AffineKernel] = {}
         runs: dict[tuple[str, Layer], int] = {}
         laps = [([_placed(op, repeat, own, runs) for op in ops], repeat) for ops, repeat in blocks]
         return cls(pricer, list(own.values()), laps, tuple((*hole, count) for hole, count in runs.items()))
 
-    def asked(self, tokens: Sequence[int]) -> list[Several]:
+    def asked(self, tokens: Sequence[int]) -> list[KernelSweep]:
         """What there is to ask of each number of *tokens*."""
         column = np.array(tokens, dtype=np.int64)
         return [group.at(column) for group in self._alike] if len(column) else []
@@ -70,7 +70,7 @@ class Grown:
         return [Part(Laps(partial(self._laps, sheets, sent, row)), self.holes, each, self._counts)
                 for row, each in enumerate(totals)]
 
-    def _sent(self, op: Sized, tokens: Sequence[int]) -> list[Span]:
+    def _sent(self, op: AffineKernel, tokens: Sequence[int]) -> list[Span]:
         launches: list[Any] = [(op.label, op.at(each).kernel) for each in tokens]
         return self.pricer.spans(launches)
 
@@ -97,7 +97,7 @@ class Grown:
 
     def _laps(self, sheets: Sequence[Sheet], sent: Mapping[int, Sequence[Span]], size: int) -> Iterator[Lap]:
         """Those of the number of tokens in place *size*."""
-        rows = {place: (sheet, number * sheet.kernels.sizes + size)
+        rows = {place: (sheet, number * (len(sheet.kernels) // len(sheet.kernels.families)) + size)
                 for group, sheet in zip(self._alike, sheets, strict=True)
                 for number, place in enumerate(group.places.tolist())}
         whole = {**self._fixed, **{place: spans[size] for place, spans in sent.items()}}
@@ -107,13 +107,14 @@ class Grown:
                 else rows[each.place][0].span(each.label, rows[each.place][1]) for each in launches), repeat)
 
     @cached_property
-    def _alike(self) -> list[Alike]:
-        return alike([(place, op) for place, op in enumerate(self.ops)
-                      if isinstance(op, Sized) and op.kind is not Collective])
+    def _alike(self) -> list[AffineSweep]:
+        return affine_sweeps([(place, op) for place, op in enumerate(self.ops)
+                      if isinstance(op, AffineKernel) and op.kind is not Collective])
 
     @cached_property
-    def _messages(self) -> dict[int, Sized]:
-        return {place: op for place, op in enumerate(self.ops) if isinstance(op, Sized) and op.kind is Collective}
+    def _messages(self) -> dict[int, AffineKernel]:
+        return {place: op for place, op in enumerate(self.ops)
+                if isinstance(op, AffineKernel) and op.kind is Collective}
 
     @cached_property
     def _fixed(self) -> dict[int, Span]:
@@ -144,17 +145,17 @@ class Grown:
             for each in launches), repeat) for launches, repeat in self.laps])
 
 
-def _plain(op: Op | Sized) -> bool:
+def _plain(op: Op | AffineKernel) -> bool:
     """Whether columns can say what *op* launches, or it waits for its batch."""
     return op.mean is None if isinstance(op, Op) else issubclass(op.kind, (*COLUMNAR, Collective))
 
 
-def _one(op: Op | Sized) -> Op:
+def _one(op: Op | AffineKernel) -> Op:
     """That over one token."""
     return op if isinstance(op, Op) else op.at(1)
 
 
-def _placed(op: Op | Sized, repeat: int, own: dict[Any, Op | Sized],
+def _placed(op: Op | AffineKernel, repeat: int, own: dict[Any, Op | AffineKernel],
             runs: dict[tuple[str, Layer], int]) -> _Launch | int:
     """Where *op* stands among its *own*, which it joins if it is new, or among holes, whose *runs* are counted."""
     if isinstance(op, Op) and waits(op.kernel):

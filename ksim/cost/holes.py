@@ -12,18 +12,19 @@ from ksim.cost.plan import Hole
 from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
-from ksim.flow.filled import LAUNCH, Filled, Ints
-from ksim.oracles.efficiency.answers import columnar, columns
+from ksim.flow.bounds import LAUNCH
+from ksim.flow.filled import Filled, Ints
+from ksim.oracles import estimates
 from ksim.specs.host import Inputs
 
 #: For each hole, the kernel of each batch, None where a batch has nothing for it.
 Bound = Mapping[Hole, Sequence[Kernel | None]]
 
 
-def bind(holes: Sequence[Hole], batches: Sequence[Batch], oracle: object) -> Bound:
-    """The kernels of *batches* in *holes*, but for those that *oracle* prices as columns, which no batch is without."""
+def bind(holes: Sequence[Hole], batches: Sequence[Batch]) -> Bound:
+    """The kernels of *batches* in *holes*, but for attention, which is priced as a sweep and no batch is without."""
     return {hole: [hole[1].over(batch) for batch in batches] for hole in holes
-            if not (isinstance(hole[1], AttentionLayer) and columnar(oracle))}
+            if not isinstance(hole[1], AttentionLayer)}
 
 
 def lacking(bound: Bound, batches: int) -> list[frozenset[Op]]:
@@ -54,8 +55,8 @@ def fill(holes: Mapping[Hole, Ints], bound: Bound, batches: Batches, pricer: Pri
             spans = [answers[label, kernel] for row in some if (kernel := bound[hole][row]) is not None]
             filled += [Filled.of(spans, repeat, some)] if spans else []
         elif isinstance(layer, AttentionLayer):
-            kernel = layer.columns(batches if len(rows) == len(batches) else batches.of_rows(rows))
-            filled.append(pricer.filled(label, kernel, columns(pricer.oracle, kernel, pricer.gpu), repeat, rows))
+            kernels = layer.sweep(batches if len(rows) == len(batches) else batches.of_rows(rows))
+            filled.append(pricer.filled(label, kernels, estimates(pricer.oracle, kernels, pricer.gpu), repeat, rows))
     return filled
 
 

@@ -11,7 +11,7 @@ from ksim.cost.spans import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.load import Load
-from ksim.oracles.efficiency.answers import Singly, singly
+from ksim.oracles import CompiledAttention, compile_attention
 from ksim.specs.host import Inputs
 
 
@@ -22,7 +22,7 @@ class Loads:
     pricer: Pricer
     inputs: Inputs
     _ready: dict[tuple[Hole, ...], list[Attending] | None] = field(factory=dict, init=False)
-    _layers: dict[AttentionLayer, Singly | None] = field(factory=dict, init=False)
+    _layers: dict[AttentionLayer, CompiledAttention | None] = field(factory=dict, init=False)
     _holes: tuple[Hole, ...] | None = field(default=None, init=False)
     _current: list[Attending] | None = field(default=None, init=False)
 
@@ -66,10 +66,10 @@ class Loads:
 
     def _made_ready(self, holes: tuple[Hole, ...]) -> list[Attending] | None:
         ready = [Attending.of(layer, repeat, found, self.pricer) for _, layer, repeat in holes
-                 if isinstance(layer, AttentionLayer) and (found := self._singly(layer)) is not None]
+                 if isinstance(layer, AttentionLayer) and (found := self._compiled(layer)) is not None]
         return ready if len(ready) == len(holes) else None
 
-    def _singly(self, layer: AttentionLayer) -> Singly | None:
+    def _compiled(self, layer: AttentionLayer) -> CompiledAttention | None:
         if layer not in self._layers:
-            self._layers[layer] = singly(self.pricer.oracle, layer, self.pricer.gpu)
+            self._layers[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._layers[layer]

@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from ksim.compute.graph import Block, Op
 from ksim.compute.layers import Layer, waits
 from ksim.compute.model import Model
+from ksim.cost.affine import AffineBlocks
 from ksim.cost.grown import Grown
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
 from ksim.cost.plan import Hole, Part, Plan, Shape, Sums
@@ -18,7 +19,6 @@ from ksim.cost.sheet import sheets
 from ksim.cost.spans import Pricer, of_host
 from ksim.flow.laps import Laps
 from ksim.flow.timeline import Lap, Span
-from ksim.oracles.efficiency.growing import Growing
 from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
 
@@ -116,15 +116,15 @@ class Plans:
         return self._lines.at(tokens) if self._lines else self.model.body(tokens, self.shard)
 
     @cached_property
-    def _lines(self) -> Growing | None:
-        return Growing.of(lambda tokens: self.model.body(tokens, self.shard))
+    def _lines(self) -> AffineBlocks | None:
+        return AffineBlocks.of(lambda tokens: self.model.body(tokens, self.shard))
 
     @cached_property
     def _growing(self) -> tuple[Grown | None, Grown | None]:
         """Bodies by their tokens, and heads by their samples."""
         if self.overlap:
             return None, None
-        heads = Growing.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
+        heads = AffineBlocks.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
         return Grown.of(self._lines, self.pricer), Grown.of(heads, self.pricer)
 
     def _grown(self, *numbers: Sequence[int]) -> list[list[Part]]:

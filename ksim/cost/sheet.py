@@ -7,12 +7,12 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.energy import actions, joules
 from ksim.cost.spans import MEASURED, Pricer
-from ksim.flow.filled import BOUNDS, COMPUTE
+from ksim.flow.bounds import BOUNDS, COMPUTE
 from ksim.flow.timeline import Span
-from ksim.oracles.efficiency.answers import Estimates, several
-from ksim.oracles.efficiency.several import Several
+from ksim.oracles import Estimates, estimates
 
 __all__ = ["ADDED", "Sheet", "added", "sheets"]
 
@@ -26,16 +26,16 @@ ADDED = 11
 class Sheet:
     """Columns of (kernels,); `cool` is the share of what the oracle `found` that they take at the boost clock."""
 
-    kernels: Several
+    kernels: KernelSweep
     found: Estimates
     cool: Any
     seconds: Floats
     energy: Any
 
     @classmethod
-    def of(cls, kernels: Several, found: Estimates, pricer: Pricer) -> "Sheet":
+    def of(cls, kernels: KernelSweep, found: Estimates, pricer: Pricer) -> "Sheet":
         """Of *kernels* as *pricer*'s oracle *found* them."""
-        cool: Any = np.repeat([pricer.cool(kind) for kind in kernels.kinds], kernels.sizes)
+        cool = kernels.spread([pricer.cool(family) for family in kernels.families])
         throttled = np.array([source in MEASURED for source in found.sources])
         cool = np.where((found.bound == COMPUTE) & throttled[found.source], cool, 1.0)
         seconds: Any = cool * found.seconds
@@ -52,20 +52,20 @@ class Sheet:
 
     def span(self, label: str, row: int) -> Span:
         """The kernel at *row*."""
-        kernel, found, cool = self.kernels.at(row), self.found, float(self.cool[row])
+        kernel, found, cool = self.kernels[row], self.found, float(self.cool[row])
         work, columns = kernel.work, (self.energy.core, self.energy.busy, self.energy.rest)
         core, busy, rest = (float(column[row]) for column in columns)
         return Span(
             label, kernel.family, float(self.seconds[row]), core + busy + rest, work.flops, work.bytes,
             BOUNDS[found.bound[row]], float(found.waves[row]), float(found.idle[row]), "", kernel,
-            found.launches[found.launch[row]], found.sources[found.source[row]], cool * float(found.eta[row]),
-            cool * float(found.low[row]), cool * float(found.high[row]), bool(found.extrapolated[row]), core, busy)
+            found.launches[found.launch[row]], found.sources[found.source[row]],
+            cool * float(found.roofline_ratio[row]), cool * float(found.low[row]), cool * float(found.high[row]),
+            bool(found.extrapolated[row]), core, busy)
 
 
-def sheets(asked: Sequence[Several], pricer: Pricer) -> list[Sheet]:
+def sheets(asked: Sequence[KernelSweep], pricer: Pricer) -> list[Sheet]:
     """Price all of *asked*."""
-    return [Sheet.of(kernels, found, pricer) for kernels, found
-            in zip(asked, several(pricer.oracle, asked, pricer.gpu), strict=True)]
+    return [Sheet.of(kernels, estimates(pricer.oracle, kernels, pricer.gpu), pricer) for kernels in asked]
 
 
 def added(span: Span) -> tuple[float, ...]:

@@ -9,13 +9,13 @@ from attrs import field, frozen
 
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention
+from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.flow.filled import COMPUTE, Filled, Ints
+from ksim.flow.bounds import COMPUTE
+from ksim.flow.filled import Filled, Ints
 from ksim.flow.timeline import Span
 from ksim.network.network import Network
-from ksim.oracles import Estimate, estimate, estimates
-from ksim.oracles.efficiency.answers import Estimates
+from ksim.oracles import Estimate, Estimates, estimate, estimates
 from ksim.specs.hardware import Gpu
 
 #: Who prices at the clocks that GPUs were measured at.
@@ -50,17 +50,18 @@ class Pricer:
         """What the oracle says, or has *found*, at the boost clock, which may not be that of its measurements."""
         found = found or estimate(self.oracle, kernel, self.gpu)
         work = kernel.work
-        cool = self.cool(kernel) if found.bound == "compute" and found.source in MEASURED else 1.0
+        cool = self.cool(kernel.family) if found.bound == "compute" and found.source in MEASURED else 1.0
         seconds = cool * found.seconds
         energy = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         return Span(label, kernel.family, seconds, energy.total, work.flops, work.bytes, found.bound, found.waves,
-                    found.idle, "", kernel, found.launch, found.source, cool * found.eta, cool * found.low,
+                    found.idle, "", kernel, found.launch, found.source, cool * found.roofline_ratio, cool * found.low,
                     cool * found.high, found.extrapolated, energy.core, energy.busy)
 
-    def filled(self, label: str, kernel: Attention, found: Estimates, repeat: int, rows: Ints) -> Filled:
-        """The same of many kernels that are one, whose counts are columns, in steps *rows*."""
+    def filled(self, label: str, kernels: KernelSweep, found: Estimates, repeat: int, rows: Ints) -> Filled:
+        """The same of many *kernels* of attention, in steps *rows*."""
+        kernel = kernels.kernel
         work, throttled = kernel.work, np.array([source in MEASURED for source in found.sources])
-        cool = np.where((found.bound == COMPUTE) & throttled[found.source], self.cool(kernel), 1.0)
+        cool = np.where((found.bound == COMPUTE) & throttled[found.source], self.cool(kernel.family), 1.0)
         seconds: Any = cool * found.seconds
         energy: Any = joules(actions(kernel, seconds, self.gpu), self.gpu.power)
         moved: Any = work.bytes
@@ -68,14 +69,14 @@ class Pricer:
         bound, launch, source = (codes.astype(np.int16) for codes in (found.bound, found.launch, found.source))
         waves = found.waves.copy()  # which is part of a larger table
         return Filled(label, kernel.family, repeat, rows, seconds, energy.total, done, moved, bound, waves, found.idle,
-                      launch, source, cool * found.eta, cool * found.low, cool * found.high, found.extrapolated,
-                      energy.core, energy.busy, found.launches, found.sources, kernel.at,
-                      kernel.texts)
+                      launch, source, cool * found.roofline_ratio, cool * found.low, cool * found.high,
+                      found.extrapolated, energy.core, energy.busy, found.launches, found.sources, kernels.__getitem__,
+                      kernels.shapes)
 
-    def cool(self, kernel: Kernel) -> float:
-        """The share of what was measured that kernels bound by arithmetic take at the boost clock."""
+    def cool(self, family: str) -> float:
+        """The share of what was measured that kernels of a *family* bound by arithmetic take at the boost clock."""
         clocks = self.gpu.power.clocks
-        return clocks.measured.get(kernel.family, 1.0) if clocks else 1.0
+        return clocks.measured.get(family, 1.0) if clocks else 1.0
 
     def sent(self, collective: Collective) -> float:
         """Bytes that a rank sends, on average."""

@@ -77,7 +77,7 @@ class StepTimer:
         plans = self._whole(batches)
         holes = _holes(plans)
         counted = Batches.of(batches)
-        bound = bind(list(holes), batches, self.oracle)
+        bound = bind(list(holes), batches)
         if bound:
             plans = self._plans.of([(*plan.shape[:-1], missing) for plan, missing
                                     in zip(plans, lacking(bound, len(batches)), strict=True)])

@@ -7,13 +7,11 @@ import numpy as np
 from attrs import fields, frozen
 from numpy.typing import NDArray
 
+from ksim.flow.bounds import BOUNDS, COMPUTE
 from ksim.flow.timeline import Span
 
-__all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "Codes", "Filled", "Fills", "Ints"]
+__all__ = ["Codes", "Filled", "Fills", "Ints"]
 
-#: What may limit a span; its place is its code.
-BOUNDS = ("memory", "compute", "launch", "communication")
-MEMORY, COMPUTE, LAUNCH = range(3)
 #: Columns of numbers that spans have under the same name.
 _NUMBERS = ("seconds", "joules", "flops", "bytes", "waves", "idle", "eta", "low", "high", "core_joules", "busy_joules")
 

@@ -8,7 +8,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.flow.filled import BOUNDS, Filled
+from ksim.flow.bounds import BOUNDS
+from ksim.flow.filled import Filled
 from ksim.flow.timeline import Span
 
 Floats = NDArray[np.float64]

@@ -31,7 +31,12 @@ def names(folder: str) -> list[str]:
 
 def choices(folder: str) -> list[str]:
     """List what a value may name: the data files of *folder*, such as ``"gpus"``, or else its plug-ins."""
-    return entries(folder) if (DATA / folder).is_dir() else names(folder)
+    return entries(folder) if is_data(folder) else names(folder)
+
+
+def is_data(folder: str) -> bool:
+    """Whether *folder* holds data files, such as ``"gpus"``, and not plug-ins."""
+    return (DATA / folder).is_dir()
 
 
 def find(folder: str, name: str) -> Any:

@@ -11,11 +11,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "RENAMED", "install", "place_of"]
+__all__ = ["MOVED", "RENAMED", "install", "place_of", "renamed"]
 
 #: Where packages and modules are now, by where they were; what lies in a package went with it.
 MOVED = {
     "ksim.memory": "ksim.kv_cache",
+    "ksim.memory.blocks": "ksim.kv_cache.block_pool",
+    "ksim.memory.kv_cache": "ksim.kv_cache.block_cache",
+    "ksim.memory.order": "ksim.kv_cache.eviction_queue",
+    "ksim.memory.radix": "ksim.kv_cache.block_trie",
+    "ksim.memory.ranked": "ksim.kv_cache.block_pool",
+    "ksim.memory.runs": "ksim.kv_cache.radix_tree",
     "ksim.runtime": "ksim.engine",
     "ksim.cost.oracles": "ksim.oracles",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
@@ -30,10 +36,20 @@ MOVED = {
         ("simulation", "simulate"), ("sustained", "layer"))},
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.scheduling.assignment": "ksim.scheduling.schedule",
 }
 
-#: New names by module, as it is called now, and old name; those that are in another module now are ``module:name``.
+#: New names by module, as it is called now, and old name; a name that is in another module now is ``module:name``.
 RENAMED: dict[str, dict[str, str]] = {
+    "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
+    "ksim.kv_cache.block_cache": {"Holding": "BlockTable", "KVCache": "BlockCache"},
+    "ksim.kv_cache.block_pool": {"RankedPool": "EvictionPool"},
+    "ksim.kv_cache.block_trie": {"Node": "BlockNode", "PrefixTree": "BlockTrie"},
+    "ksim.kv_cache.cache": {"Hit": "PrefixHit", "Holding": "BlockTable"},
+    "ksim.kv_cache.eviction_queue": {"EvictionOrder": "EvictionQueue"},
+    "ksim.kv_cache.extents": {"HeldRun": "ExtentNode"},
+    "ksim.kv_cache.radix_tree": {"Run": "RadixNode", "RunTree": "RadixTree", "agreement": "common_tokens"},
+    "ksim.kv_cache.sglang": {"LockedRun": "LockedNode", "Slots": "SlotPool"},
     "ksim.simulation.assembly": {"Site": "Deployment"},
     "ksim.simulation.hardware": {
         **{name: f"ksim.simulation.models:{name}" for name in ("model_of", "model_of_table")},
@@ -43,6 +59,15 @@ RENAMED: dict[str, dict[str, str]] = {
     "ksim.simulation.pareto": {"Point": "ParetoPoint", "judge": "rank"},
     "ksim.simulation.portability": {"Point": "KernelPoint", "points": "kernel_points", "on": "moved_to"},
 }
+
+
+def renamed(old: str, new: str) -> Any:
+    """A property for the *old* name of a member, which works for one more release, with a warning."""
+    def member(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is {new} now; the old name works until ksim 0.3", FutureWarning,
+                      stacklevel=2)
+        return getattr(self, new)
+    return property(member)
 
 
 def place_of(name: str) -> str | None:

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from ksim.flow.bounds import BOUNDS
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.energy import above_limit
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, seconds_by
+from ksim.results.kernels import seconds_by
 from ksim.results.metrics import Summary
 from ksim.results.occurrences import Occurrences
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
+from ksim.flow.bounds import BOUNDS
 from ksim.flow.spans import Kind
 from ksim.results.arrays import Bools, Floats, Ints, codes, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
@@ -16,7 +17,6 @@ from ksim.results.history import History
 from ksim.results.occurrences import Occurrences
 from ksim.results.steps import Steps
 
-BOUNDS = ("compute", "memory", "launch", "communication")
 HOST, IDLE = "host", "idle"
 
 

@@ -7,23 +7,23 @@ from typing import Any
 import simpy
 
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cost.clock import Clock, Setting
-from ksim.engine.convoy import Convoy
+from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
+from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.horizon import Horizon
-from ksim.engine.ranks import Gang
-from ksim.engine.skipping import Skipping
+from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
-from ksim.engine.stepping import Stepping
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
-from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.oracles import peak
@@ -39,16 +39,16 @@ def build(deployment: Deployment, env: Horizon, log: Log, on_end: Callable[[], N
     """Build the cluster of *deployment* and its engines; engines that are not *here* run in other processes."""
     scenario = deployment.scenario
     ranks = deployment.serve.data_parallel_size
-    convoy = Convoy(env, ranks) if deployment.shards[0].data > 1 else None
+    group = DataParallelGroup(env, ranks) if deployment.shards[0].data > 1 else None
     router = plugin("cluster.routers", scenario.router)
     watched = ranks > 1 and not getattr(router, "blind", False)
     blocks = deployment.kv_blocks
-    engines = [_engine(deployment, number, env, log, blocks, convoy, watched) if here is None or number in here
-               else Elsewhere(number) for number in range(ranks)]
+    engines = [_engine(deployment, number, env, log, blocks, group, watched) if here is None or number in here
+               else RemoteReplica(number) for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(deployment: Deployment, number: int, env: Horizon, log: Log, blocks: int, convoy: Convoy | None,
+def _engine(deployment: Deployment, number: int, env: Horizon, log: Log, blocks: int, group: DataParallelGroup | None,
             watched: bool) -> Engine:
     serve = deployment.serve
     first = number * serve.gpus
@@ -60,13 +60,13 @@ def _engine(deployment: Deployment, number: int, env: Horizon, log: Log, blocks:
     stages, governor = _stages(deployment, env, first), _governor(deployment)
     common: dict[str, Any] = {"number": number, "env": env, "scheduler": scheduler, "timers": timers, "log": log,
                               "host": deployment.host, "workers": serve.gpus, "governor": governor}
-    if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
-        return Skipping(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
-    return Stepping(**common, stages=stages, convoy=convoy)
+    if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
+        return LookaheadEngine(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
+    return EventEngine(**common, stages=stages, group=group)
 
 
-def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:
-    return (stages.stages == 1 and convoy is None
+def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
+    return (stages.stages == 1 and group is None
             and (governor is None or governor.governor is None))
 
 
@@ -88,7 +88,7 @@ def _cache(deployment: Deployment, blocks: int) -> Cache:
     room = blocks, serve.block_size, serve.enable_prefix_caching
     if eviction is vllm:
         return VllmCache(*room, deployment.version.unhashed_blocks_first)
-    return KVCache(*room, eviction, deployment.version.unhashed_blocks_first)
+    return BlockCache(*room, eviction, deployment.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:
@@ -105,7 +105,7 @@ def _stages(deployment: Deployment, env: simpy.Environment, first: int) -> Stage
         raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {replicas} share the experts of"
                                     f" {deployment.model.name}; set it to 'step'")
     groups = [deployment.groups(stage, first) for stage in range(stages)]
-    return KernelByKernel(env, [Gang(env, deployment.network, group["tensor"], group) for group in groups], clocks)
+    return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
 
 
 def _record(deployment: Deployment, number: int, cache: Cache) -> EngineBuilt:

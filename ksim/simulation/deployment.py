@@ -11,7 +11,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DoesNotFit
 from ksim.network.network import Network
-from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
@@ -131,4 +131,4 @@ def _check_gpus(serve: EngineSettings, system: System) -> None:
 
 def _for_release(oracle: Any, version: EngineVersion) -> Any:
     """*oracle* with its times scaled to the kernels that *version* launches."""
-    return Library(oracle, version.paces) if version.paces else oracle
+    return ScaledOracle(oracle, version.paces) if version.paces else oracle

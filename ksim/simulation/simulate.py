@@ -12,9 +12,9 @@ from ksim.foundation import garbage
 from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
 from ksim.simulation import power_cap
-from ksim.simulation.apart import Coupled, alone, check, merged, shares
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario
 from ksim.workload.ledger import Ledger

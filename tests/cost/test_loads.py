@@ -12,7 +12,7 @@ from ksim.flow.load import Load
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.estimates import shipped
-from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.profile import Profile, save
 from ksim.oracles.learned import Learned
@@ -82,8 +82,8 @@ def test_with_products_beside_their_sums(batch):
 def test_kernels_of_another_library():
     pricer = timer("llama-3.1-8b", 1)
     batch = Batch.of((1, 900), (300, 20))
-    check(evolve(pricer, oracle=Library(pricer.oracle, {"gemm/bf16": 1.5})), batch)
-    check(evolve(pricer, oracle=Library(pricer.oracle, {"attention/": 1.5})), batch, light=False)
+    check(evolve(pricer, oracle=ScaledOracle(pricer.oracle, {"gemm/bf16": 1.5})), batch)
+    check(evolve(pricer, oracle=ScaledOracle(pricer.oracle, {"attention/": 1.5})), batch, light=False)
 
 
 def test_none_is_below_what_the_peaks_allow(tmp_path):
@@ -105,7 +105,7 @@ def test_an_oracle_that_changes_the_answers_of_another_is_asked():
 
 def test_an_oracle_that_says_nonsense_is_named():
     class Nonsense(Measured):
-        def singly(self, layer, gpu):
+        def compile_attention(self, layer, gpu):
             return self
 
         def price(self, kernel):

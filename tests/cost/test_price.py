@@ -103,15 +103,16 @@ class Asked:
         return self.oracle.estimates(kernels, gpu)
 
 
-def test_all_that_is_new_is_asked_about_in_two_questions():
-    """One about plans, one about attention; of numbers of tokens and sequences known before, attention alone is new."""
+@pytest.mark.parametrize("steps", [1, 3])
+def test_all_that_is_new_is_asked_about_in_a_few_questions(steps):
+    """One for each kind of kernel, however many steps; of tokens and sequences known before, attention alone is new."""
     oracle = Asked(plugin("oracles", Choice("measured")))
     pricer = evolve(timer("gemma-2-2b", 1), oracle=oracle)
-    pricer.price([Batch.of(*[(tokens, 0)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))])
-    assert oracle.questions == 2
+    pricer.price([Batch.of(*[(tokens, 0)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))[:steps]])
+    assert oracle.questions == 6
     before = oracle.shapes
-    pricer.price([Batch.of(*[(tokens, 9)] * count) for tokens, count in ((150, 4), (700, 1), (400, 2))])
-    assert (oracle.questions, oracle.shapes - before) == (3, 3)  # layers with windows and without have the same
+    pricer.price([Batch.of(*[(tokens, 9)] * count) for tokens, count in ((600, 1), (350, 2), (200, 4))[:steps]])
+    assert (oracle.questions, oracle.shapes - before) == (8, 2 * steps)  # layers with windows and without
 
 
 def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the_next_are_priced_along():
@@ -124,8 +125,8 @@ def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the
         return oracle.questions - before
 
     plan_and_attention = [questions(tokens) for tokens in range(1024, 1280, 8)]
-    assert plan_and_attention == [2] * 32
-    assert [questions(tokens) for tokens in (1273, 1279, 1025, 1300)] == [1, 1, 2, 2]
+    assert plan_and_attention == [5] + [3] * 31  # products and what moves memory, and at first what stays the same
+    assert [questions(tokens) for tokens in (1273, 1279, 1025, 1300)] == [1, 1, 3, 3]
 
 
 def test_tokens_that_are_padded_to_the_sizes_of_graphs_have_none_around_them():

@@ -6,7 +6,7 @@ import pytest
 
 from ksim.compute.blocks import experts
 from ksim.compute.model import Config
-from ksim.engine.stepping import DUMMY
+from ksim.engine.event_engine import DUMMY
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.report.result import Result

@@ -17,6 +17,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, affine_sweeps
 from ksim.cost.energy import actions
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
@@ -25,10 +26,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.answers import several
 from ksim.oracles.efficiency.estimates import shipped
-from ksim.oracles.efficiency.growing import Growing, Sized
-from ksim.oracles.efficiency.several import COLUMNAR, Alike, alike
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.models import model_of
@@ -167,22 +165,23 @@ def test_company_changes_no_bit_of_an_answer(name, gpu, data):
 
 
 @cache
-def growing(model: str) -> list[Alike]:
+def growing(model: str) -> list[AffineSweep]:
     """The kernels of a model's body whose sizes grow with its tokens, those of one kind together."""
-    blocks = Growing.of(lambda tokens: model_of(model).body(tokens, Shard())).blocks
-    return alike(enumerate(op for ops, _ in blocks for op in ops if isinstance(op, Sized) and op.kind in COLUMNAR))
+    blocks = AffineBlocks.of(lambda tokens: model_of(model).body(tokens, Shard())).blocks
+    return affine_sweeps(enumerate(
+        op for ops, _ in blocks for op in ops if isinstance(op, AffineKernel) and op.kind in COLUMNAR))
 
 
-@pytest.mark.parametrize("name", sorted(MEASURED))
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-2-2b"])
 @given(tokens=st.lists(st.integers(1, 20_000), min_size=1, max_size=6))
 @examples(8)
-def test_columns_change_no_bit_of_an_answer(name, model, tokens):
+def test_a_sweep_changes_no_bit_of_an_answer(name, model, tokens):
     """Kernels priced as columns have the prices that they have one by one."""
-    asked = [group.at(np.array(tokens)) for group in growing(model)]
-    for kernels, found in zip(asked, several(build(name), asked, GPUS["h200"]), strict=True):
-        alone = [estimate(build(name), kernel, GPUS["h200"]) for kernel in kernels.each()]
-        assert [bits(each) for each in found.each()] == [bits(each) for each in alone]
+    for group in growing(model):
+        sweep = group.at(np.array(tokens))
+        alone = [estimate(build(name), kernel, GPUS["h200"]) for kernel in sweep]
+        assert [bits(answer) for answer in estimates(build(name), sweep, GPUS["h200"])] == [*map(bits, alone)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""A gang's legs take as long as its ranks take kernel by kernel and piece by piece, however unlike they are."""
+"""Segments take as long as ranks take kernel by kernel and piece by piece, however unlike they are."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.engine.legs import Way
-from ksim.engine.ranks import Gang
+from ksim.engine.rank_group import RankGroup
+from ksim.engine.rank_program import RankProgram
 from ksim.flow.timeline import Lap, Pace, Span, Timeline
 from ksim.network.routes import Hop, Route
 from tests.engine.process_by_process import Crowd
@@ -65,13 +65,15 @@ def slower(span: Span | int, times: float) -> Span | int:
 @given(laps=laps, route=routes, fill=products, pace=st.floats(1, 2),
        skews=st.lists(st.floats(1, 3), min_size=RANKS, max_size=RANKS))
 @examples(200)
-def test_legs_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
+def test_segments_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
     timelines = [Timeline.of([evolve(lap, spans=tuple(slower(span, times) for span in lap.spans)) for lap in laps],
                              [slower(fill, times)]) for times in skews]
     network, pace = Streets(route), Pace(pace)
     crowd = Crowd(simpy.Environment(), network, range(RANKS))
     crowd.env.run(crowd.play(timelines, pace))
-    gang = Gang(simpy.Environment(), network, range(RANKS), {"tensor": range(RANKS)})
-    gang.env.run(gang.travel([Way.of(timeline.laps, lambda span: network.seconds(span.shape, range(RANKS))).timed(
-        timeline.fills, pace) for timeline in timelines]))
-    assert gang.env.now == pytest.approx(crowd.env.now, rel=1e-12)
+    rank_group = RankGroup(simpy.Environment(), network, range(RANKS), {"tensor": range(RANKS)})
+    programs = [RankProgram.of(timeline.laps, lambda span: network.seconds(span.shape, range(RANKS)))
+                for timeline in timelines]
+    segments = [program.timed(timeline.fills, pace) for program, timeline in zip(programs, timelines, strict=True)]
+    rank_group.env.run(rank_group.run_segments(segments))
+    assert rank_group.env.now == pytest.approx(crowd.env.now, rel=1e-12)

@@ -4,11 +4,12 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 
+from ksim.flow.bounds import BOUNDS
 from ksim.flow.events import Stepped
 from ksim.flow.log import Log
 from ksim.flow.timeline import Lap, Pace, Timeline
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
+from ksim.results.kernels import families, joules_of, kernel_table, seconds_by
 from ksim.results.metrics import summarise
 from ksim.results.occurrences import Occurrences
 from tests.properties import examples

@@ -6,7 +6,8 @@ from json.encoder import encode_basestring_ascii as quoted
 import numpy as np
 from attrs import define, field
 
-from ksim.flow.filled import BOUNDS, Filled
+from ksim.flow.bounds import BOUNDS
+from ksim.flow.filled import Filled
 from ksim.flow.timeline import Lap, Span
 from ksim.results.arrays import Floats, Ints, each, offsets
 from ksim.results.lane_columns import LaneColumns

@@ -6,11 +6,12 @@ from typing import Any
 from attrs import frozen
 from matplotlib.figure import Figure
 
+from ksim.flow.bounds import BOUNDS
 from ksim.report.plots.roofs import Mark, Roof, draw_bounds, draw_marks, draw_roofs, label_marks
 from ksim.report.plots.style import Margins, beside, canvas, grid_of
 from ksim.report.wording import percent
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, work_columns
+from ksim.results.kernels import work_columns
 from ksim.results.occurrences import Occurrences
 
 #: Kernels of a run closer than this, in decades either way, share one label; of a step, only those that coincide.

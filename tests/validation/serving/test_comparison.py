@@ -54,7 +54,7 @@ def test_an_engine_that_would_not_start_is_counted_with_the_reason(tmp_path):
 
 def test_nothing_to_judge_is_an_error_that_says_why(tmp_path):
     record(tmp_path, [WARM])
-    with pytest.raises(DataError, match="has no run that can be simulated: tiny warm: holds what an engine does only once"):
+    with pytest.raises(DataError, match="no run that can be simulated: tiny warm: holds what an engine does only"):
         comparison.serving(tmp_path, ServerSpec())
 
 
