@@ -64,7 +64,7 @@ def diff(
         written |= {"completed": [len(run.ids) for run in phases.whole], "in_both": len(phases.pair[0].ids),
                     "times": {key: _times(names, *pair) for key, pair in pairs.items()}}
         _draw(output, f"From {run_a.name} to {run_b.name}", _heading(phases.pair[0], request), pairs, names)
-    write_json(json_file, written)
+    write_json(json_file, written, make_folder=True)
 
 
 @frozen(eq=False)

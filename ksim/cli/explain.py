@@ -52,7 +52,7 @@ def explain(
         if parts and (request is not None or key.startswith("p99")):
             screen.print(f"* {titles[key]}: {parts}", markup=False)
     write_json(json_file, {"run": str(run), "request": request,
-                           "times": {key: by_phase(names, column) for key, column in columns.items()}})
+                           "times": {key: by_phase(names, column) for key, column in columns.items()}}, make_folder=True)
     if drawn := _draw(output, f"Where the time went: {run.name}", heading, columns, names):
         screen.print(drawn, markup=False)
 
@@ -61,7 +61,7 @@ def _explain_counter_example(file: Path, request: int | None, json_file: Path | 
     if request is not None or output is not None:
         raise ConfigError("--request" if request is not None else "-o", f"is for the directory of a run, and {file} is"
                                                                         " a file")
-    write_json(json_file, _counter_example(file))
+    write_json(json_file, _counter_example(file), make_folder=True)
 
 
 def _heading(breakdown: "Breakdown", request: int | None) -> str:

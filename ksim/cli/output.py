@@ -31,12 +31,14 @@ def table(*columns: str, title: str = "") -> Table:
     return made
 
 
-def write_json(path: Path | None, content: Mapping[str, Any], *, allow_nan: bool = False) -> None:
+def write_json(path: Path | None, content: Mapping[str, Any], *, allow_nan: bool = False,
+               make_folder: bool = False) -> None:
     """Write *content* to *path*, if one is given; raises ConfigError where that is not possible."""
     if path is None:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2, allow_nan=allow_nan) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
+        raise ConfigError("--json", f"{path}: cannot be written: {error.strerror or error}") from error

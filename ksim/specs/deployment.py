@@ -21,18 +21,18 @@ class Precision:
     kept: tuple[str, ...] = ()
 
     def of(self, part: str) -> tuple[DType, DType]:
-        """The formats of a part's weights and activations; "" is no part, and never kept."""
+        """The formats of a part's weights and activations; "" stands for what is never kept."""
         return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
 
 
 @frozen
 class Shard:
-    """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
+    """One rank's share of a model: 1/`tensor` of each layer of pipeline stage `stage` of `stages`.
 
-    `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
-    GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of
-    the same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`;
-    `routing` is how popular the experts are, and `placement` who holds them.
+    `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
+    `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
+    the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
+    it.  `routing` is how popular the experts are, and `placement` which rank holds which.
     """
 
     tensor: int = 1
@@ -48,7 +48,7 @@ class Shard:
 
     @property
     def expert_groups(self) -> int:
-        """Among how many groups of GPUs whole experts are dealt out."""
+        """The number of groups of GPUs among which whole experts are divided."""
         return self.expert_ranks // self.slices if self.expert_parallel else 1
 
     @property
@@ -58,13 +58,13 @@ class Shard:
 
     @property
     def scattered(self) -> bool:
-        """Whether the ranks of a tensor-parallel group divide its tokens before the experts, as in vLLM."""
+        """Whether a tensor-parallel group splits its tokens over its ranks before the experts, as in vLLM."""
         return self.expert_parallel and self.data > 1 and self.tensor > 1
 
     def share(self, layers: int) -> range:
         """Which of *layers* layers this stage holds.
 
-        As in vLLM, layers left over go one each to the stages before the last, which has the head.
+        As in vLLM, the remaining layers go to the stages before the last, one each, because the last has the head.
         """
         each, over = divmod(layers, self.stages)
         sizes = [each + (0 < self.stages - 1 - i <= over) for i in range(self.stages)]
@@ -268,7 +268,7 @@ class EngineSettings:
 
     @property
     def slices(self) -> int:
-        """How many GPUs share each expert of those that are dealt out whole."""
+        """How many GPUs share each expert of an expert-parallel group."""
         ranks = self.tensor_parallel_size * self.data_parallel_size
         return ranks // (self.expert_parallel_size or ranks)
 
@@ -283,7 +283,7 @@ _TARGET = optional(gt(0))
 
 @frozen
 class Slo:
-    """Latency targets in seconds: to the first token, per token after it, and to the last; None asks nothing."""
+    """Latency targets in seconds: to the first token, per token after it, and to the last; None sets no target."""
 
     ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
     """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""

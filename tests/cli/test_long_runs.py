@@ -7,7 +7,7 @@ import pytest
 
 from ksim.cli import progress
 from ksim.cli.progress import Progress, duration
-from ksim.simulation import extent
+from ksim.simulation import workload_size
 from tests.cli.command import SCENARIO, ksim_here
 
 STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}
@@ -16,7 +16,7 @@ STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A scenario of 12 requests, which is long here."""
-    monkeypatch.setattr(extent, "MANY_REQUESTS", 11)
+    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 11)
     (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
     return tmp_path
 
@@ -47,7 +47,7 @@ def test_a_long_run_without_a_directory_is_kept(folder):
 
 def test_a_run_that_is_streamed_or_short_says_nothing(folder, monkeypatch):
     assert ksim_here("run", "s.toml", "-o", "out", "--stream", folder=folder).stderr == ""
-    monkeypatch.setattr(extent, "MANY_REQUESTS", 12)
+    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 12)
     assert ksim_here("run", "s.toml", "--quiet", folder=folder).stderr == ""
 
 

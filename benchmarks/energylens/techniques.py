@@ -1,24 +1,66 @@
-"""What fusion saves: a layer of Llama 3 70B with its products and small kernels apart, and with them in one."""
+"""Two techniques to save energy: to overlap products with their all-reduces, and to fuse kernels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from attrs import frozen
 
-from benchmarks.energylens.survey import BATCHES, LENGTHS, Phases
+from benchmarks.energylens.batches import BATCHES, LENGTHS, TENSORS, BatchPoint, Bench, Phases, front
 from ksim.compute.notation import Operation
 from ksim.compute.notation.attention import attend
 from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
 from ksim.simulation.layer import Layer
 
-#: By the indices of docs/einsum.md.
+#: The paper's ways to overlap, by name: none, or four stages as in Megatron-LM on so many SMs.
+NONE, MOST = "no overlap", "16 SMs"
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    NONE: {}, **{f"{sms} SM{'s' * (sms > 1)}": {"overlap_stages": 4, "overlap_sms": sms} for sms in (1, 4, 16)}}
+OVERLAP_BATCHES = (1, 2, 4, 8, 16)
+
+
+@frozen
+class Overlaps:
+    """Prompts, priced with every way to overlap."""
+
+    points: tuple[BatchPoint, ...]
+
+    @classmethod
+    def of(cls, model: str, tensors: Sequence[int] = TENSORS, batches: Sequence[int] = OVERLAP_BATCHES,
+           length: int = 4096) -> "Overlaps":
+        """Price all prompts that fit in memory; raises KsimError."""
+        return cls(tuple(point for tensor in tensors for way, serve in WAYS.items()
+                         for point in Bench.of(model, tensor, way, **serve).prefills(batches, [length])))
+
+    @property
+    def front(self) -> list[BatchPoint]:
+        """The Pareto front of energy per token and latency."""
+        return front(self.points)
+
+    def recovered(self, way: str) -> float:
+        """The share of the front that is found by overlapping that *way* alone."""
+        alone = front(point for point in self.points if point.variant == way)
+        best = self.front
+        return sum(point in alone for point in best) / len(best)
+
+    def change(self, way: str, gpus: int, batch: int) -> tuple[float, float]:
+        """Seconds and joules of a *way* relative to no overlap."""
+        plain, other = (_only(self.points, name, gpus, batch) for name in (NONE, way))
+        return other.seconds / plain.seconds, other.joules / plain.joules
+
+
+def _only(points: Iterable[BatchPoint], way: str, gpus: int, batch: int) -> BatchPoint:
+    return next(point for point in points if (point.variant, point.gpus, point.batch) == (way, gpus, batch))
+
+
+#: The sizes of a layer of Llama 3 70B, by the indices of docs/einsum.md.
 SIZES: Mapping[str, int] = {"m": 8192, "K": 8, "r": 8, "i": 10, "h": 128, "F": 28672, "g": 2}
 
 
 @frozen
 class Saving:
-    """The share of a layer's energy that fusion saves with a batch of so many sequences of a length."""
+    """The share of a layer's energy that fusion saves, for a batch of sequences of one length."""
 
     batch: int
     length: int
@@ -26,7 +68,7 @@ class Saving:
 
 
 def _norm(label: str, fused: bool) -> list[Operation]:
-    """The addition of the residual, and the norm after it."""
+    """The residual addition and the norm after it."""
     if fused:
         return [pointwise("fused_add_rms_norm", "bsm,bsm->bsm,bsm", scale="m", label=label)]
     return [pointwise("add", "bsm,bsm->bsm", label=f"{label}_add"),
@@ -42,7 +84,7 @@ def _projections(fused: bool) -> list[Operation]:
 
 
 def _gate(fused: bool) -> list[Operation]:
-    """Gate and up, and what makes one of both."""
+    """The gate and up projections, and the activation of both."""
     if fused:
         return [op("bsm,mgF->bsgF", parallel="F", label="gate_up"),
                 pointwise("silu_mul", "bsgF->bsF", parallel="F", label="act")]
@@ -51,7 +93,7 @@ def _gate(fused: bool) -> list[Operation]:
 
 
 def operations(fused: bool) -> list[Operation]:
-    """One layer; attention is one kernel either way."""
+    """The operations of a layer, fused or apart; attention is one kernel either way."""
     return [
         *_norm("attention_norm", fused), *_projections(fused),
         pointwise("rope", "bsKrh,bsKh->bsKrh,bsKh", parallel="K"),
@@ -65,7 +107,7 @@ def operations(fused: bool) -> list[Operation]:
 
 def savings(phase: str, tensor: int = 8, batches: Sequence[int] = BATCHES,
             lengths: Sequence[int] = LENGTHS) -> Iterator[Saving]:
-    """What each batch of *phase* saves on *tensor* A100, by batch and length."""
+    """The savings of each batch of *phase* on *tensor* A100, by batch and length."""
     layers = [Layer(operations(fused), SIZES, "fused" if fused else "apart") for fused in (False, True)]
     for batch in batches:
         for length in lengths:
@@ -75,6 +117,6 @@ def savings(phase: str, tensor: int = 8, batches: Sequence[int] = BATCHES,
 
 
 def average(tensor: int = 8, batches: Sequence[int] = BATCHES, lengths: Sequence[int] = LENGTHS) -> Phases:
-    """What fusion saves on the mean over batches and lengths."""
+    """The mean savings over batches and lengths."""
     return Phases(*(mean(saving.share for saving in savings(phase, tensor, batches, lengths))
                     for phase in ("prefill", "decode")))
