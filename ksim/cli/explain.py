@@ -52,7 +52,8 @@ def explain(
         if parts and (request is not None or key.startswith("p99")):
             screen.print(f"* {titles[key]}: {parts}", markup=False)
     write_json(json_file, {"run": str(run), "request": request,
-                           "times": {key: by_phase(names, column) for key, column in columns.items()}}, make_folder=True)
+                           "times": {key: by_phase(names, column) for key, column in columns.items()}},
+               make_folder=True)
     if drawn := _draw(output, f"Where the time went: {run.name}", heading, columns, names):
         screen.print(drawn, markup=False)
 

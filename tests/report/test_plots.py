@@ -10,8 +10,7 @@ from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
 from ksim.results.history import History
 from ksim.results.kernels import FamilyShare
 from ksim.results.occurrences import Occurrences
-
-from . import fabricate
+from tests.results import fabricate
 
 
 def test_composition_adds_up_to_the_steps():
