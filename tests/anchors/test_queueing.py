@@ -26,7 +26,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 CUSTOMERS = 20_000
 

@@ -17,7 +17,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 #: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
 MODELS = [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("deepseek-v3", 8), ("glm-5", 8),

@@ -37,7 +37,7 @@ from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from tests.laws.test_kernels import shapes
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may

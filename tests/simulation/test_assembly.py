@@ -14,7 +14,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 
 def deployment(**changes):
@@ -75,7 +75,7 @@ def built(**changes):
     return log.engines[0]
 
 
-def test_engines_say_what_their_gpus_draw():
+def test_the_log_names_the_power_of_each_engines_gpus():
     power = deployment().gpu.power
     awake, asleep = built(), built(energy={"sleep_after": "2 s"})
     assert (awake.static_watts, awake.limit_watts, awake.reach) == (power.idle, power.limit, power.reach)
@@ -83,7 +83,7 @@ def test_engines_say_what_their_gpus_draw():
     assert (asleep.sleep_watts, asleep.sleep_after) == (power.sleep, 2.0)
 
 
-def test_a_gpu_of_which_nobody_knows_what_it_draws_asleep_stays_awake():
+def test_a_gpu_without_sleep_power_cannot_be_told_to_sleep():
     assert built(gpu="h100").sleep_after == float("inf")
     with pytest.raises(ConfigError, match=r"energy.sleep_after: H100 SXM.* has no \[power\] sleep"):
         built(gpu="h100", energy={"sleep_after": "1 s"})
@@ -95,12 +95,12 @@ def test_tensor_parallelism_must_divide_the_heads():
         indivisible.model.weights(indivisible.shards[0])
 
 
-def test_more_gpus_than_there_are_are_refused():
+def test_a_scenario_that_needs_more_gpus_than_its_system_has_is_refused():
     with pytest.raises(DoesNotFit, match="4 replicas of 4 need 16 GPUs, and HGX H200.* has 8; set nodes to 2"):
         deployment(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
 
 
-def test_data_ranks_of_a_mixture_share_its_experts_and_those_of_others_nothing():
+def test_only_data_ranks_of_a_mixture_share_experts():
     serve = {"tensor_parallel_size": 2, "data_parallel_size": 4, "enable_expert_parallel": True}
     mixture = deployment(model="qwen3-30b-a3b", serve=serve)
     dense = deployment(serve={**serve, "enable_expert_parallel": False})
@@ -109,7 +109,7 @@ def test_data_ranks_of_a_mixture_share_its_experts_and_those_of_others_nothing()
     assert groups["tensor"] == (2, 3) and groups["data"] == (0, 2, 4, 6) and groups["expert"] == tuple(range(8))
 
 
-def test_ranks_of_several_engines_are_not_played_kernel_by_kernel():
+def test_kernel_detail_is_refused_for_engines_that_share_experts():
     scenario = Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "detail": "kernel", "serve": {"data_parallel_size": 2}})
     with pytest.raises(ConfigError, match="detail: 'kernel' follows the ranks of one engine, and 2 share the experts"):
         build(Deployment.of(scenario), simpy.Environment(), Log(), lambda: None)
@@ -137,7 +137,7 @@ def test_every_catalogue_pair_builds_or_says_why_not():
                 assert str(error)
 
 
-def test_a_policy_that_has_nothing_of_one_is_refused(tmp_path, monkeypatch):
+def test_a_policy_without_a_policys_members_is_refused(tmp_path, monkeypatch):
     """A misspelt `propose` must not run as first come, first served in silence."""
     (tmp_path / "misspelt.py").write_text("class Mine:\n    def propse(self, waiting, running, now): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -20,7 +20,7 @@ def test_rates_are_those_of_a_joule_and_a_gpus_second():
     assert (rates.pue, rates.beside) == (1.3, 100 + 25)
 
 
-def test_nothing_is_assumed():
+def test_rates_that_are_not_given_are_not_assumed():
     rates = rates_of(Footprint(), SYSTEM)
     assert (rates.grams, rates.dollars, rates.gpu_dollars, rates.pue, rates.beside) == (None, None, None, 1.0, 0.0)
 

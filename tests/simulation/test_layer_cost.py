@@ -30,7 +30,7 @@ def test_columns_stand_below_each_other():
     assert [line[column:].split()[0] for line in lines[: len(priced.rows)]] == [row.kernel for row in priced.rows]
 
 
-def test_more_watts_than_the_limit_are_said():
+def test_the_table_warns_of_power_above_the_limit():
     for share, told in ((0.99, True), (1.01, False)):
         power = evolve(APART.gpu.power, limit=share * APART.watts)
         assert ("above its limit of" in str(evolve(APART, gpu=evolve(APART.gpu, power=power)))) is told
@@ -50,7 +50,7 @@ def test_the_fused_kernel_moves_fewer_bytes_and_takes_less():
     assert "sent" not in ratios
 
 
-def test_a_comparison_has_both_in_the_order_of_a_layer():
+def test_a_comparison_lists_the_labels_of_both_layers_in_order():
     first, second = (Layer([LLAMA.operations[1], *operations, LLAMA.operations[5]], SIZES).on("h200", oracle="waves")
                      for operations in (UNFUSED.operations, [ATTEND]))
     _, titles, head, _, *lines = str(first.compare(second)).splitlines()

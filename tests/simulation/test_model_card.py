@@ -87,7 +87,7 @@ def test_what_fits_is_what_an_engine_finds_when_it_starts(name, gpus, settings):
             assert fit.sequences == fit.tokens // serve.max_model_len >= 1
 
 
-def test_a_site_shares_its_model_out_likewise():
+def test_a_deployment_shards_its_model_likewise():
     table = {"model": "qwen3-30b-a3b", "gpu": "h200", "workload": ANY_WORKLOAD,
              "serve": {"data_parallel_size": 2, "pipeline_parallel_size": 2}}
     deployment = Deployment.of(Scenario.of(table))

@@ -9,7 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.models import lookalike, model_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 LLAMA = catalog.load("models", "llama-3.2-1b")
 
@@ -66,6 +66,6 @@ def test_a_name_of_the_catalogue_comes_before_a_folder(tmp_path):
     ("meta-llama/Llama-3.1-8B", DataError, "is no model: there is no such path; name a .json file or a folder with"),
     ("../models/llama-3.1-8b", DataError, "there is no such path"), ("", UnknownName, "no model named ''"),
     ("lama-3.1-8b", UnknownName, "did you mean 'llama-3.1-8b'")])
-def test_what_names_no_model(name, error, said):
+def test_names_of_no_model_are_refused(name, error, said):
     with pytest.raises(error, match=said):
         model_of(name)

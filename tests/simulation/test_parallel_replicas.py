@@ -108,11 +108,11 @@ def test_a_router_that_looks_although_it_says_otherwise_is_found_out(at_hand):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
-def test_a_problem_in_one_process_is_one_of_the_run():
+def test_an_error_in_one_process_is_an_error_of_the_run():
     with pytest.raises(ConfigError, match="says that it is blind"):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
 @given(replicas=st.integers(1, 20), jobs=st.integers(1, 20))
-def test_every_replica_is_played_once(replicas, jobs):
+def test_every_replica_is_in_exactly_one_share(replicas, jobs):
     assert sorted(number for share in shares(replicas, jobs) for number in share) == list(range(replicas))

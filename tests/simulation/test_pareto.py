@@ -26,7 +26,7 @@ def test_the_front_is_what_nothing_dominates(costs):
 
 
 @given(COSTS)
-def test_whatever_is_beaten_is_beaten_by_the_front(costs):
+def test_a_dominated_point_is_dominated_by_the_front(costs):
     best = front(costs)
     assert best.any()
     assert all(any(dominates(leader, row) for leader in costs[best]) for row in costs[~best])
@@ -56,7 +56,7 @@ def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(row
         assert point.beaten_by == min(beating, default=None)
 
 
-def test_the_front_comes_first_and_what_cannot_be_judged_last():
+def test_the_front_comes_first_and_points_that_do_not_count_last():
     found = [Outcome({"seed": 9}, problem="does not fit"), *outcomes((3.0, 9.0), (2.0, 7.0), (4.0, 8.0), (5.0, None))]
     points = rank(found, BOTH)
     assert [(point.outcome.settings["seed"], point.beaten_by, point.problem) for point in points] == [
@@ -89,7 +89,7 @@ def test_a_saturated_point_is_on_no_front_and_beats_nothing():
     assert refusal(rank([saturated], BOTH)).endswith("; lower the rate of requests, or try more GPUs")
 
 
-def test_what_misses_a_requirement_does_not_count():
+def test_a_point_that_misses_a_requirement_does_not_count():
     found = outcomes((3.0, 9.0), (2.0, 7.0), (1.0, 5.0))
     points = rank(found, BOTH, [Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3")])
     assert [(point.values, point.problem) for point in points] == [
@@ -102,19 +102,19 @@ def test_what_misses_a_requirement_does_not_count():
     ("p99_ttft_ms>1000", 1000.0, False), ("p99_ttft_ms>=1000", 1000.0, True), ("p99_ttft_ms<1000", None, False),
     ("dollars_per_million_output_tokens<0.5", 0.4, True), ("slo_attainment>=0.99", 0.98, False),
 ])
-def test_a_requirement_holds_of_a_number(text, value, holds):
+def test_a_requirement_bounds_a_number_of_the_summary(text, value, holds):
     requirement = Requirement.parse(text)
     assert (requirement.missed({requirement.key: value}) == "") is holds
 
 
 @pytest.mark.parametrize("text", ["p99_ttft_ms", "p99_ttft_ms=10", "p99_ttft_ms<", "<10", "p99_ttft_ms<fast",
                                   "p99_ttft_ms<nan", "p99_ttft_ms<inf", "p99_ttft_ms<<5", "p99_ttft_ms==5", ""])
-def test_what_is_no_requirement_is_refused(text):
+def test_malformed_requirements_are_refused(text):
     with pytest.raises(ConfigError, match="--require: expected KEY<NUMBER"):
         Requirement.parse(text)
 
 
-def test_where_nothing_counts_the_first_reason_is_told():
+def test_a_refusal_names_the_first_reason():
     found = [Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")]
     assert refusal(rank(found, BOTH)) == "none of 3 points counts: too large (and 1 other reason)"
     assert refusal(rank(outcomes((3.0, 9.0)), BOTH)) == ""
@@ -124,7 +124,7 @@ def test_where_nothing_counts_the_first_reason_is_told():
     ("output_throughput", False), ("min:output_throughput", False), ("max:output_throughput", True),
     ("-output_throughput", True),
 ])
-def test_an_objective_is_something_to_have_little_of_or_much(text, maximise):
+def test_an_objective_is_minimised_or_maximised(text, maximise):
     assert Objective.parse(text) == Objective("output_throughput", maximise)
 
 
@@ -134,7 +134,7 @@ def test_an_objective_is_a_number_of_the_summary(text):
         Objective.parse(text)
 
 
-def test_a_misspelt_objective_meets_its_neighbour():
+def test_a_misspelt_objective_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'median_tpot_ms'"):
         Objective.parse("median_topt_ms")
 
@@ -150,5 +150,5 @@ def test_the_front_of_one_objective_is_its_best():
     assert [(point.values, point.beaten_by) for point in points] == [((2.0,), None), ((2.0,), None), ((3.0,), 1)]
 
 
-def test_energy_and_the_whole_latency_are_looked_at_by_default():
+def test_default_objectives_are_energy_and_end_to_end_latency():
     assert [objective.key for objective in objectives([])] == ["joules_per_output_token", "median_e2el_ms"]

@@ -9,7 +9,7 @@ from ksim.foundation.units import DType
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.scenarios import TABLE
 
 DECODE = Batch.parse("8x256")
 
@@ -67,7 +67,7 @@ def test_a_gpu_that_cannot_be_priced_is_named_with_its_reason():
     ((1.1, 1.2), "safe"), ((1.0, WIDE), "device-specific"), ((LARGE, LARGE), "portable"), ((3.0, 12.0), "danger"),
     ((0.5, 0.6), "safe"),
 ])
-def test_zones(etas, zone):
+def test_families_fall_into_the_zone_of_their_eta_and_spread(etas, zone):
     assert Family("", "", dict(enumerate(etas)), {}).zone.name == zone
 
 

@@ -6,10 +6,7 @@ import pytest
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.scenario import Scenario, setting
-
-BURST = {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 100},
-         "output": {"kind": "fixed", "value": 10}}
-TABLE = {"model": "llama-3.1-8b", "gpu": "h200", "workload": {"synthetic": BURST}}
+from tests.simulation.scenarios import BURST, TABLE
 
 
 def test_a_scenario_reads_back_as_it_was_written():
@@ -77,13 +74,13 @@ def test_a_setting_without_a_value_is_refused():
     ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fixed", "valu": 1}}}}, "prompt.valu: unknown key"),
     ({"oracle": 3}, "oracle: expected a name, or a table with a name"),
 ])
-def test_what_is_wrong_is_named(change, message):
+def test_an_error_names_the_wrong_key(change, message):
     table = {key: value for key, value in {**TABLE, **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
         Scenario.of(table, "s.toml")
 
 
-def test_a_missing_key_is_named():
+def test_an_error_names_a_missing_key():
     with pytest.raises(ConfigError, match="s.toml: model: is missing"):
         Scenario.of({"gpu": "h200", "workload": {"synthetic": BURST}}, "s.toml")
 
@@ -91,7 +88,7 @@ def test_a_missing_key_is_named():
 @pytest.mark.parametrize(("content", "message"), [
     (b"model = ", "is not valid TOML"), (b"\xff\xfe\x00\x01", "is not text in UTF-8"), (None, "No such file"),
 ])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
+def test_an_error_names_a_file_that_cannot_be_read(tmp_path, content, message):
     path = tmp_path / "s.toml"
     if content is not None:
         path.write_bytes(content)

@@ -28,7 +28,7 @@ each_key = pytest.mark.parametrize(("cls", "key"), EVERY, ids=[f"{cls.__name__}.
 
 
 @each_key
-def test_a_key_says_what_it_is(cls, key):
+def test_every_key_is_documented(cls, key):
     file = Path(inspect.getsourcefile(cls)).relative_to(reference.ROOT)
     place = f"{file}, under the field {cls.__name__}.{key.name}"
     how = "ksim/foundation/keys.py says how; then run `python -m benchmarks.reference`"
@@ -40,7 +40,7 @@ def test_a_key_says_what_it_is(cls, key):
 
 
 @each_key
-def test_an_example_is_toml(cls, key):
+def test_examples_of_keys_are_toml(cls, key):
     if example := key.labels.get("Example"):
         tomllib.loads(f"{key.name} = {example}")
 

@@ -24,7 +24,7 @@ def problems(table, whole=SCHEMA):
     return [f"{error.json_path}: {error.message}" for error in Draft7Validator(whole).iter_errors(table)]
 
 
-def test_it_is_a_schema():
+def test_the_schema_is_valid():
     Draft7Validator.check_schema(SCHEMA)
 
 
@@ -47,7 +47,7 @@ SMALL = {"model": "a", "gpu": "b", "workload": {"replay": {"path": "trace.csv"}}
     {}, {"slo": {"ttft": "200 ms"}}, {"power": {"cap": 500, "governor": {"name": "slack", "share": 0.1}}},
     {"oracle": "mine:Oracle"}, {"energy": {"pue": 1.2}}, {"collectives": ["ring", "mine:Ring"]},
 ])
-def test_it_accepts(more):
+def test_the_schema_accepts_valid_scenarios(more):
     assert problems({**SMALL, **more}) == []
 
 
@@ -64,7 +64,7 @@ def test_it_accepts(more):
      "$.workload.synthetic.prompt"),
     ({"colour": "red"}, "$"),
 ])
-def test_it_marks(more, where):
+def test_the_schema_rejects_mistakes(more, where):
     assert any(problem.startswith(f"{where}: ") for problem in problems({**SMALL, **more}))
 
 
@@ -88,5 +88,5 @@ class Columns:
     ({"soon": 0}, True), ({"soon": "2.5e1 ms"}, True), ({"soon": 200}, False), ({"soon": "200"}, False),
     ({"unit": "h"}, False), ({"several": "1"}, False),
 ])
-def test_it_knows_the_types_that_keys_may_have(table, valid):
+def test_the_schema_knows_the_types_of_keys(table, valid):
     assert (problems(table, _table(Columns, {})) == []) == valid

@@ -22,37 +22,37 @@ TEXT = starter("llama-3.2-1b", "h200")
 COMMENTED = re.findall(r"^#(\w+ = .*)$", TEXT, re.MULTILINE)
 
 
-def test_it_names_the_schema_and_is_valid_by_it():
+def test_the_template_is_valid_by_the_schema_that_it_names():
     first, _, rest = TEXT.partition("\n")
     assert first == f"#:schema {FILE.as_uri()}" and FILE.exists()
     assert [*VALIDATOR.iter_errors(tomllib.loads(rest))] == []
 
 
-def test_it_has_every_key_of_the_engine():
+def test_the_template_has_every_engine_setting():
     section = TEXT.partition("[serve]\n")[2].partition("\n[")[0]
     assert re.findall(r"^#?(\w+) = ", section, re.MULTILINE) == [key.name for key in keys(EngineSettings)]
 
 
 @pytest.mark.parametrize("line", COMMENTED)
-def test_a_line_without_its_mark_is_valid(line):
+def test_an_uncommented_line_of_the_template_is_valid(line):
     text = TEXT.replace(f"\n#{line}\n", f"\n{line}\n", 1)
     if line in TEXT.partition("#[workload.replay]")[2] and TEXT.count(f"#{line}\n") == 1:
         text = text.replace("#[workload.replay]", "[workload.replay]").replace('#path = "', 'path = "')
     assert [error.message for error in VALIDATOR.iter_errors(tomllib.loads(text))] == []
 
 
-def test_it_shows_the_defaults_that_the_engine_derives():
+def test_the_template_shows_derived_defaults():
     assert "\n#max_num_seqs = 1024\n" in TEXT and "\n#max_num_batched_tokens = 8192\n" in TEXT
     assert "\n#max_num_seqs = 256\n" in starter("llama-3.2-1b", "l4")
 
 
 @pytest.mark.parametrize(("model", "gpu", "ranks"), [("llama-3.1-70b", "h100", 4), ("llama-3.1-8b", "h200", 1)])
-def test_it_takes_the_fewest_gpus_on_which_the_model_fits(model, gpu, ranks):
+def test_the_template_takes_the_fewest_gpus_on_which_the_model_fits(model, gpu, ranks):
     assert f"\ntensor_parallel_size = {ranks}\n" in starter(model, gpu)
     assert f"\ntensor_parallel_size = {2 * ranks}\n" in starter(model, gpu, 2 * ranks)
 
 
-def test_it_refuses_too_few_gpus():
+def test_a_template_with_too_few_gpus_is_refused():
     with pytest.raises(DoesNotFit, match="tensor_parallel_size = 2 would fit"):
         starter("llama-3.1-70b", "h100", 1)
 
@@ -70,12 +70,12 @@ def test_requests_are_no_longer_than_the_model_takes(tmp_path):
     assert tomllib.loads(starter(str(path), "h200"))["workload"]["synthetic"]["max_tokens"] == 2048
 
 
-def test_it_runs_as_it_is():
+def test_the_template_runs_as_it_is():
     few = Scenario.of(tomllib.loads(TEXT)).with_values({"workload.synthetic.count": 20})
     assert simulate(few).summary["completed"] == 20
 
 
-def test_a_command_writes_it_and_replaces_nothing_unasked(tmp_path):
+def test_ksim_init_writes_the_template_and_overwrites_only_by_force(tmp_path):
     assert ksim_here("init", "--model", "qwen3-8b", "--gpu", "l40s", folder=tmp_path).status == 0
     made = tmp_path / "scenario.toml"
     assert Scenario.read(made).model == "qwen3-8b"
@@ -95,5 +95,5 @@ def test_the_path_of_a_model_is_from_where_the_scenario_is(tmp_path):
     assert Scenario.read(tmp_path / "sub" / "s.toml").model == str(tmp_path / "config.json")
 
 
-def test_values_stand_on_one_line():
+def test_toml_values_are_on_one_line():
     assert toml({"a": [1, 2.5, "x"], "b": {"c": True}}) == '{a = [1, 2.5, "x"], b = {c = true}}'

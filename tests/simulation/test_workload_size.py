@@ -49,7 +49,7 @@ def test_the_span_is_that_of_recorded_times(tmp_path):
     assert WorkloadSize.of(replay(path, rate=3.0)).span == 0
 
 
-def test_a_trace_that_cannot_be_read_is_an_error_here_too(tmp_path):
+def test_measuring_an_unreadable_trace_raises_its_error(tmp_path):
     (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,1,x\n")
     with pytest.raises(DataError, match=r"t.csv:2: output is 'x'"):
         WorkloadSize.of(replay(tmp_path / "t.csv"))

@@ -3,33 +3,16 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from attrs import evolve
 
 from ksim.foundation.errors import DataError, UnknownName
 from ksim.validation.energy import Question, as_table, validate
-from tests.calibration.test_power import COPY, IDLE, KERNELS, row, sweep
+from tests.calibration.test_power import COPY, IDLE, sweep
 from tests.calibration.test_power_boards import gemm
+from tests.validation.measured import write_boards, write_sustained
 
 
-def kernels(folder):
-    """Sustained kernels that draw what the catalogue says of the H200."""
-    lines = [{**IDLE, "watts": 128.8}]
-    for family, planned, seconds, clock in KERNELS:
-        kernel = evolve(planned, write_bytes=planned.read_bytes) if family == "copy" else planned
-        shape = ({"m": kernel.m, "n": kernel.n, "k": kernel.k} if family == "gemm" else
-                 {"bytes": int(kernel.read_bytes)})
-        lines.append({**shape, "family": family, "sm_mhz": 1e-6 * clock, "latency_us": 1e6 * seconds,
-                      "graph_us": 1e6 * seconds,
-                      "energy_mj_per_kernel": 1e3 * row(family, kernel, seconds, clock).joules})
-    pq.write_table(pa.Table.from_pylist(sweep(*lines)), folder / "kernels_energy.parquet")
-
-
-def boards(folder, *rows):
-    pq.write_table(pa.Table.from_pylist(list(rows)), folder / "power_sample.parquet")
-
-
-def test_only_what_is_there_is_judged(tmp_path):
-    boards(tmp_path, *(gemm(m=m, gpu=gpu) for m in range(1, 41) for gpu in ("h200_sxm", "gb200")))
+def test_only_measurements_that_are_there_are_compared(tmp_path):
+    write_boards(tmp_path, *(gemm(m=m, gpu=gpu) for m in range(1, 41) for gpu in ("h200_sxm", "gb200")))
     (tmp_path / "notes.csv").write_text("some,notes\n")
     verdict = validate(Question(tmp_path))
     assert verdict.kernels is None and verdict.runs is None and verdict.table is not None
@@ -42,8 +25,8 @@ def test_only_what_is_there_is_judged(tmp_path):
         "table_by_gpu", "table_cells"}
 
 
-def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
-    kernels(tmp_path)
+def test_copies_that_draw_what_the_model_says_are_predicted_exactly(tmp_path):
+    write_sustained(tmp_path)
     table = as_table(validate(Question(tmp_path)))
     assert {each["family"] for each in table["kernels"]} == {"gemm", "copy"}
     cool = [each for each in table["kernels"] if each["watts"] < 700 and each["family"] == "copy"]
@@ -51,23 +34,23 @@ def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
     assert table["kernels_shape_mape"] <= table["kernels_family_mape"]
 
 
-def test_mistakes_are_said(tmp_path):
+def test_unusable_measurements_of_energy_are_refused(tmp_path):
     with pytest.raises(DataError, match="has no measurements of energy; expected a table of sustained kernels"):
         validate(Question(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         validate(Question(tmp_path / "nowhere"))
-    kernels(tmp_path)
+    write_sustained(tmp_path)
     with pytest.raises(UnknownName, match="h20"):
         validate(Question(tmp_path, gpu="h20"))
     (tmp_path / "copy.parquet").write_bytes((tmp_path / "kernels_energy.parquet").read_bytes())
     with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
         validate(Question(tmp_path))
-    boards(tmp_path, gemm())
+    write_boards(tmp_path, gemm())
     with pytest.raises(DataError, match="has no row to compare with"):
         validate(Question(tmp_path / "power_sample.parquet"))
 
 
-def test_one_family_cannot_be_left_out(tmp_path):
+def test_sustained_kernels_of_one_family_are_too_few(tmp_path):
     pq.write_table(pa.Table.from_pylist(sweep(IDLE, COPY)), tmp_path / "kernels_energy.parquet")
     with pytest.raises(DataError, match="needs kernels of two families"):
         validate(Question(tmp_path))

@@ -163,7 +163,7 @@ def test_all_exact_is_exit_code_0(file):
     assert "by_hand_00" in result.output
 
 
-def test_one_that_differs_is_exit_code_1_and_says_where(file, tmp_path):
+def test_a_difference_is_exit_code_1_and_says_where(file, tmp_path):
     file(DOCUMENT)
     document = changed("expected.steps.1.sched.1", [1, 0, 2, 9])
     document["case"]["name"] = "other_00"

@@ -16,7 +16,7 @@ CLOSED = run("closed-200x30-c3", sent(*[(200, 30)] * 9), concurrency=3)
 OPEN = run("poisson-50", sent(*[(150, 25)] * 10, every=0.02))
 
 
-def test_what_ksim_recorded_of_itself_it_predicts(tmp_path):
+def test_recordings_of_ksim_itself_are_predicted_exactly(tmp_path):
     """Sent at once, held back to three at a time, and one every 20 ms."""
     record(tmp_path, [WARM, FIRST, STATIC, CLOSED, OPEN])
     verdict = comparison.serving(tmp_path, ServerSpec())
@@ -25,7 +25,7 @@ def test_what_ksim_recorded_of_itself_it_predicts(tmp_path):
         assert verdict.median_ape(name) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_runs_that_were_slower_are_missed_by_as_much(tmp_path):
+def test_errors_are_as_large_as_recordings_are_slower(tmp_path):
     """Everything took 1.25 times as long: we are 20 % too fast, and have 25 % more throughput."""
     record(tmp_path, [FIRST, OPEN], slower=1.25)
     (compared,) = comparison.serving(tmp_path, ServerSpec()).runs
@@ -52,7 +52,7 @@ def test_an_engine_that_would_not_start_is_counted_with_the_reason(tmp_path):
     assert name == "other" and "max_num_batched_tokens" in reason
 
 
-def test_nothing_to_judge_is_an_error_that_says_why(tmp_path):
+def test_recordings_without_a_run_to_compare_are_an_error(tmp_path):
     record(tmp_path, [WARM])
     with pytest.raises(DataError, match="no run that can be simulated: tiny warm: holds what an engine does only"):
         comparison.serving(tmp_path, ServerSpec())
@@ -63,7 +63,7 @@ def test_arguments_that_are_not_simulated_are_named(tmp_path):
     assert comparison.serving(tmp_path, ServerSpec()).remarks == ("tiny: not simulated: speculative_config",)
 
 
-def test_the_time_between_steps_is_found_again(tmp_path):
+def test_recorded_intervals_of_ksim_itself_are_predicted(tmp_path):
     """Each from what was recorded before it; waiting for requests is not compared."""
     record(tmp_path, [FIRST, STATIC, CLOSED, OPEN])
     verdict = comparison.intervals(tmp_path, ServerSpec())
@@ -104,7 +104,7 @@ def test_gaps_are_weighted_by_the_tokens_that_waited():
     assert comparison.measured(one, depth=2).itl_p99_ms == pytest.approx(500.0)
 
 
-def test_a_closed_loop_decides_anew_when_requests_are_sent():
+def test_a_closed_loop_sends_requests_when_earlier_ones_end():
     late = run("closed", sent((100, 5), (100, 5), every=99.0), concurrency=1)
     arrivals = [request.arrival for request in replay.requests(late)]
     assert arrivals == [0.0, 0.0]
