@@ -13,8 +13,8 @@ from ksim.cli.output import console, table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.calibration.calibrate import Calibrated, Calibration
-    from ksim.calibration.points import Plan
+    from ksim.calibration.calibrate import CalibratedFamily, Calibration
+    from ksim.calibration.points import SweepPlan
     from ksim.specs.hardware import Gpu
 
 #: Seconds of GPU time that a sweep takes by default.
@@ -34,7 +34,7 @@ def sweep_kernels(
 ) -> None:
     """Write the list of kernels to measure on a GPU; `ksim calibrate` makes its profile from the measurements."""
     from ksim.calibration.points import plan
-    from ksim.calibration.writing import write_points
+    from ksim.calibration.reading.sweep import write_points
     from ksim.simulation.hardware import gpu_of
     from ksim.simulation.models import model_of
 
@@ -52,11 +52,10 @@ def sweep_kernels(
 
 def _this_gpu() -> str:
     """The catalogue's name of this machine's GPU; raises ConfigError where it has none, or one that is unknown."""
-    from ksim.calibration.reading.names import gpu_name
-    from ksim.calibration.runner.asking import asked
+    from ksim.calibration.names import gpu_name, nvidia_smi
     from ksim.foundation.errors import ConfigError
 
-    device = asked("name")
+    device = nvidia_smi("name")
     name = gpu_name(device)
     if name is None:
         why = f"is {device!r} here, which the catalogue lacks" if device else "is needed: this machine has none to ask"
@@ -64,7 +63,7 @@ def _this_gpu() -> str:
     return name
 
 
-def _planned_table(planned: "Plan", gpu: "Gpu") -> "Table":
+def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> "Table":
     rows = table("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
     for name, points, checks, seconds in planned.families():
         rows.add_row(name, f"{points:,}", f"{checks:,}", f"{seconds:.1f}")
@@ -74,7 +73,7 @@ def _planned_table(planned: "Plan", gpu: "Gpu") -> "Table":
     return rows
 
 
-def _measure(planned: "Plan", folder: Path) -> None:
+def _measure(planned: "SweepPlan", folder: Path) -> None:
     from ksim.calibration.runner.sweep import run
     from ksim.calibration.runner.torch_device import TorchDevice
 
@@ -90,29 +89,29 @@ def calibrate(
                                                 " the GPU's name with .npz, in this folder")] = None,
 ) -> None:
     """Fit the share of its bounds that a GPU reaches, for the oracle `measured`, and report the errors of the fit."""
+    from ksim.calibration.calibrate import ENDING, check_writable, save
     from ksim.calibration.calibrate import calibrate as fit
-    from ksim.calibration.gathering import digests, gather
-    from ksim.calibration.keeping import ENDING, check_place, keep
+    from ksim.calibration.ingest import digests, ingest
 
     screen = console()
     with screen.status("reading") as status:
-        gathered = gather(sweep, gpu)
-        path = output or Path(f"{gathered.called}{ENDING}")
-        check_place(path)
-        fitted = fit(gathered.measured, gathered.gpu, lambda name: status.update(f"fitting {name}"))
+        ingested = ingest(sweep, gpu)
+        path = output or Path(f"{ingested.called}{ENDING}")
+        check_writable(path)
+        fitted = fit(ingested.measured, ingested.gpu, lambda name: status.update(f"fitting {name}"))
     screen.print(_families(fitted.parts, fitted.gpu.name))
     print("errors are means over points held back group by group; enough: so many points would do nearly as well")
     if fitted.left:
         screen.print(_left(fitted))
-    for remark in (*gathered.remarks, *fitted.remarks):
+    for remark in (*ingested.remarks, *fitted.remarks):
         print(f"note: {remark}")
     words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
-    keep(path, fitted, shlex.join(words), digests(gathered.measured))
+    save(path, fitted, shlex.join(words), digests(ingested.measured))
     print(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"
           f" path = \"{path}\"")
 
 
-def _families(parts: Sequence["Calibrated"], gpu: str) -> "Table":
+def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> "Table":
     rows = table("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",
                  "error % at points that taught nothing", title=f"calibration of {gpu}")
     for part in parts:

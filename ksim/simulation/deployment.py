@@ -11,7 +11,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DoesNotFit
 from ksim.network.network import Network
-from ksim.oracles.efficiency.library import ScaledOracle
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of

@@ -17,7 +17,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario
-from ksim.workload.ledger import Ledger
+from ksim.workload.row import Ledger
 
 
 def simulate(scenario: Scenario | Deployment, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:

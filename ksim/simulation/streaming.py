@@ -17,7 +17,7 @@ from ksim.simulation import power_cap
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, serve, targets_of
-from ksim.workload.ledger import Ledger
+from ksim.workload.row import Ledger
 
 
 @frozen

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from attrs import asdict, frozen
 
-from ksim.calibration.measurements import Floats
+from ksim.calibration.batches import Floats
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.observing import drawn, observed
+from ksim.calibration.power.meter import metered_watts, model_watts
 from ksim.foundation.errors import DataError
 from ksim.simulation.hardware import gpu_of
 
@@ -72,16 +72,17 @@ def compare(path: Path, limit: int = 0) -> BoardReport:
     """Predict the held-back rows of the table at *path*, or of *limit* rows of it; raises DataError if it has none."""
     parts = [part for part in map(_predicted, boards.read(path, limit)) if len(part.drawn)]
     if not parts:
-        raise DataError(str(path), f"has no row to compare with: one shape in {boards.HELD_BACK} is held back, and none"
+        raise DataError(str(path), f"has no row to compare with: one shape in {boards.HELD_OUT} is held back, and none"
                                    f" of these few is")
     return BoardReport(_cell(parts, "all", "", ""), tuple(_grouped(parts, lambda part: (part.gpu, "", ""))),
                        tuple(_grouped(parts, lambda part: (part.gpu, part.op, part.dtype))))
 
 
 def _predicted(readings: Readings) -> _Predicted:
-    power, held = gpu_of(readings.gpu).power, readings.held
-    own, seen = (100.0 * (watts(readings, power)[held] / readings.watts[held] - 1.0) for watts in (drawn, observed))
-    return _Predicted(readings.gpu, readings.op, readings.dtype, own, seen)
+    power, held_out = gpu_of(readings.gpu).power, readings.held_out
+    drawn, observed = (100.0 * (watts(readings, power)[held_out] / readings.watts[held_out] - 1.0)
+                       for watts in (model_watts, metered_watts))
+    return _Predicted(readings.gpu, readings.op, readings.dtype, drawn, observed)
 
 
 def _grouped(parts: list[_Predicted], name: Callable[[_Predicted], tuple[str, str, str]]) -> Iterator[PowerCell]:

@@ -9,8 +9,8 @@ from attrs import evolve, field, frozen
 from attrs.validators import ge
 
 from ksim.calibration.power import boards, sustained
-from ksim.calibration.power.foretelling import Foretold, foretell, taught
-from ksim.calibration.power.sustained import Sustained
+from ksim.calibration.power.prediction import Prediction, leave_group_out, predict
+from ksim.calibration.power.sustained import SustainedKernel
 from ksim.foundation.errors import DataError
 from ksim.simulation.hardware import gpu_of
 from ksim.validation import board_power
@@ -45,10 +45,10 @@ class SustainedReport:
     The `recovered` ones take the times of captured graphs for those of a cool GPU.
     """
 
-    shapes: tuple[Foretold, ...]
-    families: tuple[Foretold, ...]
-    recovered_shapes: tuple[Foretold, ...]
-    recovered_families: tuple[Foretold, ...]
+    shapes: tuple[Prediction, ...]
+    families: tuple[Prediction, ...]
+    recovered_shapes: tuple[Prediction, ...]
+    recovered_families: tuple[Prediction, ...]
 
 
 def sustained_report(path: Path, gpu: str) -> SustainedReport:
@@ -58,21 +58,21 @@ def sustained_report(path: Path, gpu: str) -> SustainedReport:
         raise DataError(str(path), "needs kernels of two families or more: each is predicted from the others")
     target = gpu_of(gpu)
     target = evolve(target, power=evolve(target.power, idle=recorded.idle))
-    ways = [taught(recorded.rows, target, group) for group in (_shape, _family)]
+    ways = [leave_group_out(recorded.rows, target, group) for group in (_shape, _family)]
     return SustainedReport(*(
-        tuple(foretell(row, teacher, recovered) for row, teacher in zip(recorded.rows, way, strict=True))
+        tuple(predict(row, teacher, recovered) for row, teacher in zip(recorded.rows, way, strict=True))
         for recovered in (False, True) for way in ways))
 
 
-def _shape(row: Sustained) -> tuple[str, str, str]:
+def _shape(row: SustainedKernel) -> tuple[str, str, str]:
     return row.family, row.dtype, row.shape
 
 
-def _family(row: Sustained) -> str:
+def _family(row: SustainedKernel) -> str:
     return row.family
 
 
-def mape(kernels: tuple[Foretold, ...], error: str) -> float:
+def mape(kernels: tuple[Prediction, ...], error: str) -> float:
     """The mean absolute error in per cent of one of `ERRORS`."""
     return float(np.mean([abs(getattr(kernel, ERRORS[error])) for kernel in kernels]))
 
@@ -147,7 +147,7 @@ def _sustained_table(report: SustainedReport) -> dict[str, Any]:
     return table | {"kernels": [_kernel_row(*pair) for pair in zip(report.shapes, report.families, strict=True)]}
 
 
-def _kernel_row(shape: Foretold, family: Foretold) -> dict[str, Any]:
+def _kernel_row(shape: Prediction, family: Prediction) -> dict[str, Any]:
     row = shape.row
     return {"family": row.family, "dtype": row.dtype, "shape": row.shape, "watts": row.watts,
             "joules": row.joules, "seconds": row.seconds,

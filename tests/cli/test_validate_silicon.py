@@ -6,11 +6,11 @@ import pytest
 
 from ksim.simulation.scenario import Scenario
 from tests.cli.command import ksim
-from tests.validation.measured import write_runs
+from tests.validation.silicon_rows import write
 
 
 def test_measured_runs_are_simulated_and_scored(tmp_path):
-    write_runs(tmp_path / "runs.parquet", {}, {"id": "two", "precision": "fp2"}, {"id": "three", "system": "b200_sxm"})
+    write(tmp_path / "runs.parquet", {}, {"id": "two", "precision": "fp2"}, {"id": "three", "system": "b200_sxm"})
     out = ksim("validate", "silicon", "runs.parquet", "--json", "out.json", "--jobs", "1", folder=tmp_path)
     assert out.splitlines()[-1].startswith("played 2 of 3 runs: TTFT ")
     assert "precision 'fp2' is not known" in out and "AIConfigurator answers" not in out
@@ -24,14 +24,14 @@ def test_measured_runs_are_simulated_and_scored(tmp_path):
 
 
 def test_the_scenario_of_a_row_reads_back(tmp_path):
-    write_runs(tmp_path / "runs.parquet", {}, {"id": "two", "mode": "disagg"})
+    write(tmp_path / "runs.parquet", {}, {"id": "two", "mode": "disagg"})
     (tmp_path / "one.toml").write_text(ksim("validate", "silicon", "runs.parquet", "--show", "one", folder=tmp_path))
     assert Scenario.read(tmp_path / "one.toml").serve.max_num_seqs == 4
     assert "disaggregated" in ksim("validate", "silicon", "runs.parquet", "--show", "two", folder=tmp_path, code=1)
 
 
 def test_wrong_values_and_options_are_errors(tmp_path):
-    write_runs(tmp_path / "runs.parquet", {"silicon_tpot_ms": -1.0})
+    write(tmp_path / "runs.parquet", {"silicon_tpot_ms": -1.0})
     assert "row one: column 'silicon_tpot_ms' is -1.0" in ksim("validate", "silicon", "runs.parquet", folder=tmp_path,
                                                                code=1)
     assert "statistic" in ksim("validate", "silicon", "runs.parquet", "--statistic", "mode", folder=tmp_path, code=1)

@@ -13,7 +13,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import host_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 from tests.specs.hosts import as_toml, host
 
 

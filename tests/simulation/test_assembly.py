@@ -14,7 +14,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 
 
 def deployment(**changes):

@@ -9,7 +9,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.models import lookalike, model_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 
 LLAMA = catalog.load("models", "llama-3.2-1b")
 

@@ -9,7 +9,7 @@ from ksim.foundation.units import DType
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, kernel_points, moved_to, survey
 from ksim.simulation.scenario import Scenario
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 
 DECODE = Batch.parse("8x256")
 

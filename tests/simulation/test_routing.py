@@ -13,7 +13,7 @@ from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.experts import Routing
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 
 MIXTRAL = model_of("mixtral-8x7b")
 ROW = [4, 2, 1, 1, 0, 0, 0, 0]

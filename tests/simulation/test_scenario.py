@@ -6,7 +6,7 @@ import pytest
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.scenario import Scenario, setting
-from tests.simulation.scenarios import BURST, TABLE
+from tests.simulation.tables import BURST, TABLE
 
 
 def test_a_scenario_reads_back_as_it_was_written():

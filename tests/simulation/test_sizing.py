@@ -13,7 +13,7 @@ from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import limits
 from ksim.specs.deployment import EngineSettings
-from tests.simulation.scenarios import TABLE
+from tests.simulation.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
 

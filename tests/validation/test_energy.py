@@ -6,13 +6,12 @@ import pytest
 
 from ksim.foundation.errors import DataError, UnknownName
 from ksim.validation.energy import Question, as_table, validate
-from tests.calibration.test_power import COPY, IDLE, sweep
-from tests.calibration.test_power_boards import gemm
-from tests.validation.measured import write_boards, write_sustained
+from tests.calibration.samples import COPY, IDLE, gemm, sweep
+from tests.validation.energy_tables import boards, kernels
 
 
-def test_only_measurements_that_are_there_are_compared(tmp_path):
-    write_boards(tmp_path, *(gemm(m=m, gpu=gpu) for m in range(1, 41) for gpu in ("h200_sxm", "gb200")))
+def test_only_what_is_there_is_judged(tmp_path):
+    boards(tmp_path, *(gemm(m=m, gpu=gpu) for m in range(1, 41) for gpu in ("h200_sxm", "gb200")))
     (tmp_path / "notes.csv").write_text("some,notes\n")
     verdict = validate(Question(tmp_path))
     assert verdict.kernels is None and verdict.runs is None and verdict.table is not None
@@ -26,7 +25,7 @@ def test_only_measurements_that_are_there_are_compared(tmp_path):
 
 
 def test_copies_that_draw_what_the_model_says_are_predicted_exactly(tmp_path):
-    write_sustained(tmp_path)
+    kernels(tmp_path)
     table = as_table(validate(Question(tmp_path)))
     assert {each["family"] for each in table["kernels"]} == {"gemm", "copy"}
     cool = [each for each in table["kernels"] if each["watts"] < 700 and each["family"] == "copy"]
@@ -39,13 +38,13 @@ def test_unusable_measurements_of_energy_are_refused(tmp_path):
         validate(Question(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         validate(Question(tmp_path / "nowhere"))
-    write_sustained(tmp_path)
+    kernels(tmp_path)
     with pytest.raises(UnknownName, match="h20"):
         validate(Question(tmp_path, gpu="h20"))
     (tmp_path / "copy.parquet").write_bytes((tmp_path / "kernels_energy.parquet").read_bytes())
     with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
         validate(Question(tmp_path))
-    write_boards(tmp_path, gemm())
+    boards(tmp_path, gemm())
     with pytest.raises(DataError, match="has no row to compare with"):
         validate(Question(tmp_path / "power_sample.parquet"))
 

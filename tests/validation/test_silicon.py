@@ -16,13 +16,13 @@ from ksim.validation.silicon.recipes import prompts, recipes, waves
 from ksim.validation.silicon.rows import read, reference
 from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median, weights
 from ksim.validation.silicon.scores import score
-from tests.validation.measured import write_runs
+from tests.validation.silicon_rows import write
 
 
 @pytest.fixture
 def row(tmp_path):
     def make(**changes):
-        return find(write_runs(tmp_path / "table.parquet", changes), str(changes.get("id", "one")))
+        return find(write(tmp_path / "table.parquet", changes), str(changes.get("id", "one")))
 
     return make
 
@@ -44,7 +44,7 @@ def test_a_row_is_read_in_seconds(row):
     ("mode", "both", "'agg' or 'disagg'"), ("isl", 1.5, "a whole number"),
 ])
 def test_impossible_values_are_named(tmp_path, column, value, said):
-    path = write_runs(tmp_path / "bad.parquet", {}, {"id": "two", column: value})
+    path = write(tmp_path / "bad.parquet", {}, {"id": "two", column: value})
     with pytest.raises(DataError, match=said) as error:
         read(path)
     assert str(path) in str(error.value) and "row two" in str(error.value) and repr(column) in str(error.value)
@@ -52,17 +52,17 @@ def test_impossible_values_are_named(tmp_path, column, value, said):
 
 def test_missing_columns_and_duplicate_ids_are_refused(tmp_path):
     with pytest.raises(DataError, match="no column 'silicon_ttft_ms'"):
-        read(write_runs(tmp_path / "a.parquet", {}, without=("silicon_ttft_ms",)))
+        read(write(tmp_path / "a.parquet", {}, without=("silicon_ttft_ms",)))
     with pytest.raises(DataError, match="row one: column 'id' names two rows"):
-        read(write_runs(tmp_path / "b.parquet", {}, {}))
+        read(write(tmp_path / "b.parquet", {}, {}))
     with pytest.raises(DataError, match="No such file"):
         read(tmp_path / "none.parquet")
     with pytest.raises(DataError, match="no row with id 'three'"):
-        find(write_runs(tmp_path / "c.parquet", {}), "three")
+        find(write(tmp_path / "c.parquet", {}), "three")
 
 
 def test_flags_and_copies_may_be_missing(tmp_path):
-    (one,) = read(write_runs(tmp_path / "table.parquet", {}, without=("flags", "primary", "group", "precision")))
+    (one,) = read(write(tmp_path / "table.parquet", {}, without=("flags", "primary", "group", "precision")))
     assert one.primary and not one.flags and one.group == "one"
 
 
@@ -216,7 +216,7 @@ def test_scores_have_errors_computed_by_hand(row):
 
 
 def test_questions_select_rows(tmp_path):
-    path = write_runs(tmp_path / "table.parquet", {}, {"id": "two", "group": "g2", "backend": "sglang"},
+    path = write(tmp_path / "table.parquet", {}, {"id": "two", "group": "g2", "backend": "sglang"},
                  {"id": "copy", "primary": False}, {"id": "flagged", "flags": "queueing"},
                  {"id": "disagg", "mode": "disagg", "tp_size": None, "pp_size": None})
 
@@ -231,7 +231,7 @@ def test_questions_select_rows(tmp_path):
 
 
 def test_two_processes_give_the_same_answers(tmp_path):
-    path = write_runs(tmp_path / "table.parquet", {}, {"id": "two", "isl": 64}, {"id": "three", "precision": "fp2"})
+    path = write(tmp_path / "table.parquet", {}, {"id": "two", "isl": 64}, {"id": "three", "precision": "fp2"})
     pq.write_table(pa.table({"id": ["one"], "aic_ttft_ms": [20.0], "aic_tpot_ms": [5.0]}),
                    tmp_path / "aiconfigurator_predictions.parquet")
     alone, both = (validate(Question(path=path, jobs=jobs)) for jobs in (1, 2))
@@ -248,4 +248,4 @@ def test_malformed_references_are_refused(tmp_path):
     with pytest.raises(DataError, match="row one: a time is not above 0"):
         reference(path)
     with pytest.raises(DataError, match="expected the columns"):
-        reference(write_runs(tmp_path / "t.parquet", {}, without=("id",)))
+        reference(write(tmp_path / "t.parquet", {}, without=("id",)))

@@ -1,10 +1,11 @@
-"""The catalogue's names of GPUs and ksim's of number formats, from those that tables and drivers use."""
+"""Names of GPUs and number formats in tables and drivers, and ksim's names for them."""
 
 import re
+from subprocess import SubprocessError, run
 
 from ksim.foundation.catalog import entries
 
-#: Words that a name must hold, all of them, and the catalogue's name; the first that fits counts.
+#: The words that must all be in a name, and the catalogue's name of that GPU; the first entry that fits counts.
 _GPUS = (
     (("rtx", "pro", "6000"), "rtx-pro-6000"), (("gb300",), "gb300"), (("gb200",), "gb200"), (("b300",), "b300"),
     (("b200",), "b200"), (("gh200",), "gh200"), (("h200",), "h200"), (("h100",), "h100"), (("h20",), "h20"),
@@ -17,20 +18,30 @@ _FORMATS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp3
 
 
 def gpu_name(name: str) -> str | None:
-    """The catalogue's name of the GPU that is called *name*, such as "h200_sxm" or "NVIDIA H200"; None if it has none.
+    """Return the catalogue's name of the GPU called *name*, such as "h200_sxm" or "NVIDIA H200"; None if it has none.
 
-    A table that says a100_sxm means the one with 80 GB.
+    Tables that say a100_sxm mean the one with 80 GB.
     """
     words = re.split(r"[^a-z0-9]+", name.lower())
     joined = " ".join(words)
     if name in (known := entries("gpus")):
         return name
-    for needed, found in _GPUS:
+    for needed, known_as in _GPUS:
         if all(word in words or (len(word) > 3 and word in joined) for word in needed):
-            return found if found in known else None
+            return known_as if known_as in known else None
     return None
 
 
 def format_name(name: str) -> str:
-    """ksim's name of a number format; names that it does not know stay as they are."""
+    """Return ksim's name of a number format; unknown names stay as they are."""
     return _FORMATS.get(name, name)
+
+
+def nvidia_smi(query: str) -> str:
+    """Return what nvidia-smi answers to *query*, such as "name", for this machine's first GPU; "" without a driver."""
+    try:
+        answer = run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", "0"],
+                     capture_output=True, check=True, encoding="utf-8", timeout=10)
+    except (OSError, SubprocessError):
+        return ""
+    return answer.stdout.strip()

@@ -1,4 +1,4 @@
-"""Models and regions for one kernel after another, whose few features are a row: what can be worked out before is."""
+"""Models and regions prepared for one kernel at a time, whose features are a single row."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,47 +6,48 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
-from ksim.oracles.efficiency.models import Constant, Interpolation, Mean, Model, Network, kernel_of
+from ksim.oracles.efficiency.models import Constant, Interpolation, Model, Network, kernel_of
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.region import BORDER, Region
 
-__all__ = ["Judge", "Teller", "judge", "teller"]
+__all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor"]
 
-#: From a row of all features, and 1 at its end, to what a model makes of those that it looks at.
-Single = Callable[[Array], float]
-#: From all features to how far outside a region they are, as `Region.beyond` says, and to what a model makes of them.
-Judge = Callable[[Sequence[float]], tuple[float, float]]
-#: From all features to what a model makes of them.
-Teller = Callable[[Sequence[float]], float]
+#: From a row of all features, with 1 at its end, to what a model predicts from those that it looks at.
+RowModel = Callable[[Array], float]
+#: From all features to how far outside a region they lie (`Region.beyond`), and to what a model predicts.
+LocatedPredictor = Callable[[Sequence[float]], tuple[float, float]]
+#: From all features to what a model predicts.
+Predictor = Callable[[Sequence[float]], float]
 
 
-def judge(model: Model, seen: Sequence[int], region: Region, place: Sequence[int], features: int) -> Judge:
-    """Of *model*, which looks at the features *seen*, and of *region*, which looks at those in *place*, of so many."""
+def located_predictor(model: Model, seen: Sequence[int], region: Region, place: Sequence[int],
+                      features: int) -> LocatedPredictor:
+    """Of so many *features*, *model* looks at those *seen*, and *region* at those in *place*."""
     if isinstance(model, Network):
-        return _Together.of(model, seen, region, place, features)
-    sides, singly = _sides(region, place, features), _singly(model, seen)
+        return _NetworkAndRegion.of(model, seen, region, place, features)
+    sides, of_row = _sides(region, place, features), _row_model(model, seen)
     row, out = np.ones(features + 1), np.empty(len(sides))
     known = row[:-1]
 
-    def judged(values: Sequence[float]) -> tuple[float, float]:
+    def predict(values: Sequence[float]) -> tuple[float, float]:
         known[:] = values
-        return _outside(sides.dot(row, out)), singly(row)
+        return _outside(sides.dot(row, out)), of_row(row)
 
-    return judged
+    return predict
 
 
-def teller(model: Model, seen: Sequence[int], features: int) -> Teller:
-    """Of *model*, which looks at those *seen* of so many features."""
+def predictor(model: Model, seen: Sequence[int], features: int) -> Predictor:
+    """Of so many *features*, *model* looks at those *seen*."""
     if isinstance(model, Constant):
         value = float(model.value)
         return lambda values: value
-    singly, row = _singly(model, seen), np.ones(features + 1)
+    of_row, row = _row_model(model, seen), np.ones(features + 1)
 
-    def told(values: Sequence[float]) -> float:
+    def predict(values: Sequence[float]) -> float:
         row[:-1] = values
-        return singly(row)
+        return of_row(row)
 
-    return told
+    return predict
 
 
 def _outside(sides: Array) -> float:
@@ -69,21 +70,18 @@ def _spread(matrix: Array, constant: Array, places: Sequence[int], features: int
     return spread
 
 
-def _singly(model: Model, places: Sequence[int]) -> Single:
+def _row_model(model: Model, places: Sequence[int]) -> RowModel:
     """*model*, which looks at *places* of the features."""
     if isinstance(model, Constant):
         value = float(model.value)
         return lambda row: value
-    if isinstance(model, Mean):
-        one, other = _singly(model.one, places), _singly(model.other, places)
-        return lambda row: (one(row) + other(row)) / 2
     if isinstance(model, Interpolation):
         return _Interpolation.of(model, places)
     return lambda row: float(model(row[None, places])[0])
 
 
 @define(eq=False)
-class _Together:
+class _NetworkAndRegion:
     """A network and a region: what both make of a row at first is one product, into `found`.
 
     The network's members are side by side: their second layers are the blocks of one matrix.  Where an input is beyond
@@ -108,7 +106,7 @@ class _Together:
 
     @classmethod
     def of(cls, model: Network, seen: Sequence[int], region: Region, place: Sequence[int],
-           features: int) -> "_Together":
+           features: int) -> "_NetworkAndRegion":
         scaled, centre = np.diag(1 / model.scale), model.mean / model.scale
         reach = np.broadcast_to(model.reach, len(seen))
         least, most = -centre - reach, centre - reach
@@ -148,7 +146,7 @@ def _blocks(model: Network) -> Array:
 class _Interpolation:
     """Its components as they are, asked about one row."""
 
-    base: Single
+    base: RowModel
     smooth: float
     components: Sequence["_Component"]
 
@@ -156,7 +154,7 @@ class _Interpolation:
     def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
         components = [_Component.of(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
                       for each in model.components]
-        return cls(_singly(model.base, places), float(model.smooth), components)
+        return cls(_row_model(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
         total = self.base(row)

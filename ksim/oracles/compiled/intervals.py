@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
-__all__ = ["Between", "decided", "reach"]
+__all__ = ["Interval", "decided", "interval_of"]
 
 #: The least and the most that something may be.
-Between = tuple[float, float]
+Interval = tuple[float, float]
 
-UNBOUNDED: Between = (-math.inf, math.inf)
+UNBOUNDED: Interval = (-math.inf, math.inf)
 #: What does not fall when any of its arguments grows.
 GROWING: Mapping[str, Callable[..., float]] = {
     "+": lambda one, other: one + other, "minimum": min, "maximum": max, "ceil": lambda one: _whole(math.ceil, one),
@@ -22,8 +22,8 @@ NOTHING_RIGHT: Mapping[str, float] = {"-": 0, "/": 1, "**": 1}
 TRUTHS = frozenset(("<", "<=", "==", "&"))
 
 
-def reach(operation: str, *between: Between) -> Between:
-    """Between what *operation* lies on arguments *between* these; that of a table is between its entries."""
+def interval_of(operation: str, *between: Interval) -> Interval:
+    """Where the result of *operation* lies for arguments *between* these; that of a table lies between its entries."""
     if operation in TRUTHS:
         return False, True
     least, most = zip(*between, strict=True)
@@ -38,7 +38,7 @@ def reach(operation: str, *between: Between) -> Between:
     return UNBOUNDED
 
 
-def _of_two(operation: str, one: Between, other: Between) -> Between:
+def _of_two(operation: str, one: Interval, other: Interval) -> Interval:
     if operation == "-":
         return one[0] - other[1], one[1] - other[0]
     if operation == "*":
@@ -56,7 +56,7 @@ def _whole(rounded: Callable[[float], int], number: float) -> float:
     return rounded(number) if math.isfinite(number) else number
 
 
-def decided(operation: str, arguments: tuple[Any, ...], between: tuple[Between, ...]) -> Any:
+def decided(operation: str, arguments: tuple[Any, ...], between: tuple[Interval, ...]) -> Any:
     """What *operation* gives on *arguments* that lie *between* these: a number, or one of them; else None."""
     if operation == "where":
         return _branch(between[0], *arguments)
@@ -70,16 +70,16 @@ def decided(operation: str, arguments: tuple[Any, ...], between: tuple[Between, 
     return _without_effect(operation, first, second, one, other)
 
 
-def _branch(condition: Between, _: Any, yes: Any, no: Any) -> Any:
+def _branch(condition: Interval, _: Any, yes: Any, no: Any) -> Any:
     return yes if condition[0] > 0 or yes is no else no if condition[1] <= 0 else None
 
 
-def _chosen(operation: str, first: Any, second: Any, one: Between, other: Between) -> Any:
+def _chosen(operation: str, first: Any, second: Any, one: Interval, other: Interval) -> Any:
     larger, smaller = (first, second) if operation == "maximum" else (second, first)
     return larger if one[0] >= other[1] else smaller if other[0] >= one[1] else None
 
 
-def _compared(operation: str, one: Between, other: Between) -> bool | None:
+def _compared(operation: str, one: Interval, other: Interval) -> bool | None:
     if operation == "==":
         return False if one[1] < other[0] or other[1] < one[0] else None
     if one[1] < other[0] or (operation == "<=" and one[1] == other[0]):
@@ -87,7 +87,7 @@ def _compared(operation: str, one: Between, other: Between) -> bool | None:
     return False if one[0] > other[1] or (operation == "<" and one[0] == other[1]) else None
 
 
-def _without_effect(operation: str, first: Any, second: Any, one: Between, other: Between) -> Any:
+def _without_effect(operation: str, first: Any, second: Any, one: Interval, other: Interval) -> Any:
     nothing = NOTHING.get(operation)
     if other == (nothing, nothing) or other == (NOTHING_RIGHT.get(operation),) * 2:
         return first
