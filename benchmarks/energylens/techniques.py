@@ -7,10 +7,10 @@ from typing import Any
 from attrs import frozen
 
 from benchmarks.energylens.batches import BATCHES, LENGTHS, TENSORS, BatchPoint, Bench, Phases, front
-from ksim.compute.notation import Operation
 from ksim.compute.notation.attention import attend
 from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
+from ksim.compute.notation.splits import LayerOperation
 from ksim.simulation.layer import Layer
 
 #: The paper's ways to overlap, by name: none, or four stages as in Megatron-LM on so many SMs.
@@ -67,7 +67,7 @@ class Saving:
     share: float
 
 
-def _norm(label: str, fused: bool) -> list[Operation]:
+def _norm(label: str, fused: bool) -> list[LayerOperation]:
     """The residual addition and the norm after it."""
     if fused:
         return [pointwise("fused_add_rms_norm", "bsm,bsm->bsm,bsm", scale="m", label=label)]
@@ -75,7 +75,7 @@ def _norm(label: str, fused: bool) -> list[Operation]:
             pointwise("rms_norm", "bsm->bsm", scale="m", label=label)]
 
 
-def _projections(fused: bool) -> list[Operation]:
+def _projections(fused: bool) -> list[LayerOperation]:
     """Queries, keys and values."""
     if fused:
         return [op("bsm,miKh->bsiKh", parallel="K", label="qkv")]
@@ -83,7 +83,7 @@ def _projections(fused: bool) -> list[Operation]:
             op("bsm,mKh->bsKh", parallel="K", label="v")]
 
 
-def _gate(fused: bool) -> list[Operation]:
+def _gate(fused: bool) -> list[LayerOperation]:
     """The gate and up projections, and the activation of both."""
     if fused:
         return [op("bsm,mgF->bsgF", parallel="F", label="gate_up"),
@@ -92,7 +92,7 @@ def _gate(fused: bool) -> list[Operation]:
             pointwise("silu", "bsF->bsF", parallel="F"), pointwise("mul", "bsF,bsF->bsF", parallel="F")]
 
 
-def operations(fused: bool) -> list[Operation]:
+def operations(fused: bool) -> list[LayerOperation]:
     """The operations of a layer, fused or apart; attention is one kernel either way."""
     return [
         *_norm("attention_norm", fused), *_projections(fused),

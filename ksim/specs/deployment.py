@@ -1,4 +1,4 @@
-"""Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
+"""Deployment: how a model is divided over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
@@ -10,9 +10,9 @@ from ksim.specs.experts import Placement, Routing
 
 @frozen
 class Precision:
-    """Number formats of weights, of the activations that meet them in a GEMM, and of the KV cache.
+    """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
 
-    Everything else, attention included, computes in BF16, and so do the `kept` ones of `PARTS`.
+    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.
     """
 
     weights: DType = DType.BF16
@@ -46,6 +46,10 @@ class Shard:
     slices: int = 1
     placement: Placement = Placement()
 
+    def ranks(self, group: str) -> int:
+        """How many ranks the rank's group of one kind has, such as "tensor"."""
+        return int(getattr(self, group))
+
     @property
     def expert_groups(self) -> int:
         """The number of groups of GPUs among which whole experts are divided."""
@@ -53,7 +57,7 @@ class Shard:
 
     @property
     def expert_ranks(self) -> int:
-        """How many GPUs share a layer's experts."""
+        """GPUs that share the experts of a layer."""
         return self.tensor * self.data
 
     @property
@@ -80,10 +84,10 @@ class Shard:
         return self.stage == self.stages - 1
 
 
-#: What a checkpoint may leave in BF16 when it is quantized; embedding, head, router and norms always are.
+#: Parts that a quantized checkpoint may leave in BF16.  Embedding, head, router and norms always are in BF16.
 PARTS = ("attention", "mlp", "shared_experts", "experts")
-#: vLLM's `--quantization` to the formats of weights and activations, and the parts kept in BF16.  "auto" is what the
-#: model's config says.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are what vLLM's Marlin and Triton kernels do;
+#: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
+#: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
 #: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
 QUANTIZATIONS = {
     "auto": (DType.BF16, DType.BF16, ()),
@@ -99,7 +103,7 @@ QUANTIZATIONS = {
 }
 
 
-#: No step has more tokens, so no CUDA graph can be of use that is larger.
+#: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
 #: More GPUs than any cluster has.
 _MOST_GPUS = 10**6
@@ -110,7 +114,7 @@ def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: 
         raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
 
 
-#: vLLM's backends for the tokens that data-parallel ranks swap before and after experts.
+#: vLLM's backends for exchanging tokens between data-parallel ranks before and after experts.
 EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: vLLM's `compilation_config.cudagraph_mode`.
@@ -127,7 +131,7 @@ def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", valu
 class EngineSettings:
     """The settings of one engine, with the names and defaults of ``vllm serve`` (0.33).
 
-    A setting that is None is derived as the simulated release derives it: simulation/defaults.py.
+    A setting that is None gets the default of the simulated release (simulation/defaults.py).
     """
 
     tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))

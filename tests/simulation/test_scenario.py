@@ -67,7 +67,7 @@ def test_a_setting_without_a_value_is_refused():
     ({"seed": 1.5}, "seed: expected a whole number"),
     ({"slo": {"ttft": "fast"}}, "'fast' is not a quantity"),
     ({"gpu": None}, "name a gpu or a system"),
-    ({"workload": {}}, "a workload is a replay or synthetic"),
+    ({"workload": {}}, "a workload is either replay or synthetic"),
     ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fix", "value": 1}}}},
      "workload.synthetic.prompt: expected a table with kind = one of fixed, .*none called 'fix'"),
     ({"workload": {"synthetic": {**BURST, "prompt": 7}}}, "workload.synthetic.prompt: expected a table with kind"),

@@ -28,7 +28,7 @@ def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, di
                summary: Summary, subject: str) -> list[Path]:
     """Write every figure that the run has data for into *directory*; return the files.
 
-    *kernels* is its table, *summary* its numbers; *subject* says in each headline what ran.
+    *kernels* is its table, *summary* its numbers; *subject* is part of each title.
     """
     directory.mkdir(parents=True, exist_ok=True)
     files = []
