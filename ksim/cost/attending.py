@@ -16,8 +16,8 @@ from ksim.flow.batches import Batches
 from ksim.flow.load import Load
 from ksim.oracles import CompiledAttention, check_seconds, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.bounds import Between
-from ksim.oracles.compiled.counted import Counted, kinds_of
+from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
+from ksim.oracles.compiled.intervals import Interval
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Attending"]
@@ -25,7 +25,7 @@ __all__ = ["Attending"]
 #: Seconds, joules, clocked, core, busy and clocked joules, as in `Load`.
 Asked = tuple[float, float, float, float, float, float]
 #: What is said of a kernel besides its counts: seconds, whether what it computes binds it, and whether it was measured.
-PRICED: Mapping[str, Between] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
+PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
 
 
 @frozen
@@ -111,13 +111,14 @@ class Attending:
     repeat: int
     compiled: CompiledAttention
     oracle: Any
-    floats: Counted
-    arrays: Counted
+    floats: StagedFormula
+    arrays: StagedFormula
 
     @classmethod
     def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "Attending":
         ask = _Ask.of(layer, pricer)
-        return cls(layer, repeat, compiled, pricer.oracle, Counted(ask, Floats, PRICED), Counted(ask, Arrays, PRICED))
+        floats, arrays = (StagedFormula(ask, namespace, PRICED) for namespace in (Floats, Arrays))
+        return cls(layer, repeat, compiled, pricer.oracle, floats, arrays)
 
     def asked(self, batch: Batch) -> Asked:
         """What one of them asks over *batch*; raises ConfigError where the oracle says no positive, finite number."""
@@ -131,7 +132,7 @@ class Attending:
         """What those over each of *batches* ask, as columns."""
         sweep = self.layer.sweep(batches)
         counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
-        asked = Load(*self.arrays[kinds_of(counts)](*counts, *self.compiled.columns(counts)))
+        asked = Load(*self.arrays[batch_kinds(counts)](*counts, *self.compiled.columns(counts)))
         for row in np.flatnonzero(~((asked.seconds > 0) & (asked.seconds < inf)))[:1].tolist():
             check_seconds(self.oracle, sweep[row], float(asked.seconds[row]))
         return asked

@@ -1,4 +1,4 @@
-"""The dates of an engine's turns by arithmetic: what its loop, worker, GPUs and front end would wait for each other."""
+"""When an engine's turns begin and end, by arithmetic: how long its loop, worker, GPUs and front end wait."""
 
 from collections import deque
 
@@ -9,10 +9,10 @@ from ksim.specs.host import Host
 
 @define(eq=False)
 class LoopTimes:
-    """Where an engine's loop and what is in flight stand; seconds from the start of the run.
+    """The next turn begins `now`, in seconds from the start of the run.
 
-    The next turn begins `now`; the worker, the GPUs and the front end have work until the moments that bear their
-    names.  A turn launches a batch or nothing, and finishes the oldest in flight once there are enough.
+    The worker, the GPUs and the front end have work until `worker`, `gpus` and `frontend`.  Of the batches in flight
+    it is known when they end, and how many tokens they sample.
     """
 
     host: Host
@@ -33,23 +33,23 @@ class LoopTimes:
 
     def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
         """The same where it is known how many seconds it takes to make a batch, and to prepare its inputs."""
-        now, gpus = self.now, self.gpus
-        ready = now + making
+        ready = self.now + making
         prepared = (ready if ready > self.worker else self.worker) + preparing
         launched = self.worker = prepared + launch_seconds
-        free = ready if self.workers > 1 else launched
-        if free > now:
-            self.now = free
-        return prepared, launched, prepared if prepared > gpus else gpus
+        self.now = ready if self.workers > 1 else launched
+        return prepared, launched, prepared if prepared > self.gpus else self.gpus
 
     def compute(self, launched: float, start: float, seconds: float, samples: int) -> float:
         """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
         end."""
-        end = start + seconds
-        end = max(end, launched)
-        self.gpus = end
+        end = self.gpus = max(start + seconds, launched)
         self._in_flight.append((end, samples))
         return end
+
+    @property
+    def oldest_end(self) -> float:
+        """When the oldest batch in flight ends."""
+        return self._in_flight[0][0]
 
     def finish(self) -> tuple[float, float]:
         """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
@@ -59,6 +59,11 @@ class LoopTimes:
         come = taken + client.deliver + client.deliver_sequence * samples
         self.frontend = max(self.frontend, come)
         return taken, self.frontend
+
+    def shift(self, late: float) -> None:
+        """Have the GPUs end so many seconds later with all that is in flight."""
+        self.gpus += late
+        self._in_flight = deque((end + late, samples) for end, samples in self._in_flight)
 
     def wake(self, news: float) -> None:
         """Begin the next turn because of what came at *news*."""

@@ -10,8 +10,7 @@ from attrs import define, field
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import CollectiveAlgorithm, Round
-from ksim.network.intervals import interval_factors
-from ksim.network.protocols import BY_CHANNEL, Protocol
+from ksim.network.protocols import BY_CHANNEL, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
 from ksim.specs.hardware import System
 

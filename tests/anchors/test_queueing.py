@@ -21,14 +21,14 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
 from tests.properties import examples
 from tests.simulation.tables import TABLE
 
-#: Of so many customers, theory is asked about the mean wait; so many of them are played, and wait as the recursion says.
+#: Theory gives the mean wait of so many customers; so many of them are played, and wait as the recursion says.
 CUSTOMERS, PLAYED = 20_000, 5_000
 
 
@@ -44,7 +44,7 @@ def waits(requests: Sequence[Request], step: Seconds) -> np.ndarray:
 
 
 def lindley(requests: Sequence[Request], services: Sequence[float]) -> np.ndarray:
-    """The same of all customers by recursion: a customer waits for what is left of the wait and the service of the one before."""
+    """Waits by Lindley's recursion: what is left of the wait and the service of the customer before."""
     wait, found = 0.0, [0.0]
     for (before, after), service in zip(pairwise(requests), services, strict=False):
         wait = max(0.0, wait + service - (after.arrival - before.arrival))
@@ -225,8 +225,9 @@ def arrivals(log: Log) -> list[float]:
                          ids=["decode 1", "decode 64", "prefill"])
 def test_more_tensor_parallel_gpus_are_never_slower_nor_a_waste_less(model, batch):
     """Each doubling saves time, but never half of it: what is sent, and what does not divide, remains."""
-    seconds = [Site.of(Scenario.of({**TABLE, "model": model, "serve": {"tensor_parallel_size": ways}})).timers()[0]
-               .timeline(batch).seconds for ways in (1, 2, 4, 8)]
+    scenarios = [Scenario.of({**TABLE, "model": model, "serve": {"tensor_parallel_size": gpus}})
+                 for gpus in (1, 2, 4, 8)]
+    seconds = [Deployment.of(scenario).timers()[0].timeline(batch).seconds for scenario in scenarios]
     for few, many in pairwise(seconds):
         assert few / 2 < many < few
 

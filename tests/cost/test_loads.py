@@ -11,10 +11,10 @@ from ksim.flow.batch import Batch, Contexts
 from ksim.flow.load import Load
 from ksim.flow.timeline import AT_BOOST, Pace, Timeline
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.estimates import shipped
-from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.profile import Profile, save
+from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from tests.cost.timers import MODELS, ORACLES, timer

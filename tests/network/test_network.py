@@ -10,9 +10,8 @@ from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.collectives import Transfer
 from ksim.network.fabric import fabric
-from ksim.network.intervals import FITTED, UNFITTED
 from ksim.network.network import Network
-from ksim.network.protocols import NCCL, Protocol, measured
+from ksim.network.protocols import FITTED, NCCL, UNFITTED, Protocol, measured
 from ksim.specs.hardware import Link, System, Timing, Transport
 from tests.cost.toys import network, system
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import evolve
 
-from tests.calibration.test_power import IDLE, KERNELS, row, sweep
+from tests.calibration.samples import IDLE, KERNELS, row, sweep
 
 
 def kernels(folder):
