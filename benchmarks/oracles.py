@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
-from ksim.compute.graph import Collective
-from ksim.compute.layers import Layer
+from ksim.compute.graph import BatchDependent, Collective
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
@@ -95,7 +94,8 @@ def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, Layer | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops
+               if not isinstance(op.kernel, BatchDependent | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 

@@ -6,10 +6,10 @@ from statistics import mean
 from attrs import frozen
 
 from benchmarks.energylens.survey import BATCHES, LENGTHS, Phases
-from ksim.compute.notation import Operation
 from ksim.compute.notation.attention import attend
 from ksim.compute.notation.pointwise import pointwise
 from ksim.compute.notation.product import op
+from ksim.compute.notation.splits import LayerOperation
 from ksim.simulation.layer import Layer
 
 #: By the indices of docs/einsum.md.
@@ -25,7 +25,7 @@ class Saving:
     share: float
 
 
-def _norm(label: str, fused: bool) -> list[Operation]:
+def _norm(label: str, fused: bool) -> list[LayerOperation]:
     """The addition of the residual, and the norm after it."""
     if fused:
         return [pointwise("fused_add_rms_norm", "bsm,bsm->bsm,bsm", scale="m", label=label)]
@@ -33,7 +33,7 @@ def _norm(label: str, fused: bool) -> list[Operation]:
             pointwise("rms_norm", "bsm->bsm", scale="m", label=label)]
 
 
-def _projections(fused: bool) -> list[Operation]:
+def _projections(fused: bool) -> list[LayerOperation]:
     """Queries, keys and values."""
     if fused:
         return [op("bsm,miKh->bsiKh", parallel="K", label="qkv")]
@@ -41,7 +41,7 @@ def _projections(fused: bool) -> list[Operation]:
             op("bsm,mKh->bsKh", parallel="K", label="v")]
 
 
-def _gate(fused: bool) -> list[Operation]:
+def _gate(fused: bool) -> list[LayerOperation]:
     """Gate and up, and what makes one of both."""
     if fused:
         return [op("bsm,mgF->bsgF", parallel="F", label="gate_up"),
@@ -50,7 +50,7 @@ def _gate(fused: bool) -> list[Operation]:
             pointwise("silu", "bsF->bsF", parallel="F"), pointwise("mul", "bsF,bsF->bsF", parallel="F")]
 
 
-def operations(fused: bool) -> list[Operation]:
+def operations(fused: bool) -> list[LayerOperation]:
     """One layer; attention is one kernel either way."""
     return [
         *_norm("attention_norm", fused), *_projections(fused),

@@ -97,7 +97,7 @@ class EventEngine(Engine):
     def launch(self, turn: Turn) -> Process:
         schedule, now = turn.schedule, self.env.now
         self._note(self._changes(schedule), now)
-        if schedule:
+        if not turn.empty:
             turn.work = self._work(turn.index, schedule.batch())
             yield from self._send(turn.work, schedule)
         elif self.group:

@@ -88,7 +88,8 @@ class LookaheadEngine(Engine):
                 yield from self._take_undated()
             if env.news < times.now:
                 yield env.quiet_before(times.now)
-            self._receive_sent(times.now)
+            if self._sent and self._sent[0][0] <= times.now:
+                self._receive_sent(times.now)
             turn = yield from self._loop.run_turn(self)
             if turn.work and (more := self._forecast.repeats_left()) > 1:
                 batch, seconds = turn.work
@@ -99,19 +100,20 @@ class LookaheadEngine(Engine):
         return self._times.now
 
     def launch(self, turn: Turn) -> tuple[()]:
-        schedule, now = turn.schedule, self._times.now
+        schedule = turn.schedule
         if schedule.admitted or schedule.preempted:
-            self._note(self._changes(schedule), now)
-        if schedule:
+            self._note(self._changes(schedule), turn.now)
+        if not turn.empty:
             batch = schedule.batch()
-            load = self.timers[0].load(batch)
-            touched = schedule.touched(self.scheduler.cache.block_tokens) if batch.prompts else 0
-            self._record(batch, self._send(batch, load, touched))
+            load, cache = self.timers[0].load(batch), self.scheduler.cache
+            sent = self._send(batch, load, schedule.touched(cache.block_tokens) if batch.prompts else 0)
+            self._recorder.launch(batch, *sent, len(self.scheduler.waiting), len(self.scheduler.running),
+                                  cache.pool.used)
             turn.work = batch, load.seconds
         return ()
 
     def wait(self, turn: Turn) -> Iterable[simpy.Event]:
-        if not turn.schedule:
+        if turn.empty:
             return ()
         taken, delivered = self._times.finish()
         self._recorder.complete(taken, delivered)
@@ -122,15 +124,10 @@ class LookaheadEngine(Engine):
 
     def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
         """Send a batch on its way."""
-        times = self._times
-        scheduled = times.now
+        times, scheduled = self._times, self._times.now
         prepared, launched, start = times.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
         return scheduled, prepared, start, times.compute(launched, start, load.paced(pace), batch.samples), pace
-
-    def _record(self, batch: Batch, sent: Sent) -> None:
-        scheduler = self.scheduler
-        self._recorder.launch(batch, *sent, len(scheduler.waiting), len(scheduler.running), scheduler.cache.pool.used)
 
     def _give(self, finished: Sequence[Job], delivered: float) -> None:
         """Give users the last tokens of the *finished*."""

@@ -33,21 +33,16 @@ class LoopTimes:
 
     def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
         """The same where it is known how many seconds it takes to make a batch, and to prepare its inputs."""
-        now, gpus = self.now, self.gpus
-        ready = now + making
+        ready = self.now + making
         prepared = (ready if ready > self.worker else self.worker) + preparing
         launched = self.worker = prepared + launch_seconds
-        free = ready if self.workers > 1 else launched
-        if free > now:
-            self.now = free
-        return prepared, launched, prepared if prepared > gpus else gpus
+        self.now = ready if self.workers > 1 else launched
+        return prepared, launched, prepared if prepared > self.gpus else self.gpus
 
     def compute(self, launched: float, start: float, seconds: float, samples: int) -> float:
         """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
         end."""
-        end = start + seconds
-        end = max(end, launched)
-        self.gpus = end
+        end = self.gpus = max(start + seconds, launched)
         self._in_flight.append((end, samples))
         return end
 

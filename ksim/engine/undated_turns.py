@@ -58,7 +58,7 @@ class UndatedTurns:
 
     def launch(self, turn: Turn) -> tuple[()]:
         scheduler, schedule = self.loop.scheduler, turn.schedule
-        batch = schedule.batch() if schedule else None
+        batch = None if turn.empty else schedule.batch()
         touched = schedule.touched(scheduler.cache.block_tokens) if batch and batch.prompts else 0
         self.turns.append(UndatedTurn(self.changes(schedule), batch, touched, len(scheduler.waiting),
                                       len(scheduler.running), scheduler.cache.pool.used))
@@ -68,7 +68,7 @@ class UndatedTurns:
         return ()
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
-        self.turns[-1].completes, self.turns[-1].finished = bool(turn.schedule), finished
+        self.turns[-1].completes, self.turns[-1].finished = not turn.empty, finished
 
     def sleep(self, turn: Turn) -> tuple[()]:
         self.idle = turn

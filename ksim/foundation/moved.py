@@ -39,10 +39,24 @@ MOVED = {
     "ksim.scheduling.assignment": "ksim.scheduling.schedule",
     "ksim.workload.dates": "ksim.workload.fields",
     "ksim.workload.ledger": "ksim.workload.row",
+    "ksim.compute.einsum": "ksim.compute.model_ops",
+    "ksim.compute.kept": "ksim.compute.notation",
+    "ksim.compute.latent_blocks": "ksim.compute.latent",
+    "ksim.compute.layers": "ksim.compute.graph",
+    "ksim.compute.linear_blocks": "ksim.compute.linear",
+    "ksim.compute.loads": "ksim.compute.expert_rows",
+    "ksim.compute.parts": "ksim.compute.breakdown",
 }
 
 #: New names by module, as it is called now, and old name.
 RENAMED: dict[str, dict[str, str]] = {
+    "ksim.compute.model_ops": {"Einsum": "op", "Map": "pointwise", "Attend": "attend", "Gather": "Lookup",
+                               "Communicate": "communicate"},
+    "ksim.compute.graph": {"Layer": "BatchDependent", "waits": "is_batch_dependent"},
+    "ksim.compute.expert_rows": {"loads": "expert_rows", "average": "average_rank", "fullest": "fullest_rank",
+                                 "Loads": "ExpertRows", "Averages": "MeanExpertRows"},
+    "ksim.compute.breakdown": {"Kind": "AttentionKind", "Part": "ModelPart", "kinds": "attention_kinds",
+                               "parts": "model_parts"},
     "ksim.oracles.efficiency.scaled": {"Library": "ScaledOracle"},
     "ksim.oracles.waves": {"REACH": "PEAK_SHARES", "Reach": "PeakShares"},
     "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},

@@ -62,7 +62,7 @@ class JobQueues:
     def update(self, schedule: Schedule, index: int) -> list[Job]:
         """Take in that *schedule* was computed, as the engine's step number *index*; return the jobs now done."""
         decodes, finished = self.decodes, list[Job]()
-        decodes.note_return(schedule.number, index)
+        decodes.returned, decodes.index = schedule.number, index
         self.changed |= bool(schedule.entries)  # who waits may find in the cache what they have computed
         if self.cache.publishes_computed:
             for entry in schedule.entries:
@@ -121,7 +121,8 @@ class JobQueues:
     def sync(self, index: int) -> Schedule:
         """After repeats: all schedules are back but the one in flight, if any, up to the engine's step number *index*;
         return the latest."""
-        self.decodes.note_return(self.steps - self.limits.async_scheduling, index)
+        decodes = self.decodes
+        decodes.returned, decodes.index = self.steps - self.limits.async_scheduling, index
         return self.repeated()
 
     def repeated(self) -> Schedule:

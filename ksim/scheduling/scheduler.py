@@ -82,7 +82,8 @@ class Scheduler(JobQueues):
         self.guard.step = self.steps
         self.latest = Schedule(self.steps, self.decodes.epoch)
         self._budget = self.limits.max_num_batched_tokens
-        self._prefill_interval.begin(self.running)
+        if self.limits.prefill_schedule_interval > 1:
+            self._prefill_interval.begin(self.running)
         if self.limits.long_prefill_token_threshold:
             self._cap = self.limits.cap(len(self.running) + len(self.waiting)) or ALL
 
@@ -102,7 +103,8 @@ class Scheduler(JobQueues):
         schedule, ahead = self.latest, self.limits.async_scheduling
         for job in schedule.admitted:
             self.waiting.remove(job)
-        self._prefill_interval.end(schedule.entries, self.waiting, asked=not schedule.preempted)
+        if self.limits.prefill_schedule_interval > 1:
+            self._prefill_interval.end(schedule.entries, self.waiting, asked=not schedule.preempted)
         for job in schedule.preempted:
             self.waiting.put_back(job)
         for entry in schedule.entries:

@@ -5,11 +5,9 @@ from math import prod
 
 from attrs import evolve, field, frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import BatchDependent, Collective, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.notation import Operation, Task, lower
-from ksim.compute.notation.splits import GROUPS
-from ksim.compute.sizes import Sizes
+from ksim.compute.notation.splits import GROUPS, LayerOperation, lower
 from ksim.cost.overlap import Overlap, overlapped, pair
 from ksim.cost.spans import Pricer
 from ksim.flow.timeline import Span
@@ -23,7 +21,7 @@ from ksim.simulation.sustained import sustained
 from ksim.specs.power import PowerSettings
 
 
-def _operations(given: Iterable[Operation]) -> tuple[Operation, ...]:
+def _operations(given: Iterable[LayerOperation]) -> tuple[LayerOperation, ...]:
     operations = tuple(given)
     for operation in operations:
         if not hasattr(operation, "lower"):
@@ -52,11 +50,11 @@ class Layer:
     Sizes are of the whole layer, before anything is split.  The `name` is for tables.
     """
 
-    operations: Sequence[Operation] = field(converter=_operations)
+    operations: Sequence[LayerOperation] = field(converter=_operations)
     sizes: Mapping[str, int] = field(converter=_sizes)
     name: str = "layer"
 
-    def tasks(self, **ranks: int) -> list[Task]:
+    def tasks(self, **ranks: int) -> list[Op]:
         """What one rank launches where groups (tensor, context, expert) have so many ranks, by default 1."""
         return [task for tasks in self._lowered(_ranks(ranks)) for task in tasks]
 
@@ -91,17 +89,17 @@ class Layer:
                 for each in self.operations]
         return html.block(self.name, sizes, html.table(("operation", "kind", "equation", "split"), rows))
 
-    def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Task]]:
+    def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Op]]:
         """The tasks of each operation."""
-        return [lower(operation, Sizes(self.sizes), ranks) for operation in self.operations]
+        return [lower(operation, self.sizes, ranks) for operation in self.operations]
 
     def _rows(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[Row]:
         """A row for each distinct launch of an operation."""
         lowered = self._lowered(ranks)
-        launches = list(dict.fromkeys((task.label, task.kernel) for tasks in lowered for task in tasks))
+        launches = list(dict.fromkeys(_labelled(task) for tasks in lowered for task in tasks))
         spans = dict(zip(launches, pricer.spans(launches), strict=True))
         for operation, tasks in zip(self.operations, lowered, strict=True):
-            priced = [(spans[task.label, task.kernel], _hidden(task, spans)) for task in tasks]
+            priced = [(spans[_labelled(task)], _hidden(task, spans)) for task in tasks]
             if (stages := getattr(operation, "overlap_stage", 1)) > 1:
                 priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
             for span in dict.fromkeys(span for span, _ in priced):
@@ -111,15 +109,17 @@ class Layer:
 
 #: A span, and how many of its seconds pass while another keeps the GPU busy.
 Timed = tuple[Span, float]
+#: A label and a kernel.
+Labelled = tuple[str, Kernel | Collective]
 
 
-def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], overlap: Overlap) -> list[Timed]:
+def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overlap: Overlap) -> list[Timed]:
     """*priced* with the last product of *tasks* in pieces, each beside the collective that adds up the one before.
 
     Raises ConfigError where no such collective follows.
     """
     *_, product, message = tasks if len(tasks) > 1 else (*tasks, *tasks)
-    summed = pair(product.label, product.kernel, message.label, message.kernel)
+    summed = pair(*_labelled(product), *_labelled(message))
     if summed is None:
         raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
                                          f" follows; split a contracted index, or leave it at 1")
@@ -127,11 +127,17 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], over
                             for span in overlapped(pricer, summed, overlap))]
 
 
-def _hidden(task: Task, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:
+def _labelled(task: Op) -> Labelled:
+    """The label and the kernel of a launch that no batch has to decide: sizes have."""
+    assert not isinstance(task.kernel, BatchDependent), "sizes decide the shapes of a layer's kernels"
+    return task.label, task.kernel
+
+
+def _hidden(task: Op, spans: Mapping[Labelled, Span]) -> float:
     """Seconds of *task* that pass while what it runs beside keeps the GPU busy."""
     if task.beside is None:
         return 0.0
-    return min(spans[task.label, task.kernel].seconds, spans[task.beside.label, task.beside.kernel].seconds)
+    return min(spans[_labelled(task)].seconds, spans[_labelled(task.beside)].seconds)
 
 
 def _row(pricer: Pricer, span: Span, runs: int, hidden: float) -> Row:

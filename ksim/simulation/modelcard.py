@@ -5,8 +5,8 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
 from ksim.compute.model import Model
-from ksim.compute.parts import Kind, Part, kinds, parts
 from ksim.foundation import catalog
 from ksim.simulation.defaults import Defaults
 from ksim.simulation.fits import Fit, fits
@@ -22,8 +22,8 @@ class ModelCard:
 
     model: Model
     settings: EngineSettings
-    parts: tuple[Part, ...]
-    kinds: tuple[Kind, ...]
+    parts: tuple[ModelPart, ...]
+    kinds: tuple[AttentionKind, ...]
     fits: tuple[Fit, ...]
 
     @classmethod
@@ -36,7 +36,7 @@ class ModelCard:
         model, version, gpus = model_of(name), engine_of(engine), gpus or catalog.entries("gpus")
         complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
         shard = Shard(precision=complete.precision)
-        return cls(model, complete, tuple(parts(model, shard)), tuple(kinds(model, shard)),
+        return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
                    tuple(fits(model, gpus, settings, version, ways)))
 
     @property

@@ -46,6 +46,10 @@ class Shard:
     slices: int = 1
     placement: Placement = Placement()
 
+    def ranks(self, group: str) -> int:
+        """How many ranks the rank's group of one kind has, such as "tensor"."""
+        return int(getattr(self, group))
+
     @property
     def expert_groups(self) -> int:
         """The number of groups of GPUs among which whole experts are divided."""

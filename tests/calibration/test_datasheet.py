@@ -30,14 +30,15 @@ def sheet(name="l40s", **changes):
 @pytest.mark.parametrize("name", NAMES)
 def test_power_estimated_from_a_data_sheet_is_near_that_of_the_catalogue(name):
     """But for the idle power of an L4, which is 0.39 of its limit, and what follows from it."""
-    known, found = gpu_of(name).power, gpu_of_table(sheet(name), name).power
-    assert (found.limit, found.basis, found.reach) == (known.limit, "estimated", extrapolation.REACH)
-    assert (found.hbm, found.l2) == pytest.approx((known.hbm, known.l2), rel=0.01)
+    known, estimated = gpu_of(name).power, gpu_of_table(sheet(name), name).power
+    assert (estimated.limit, estimated.basis, estimated.reach) == (known.limit, "estimated", extrapolation.REACH)
+    assert (estimated.hbm, estimated.l2) == pytest.approx((known.hbm, known.l2), rel=0.01)
     most = 0.6 if name == "l4" else 0.35
-    assert (found.idle, found.busy) == pytest.approx((known.idle, known.busy), rel=most)
-    assert found.flop[DType.BF16] == pytest.approx(known.flop[DType.BF16], rel=0.4)
-    assert found.flop.keys() == known.flop.keys()
-    assert found.clocks.boost == pytest.approx(gpu_of(name).clock) and found.clocks.least == extrapolation.LOWEST
+    assert (estimated.idle, estimated.busy) == pytest.approx((known.idle, known.busy), rel=most)
+    assert estimated.flop[DType.BF16] == pytest.approx(known.flop[DType.BF16], rel=0.4)
+    assert estimated.flop.keys() == known.flop.keys()
+    assert estimated.clocks.boost == pytest.approx(gpu_of(name).clock)
+    assert estimated.clocks.least == extrapolation.LOWEST
 
 
 def test_idle_power_is_usual_for_the_catalogue():

@@ -47,9 +47,9 @@ def test_every_family_can_be_launched():
 
 @examples(20)
 @given(st.floats(2.0, 12.0), st.floats(2.0, 12.0))
-def test_a_longer_budget_has_the_points_of_a_shorter_one(one, other):
-    short, long = (plan(H200, SMALL, budget=budget) for budget in sorted((one, other)))
-    assert short.seconds <= min(one, other) and {*shapes(short)} <= {*shapes(long)}
+def test_a_longer_budget_has_the_points_of_a_shorter_one(first, second):
+    short, long = (plan(H200, SMALL, budget=budget) for budget in sorted((first, second)))
+    assert short.seconds <= min(first, second) and {*shapes(short)} <= {*shapes(long)}
 
 
 def test_a_thinned_grid_still_spans_its_range():

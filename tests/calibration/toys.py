@@ -46,7 +46,7 @@ def dataset(sizes, groups=None, noise=None, checks=None, gpu=H200, truth=TRUTH):
                    np.zeros(len(sizes), dtype=bool) if checks is None else np.asarray(checks))
 
 
-def other(name, architecture):
+def gpu_like_h200(name, architecture):
     return evolve(H200, name=name, architecture=architecture)
 
 

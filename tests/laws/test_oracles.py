@@ -221,7 +221,8 @@ GROWTH: dict[str, st.SearchStrategy[tuple[Kernel, Kernel]]] = {
     "rows": st.builds(lambda kernel, more: (kernel, evolve(kernel, m=kernel.m + more)), gemms, extra),
     "columns": st.builds(lambda kernel, more: (kernel, evolve(kernel, n=kernel.n + more)), gemms | grouped, extra),
     "rows of an expert": st.builds(lambda kernel, rest, more: (
-        evolve(kernel, loads=((more, 3), *rest)), evolve(kernel, loads=((2 * more, 3), *rest))), grouped, loads, extra),
+        evolve(kernel, expert_rows=((more, 3), *rest)), evolve(kernel, expert_rows=((2 * more, 3), *rest))),
+        grouped, loads, extra),
     "bytes": st.builds(lambda kernel, more: (
         kernel, evolve(kernel, read_bytes=kernel.read_bytes + more)), pointwise, extra),
     "context": st.builds(longer, layers, batches, st.just(0), extra),

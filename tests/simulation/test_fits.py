@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksim.compute.parts import kinds, parts
+from ksim.compute.breakdown import attention_kinds, model_parts
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
@@ -41,7 +41,7 @@ ROUNDED = {"minimax-m2": 0.11, "qwen3-next-80b-a3b": 0.3, "glm-5": 0.05, "kimi-k
 def test_sizes_are_those_that_are_published(name):
     model, (total, active) = model_of(name), PUBLISHED[name]
     assert model.parameters() / 1e9 == pytest.approx(total, rel=0.03)
-    looked_up = sum(part.parameters for part in parts(model, Shard()) if part.name == "embedding")
+    looked_up = sum(part.parameters for part in model_parts(model, Shard()) if part.name == "embedding")
     found = model.active_parameters() - (looked_up if name.startswith("gpt-oss") else 0)
     assert found / 1e9 == pytest.approx(active, rel=ROUNDED.get(name, 0.02))
 
@@ -49,12 +49,12 @@ def test_sizes_are_those_that_are_published(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_add_up_to_the_model(name):
     model, shard = model_of(name), Shard(precision=Precision(DType.FP8, DType.FP8, DType.FP8, ("attention",)))
-    found = parts(model, shard)
+    found = model_parts(model, shard)
     assert sum(part.parameters for part in found) == model.parameters()
     assert sum(part.active for part in found) == model.active_parameters()
     assert sum(part.bytes for part in found) == model.weights(shard)
     assert "other" not in {part.name for part in found}
-    layers = kinds(model, shard)
+    layers = attention_kinds(model, shard)
     assert sum(kind.layers for kind in layers) == model.layers
     assert sum(kind.bytes_per_token for kind in layers) == model.cache_per_token(shard)
     assert sum(kind.bytes_per_sequence for kind in layers) == model.state_per_sequence(shard)
@@ -65,7 +65,7 @@ def test_parts_add_up_to_the_model(name):
     ("deepseek-v3", {"latent attention": 61}), ("glm-5", {"sparse latent attention": 78}),
     ("qwen3-next-80b-a3b", {"linear attention": 36, "full attention": 12})])
 def test_layers_are_told_apart_by_how_they_attend(name, expected):
-    assert {kind.name: kind.layers for kind in kinds(model_of(name), Shard())} == expected
+    assert {kind.name: kind.layers for kind in attention_kinds(model_of(name), Shard())} == expected
 
 
 @pytest.mark.parametrize(("name", "gpus", "settings"), [

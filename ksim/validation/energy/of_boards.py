@@ -9,8 +9,7 @@ from attrs import asdict, frozen
 
 from ksim.calibration.batches import Floats
 from ksim.calibration.power import boards
-from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.meter import metered_watts, model_watts
+from ksim.calibration.power.boards import Readings, metered_watts, model_watts
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
 

@@ -112,7 +112,7 @@ class _Replayed:
         return self.times.now
 
     def launch(self, turn: Turn) -> tuple[()]:
-        if turn.schedule:
+        if not turn.empty:
             batch = batch_of(self._step)
             load = self.timer.load(batch)
             blocks = sum(-(-new // self.block_tokens) for new, _ in self._step.chunks)
@@ -122,7 +122,7 @@ class _Replayed:
         return ()
 
     def wait(self, turn: Turn) -> tuple[()]:
-        if turn.schedule:
+        if not turn.empty:
             self._waited = self.times.oldest_end > self.times.now
             self.times.finish()
         return ()

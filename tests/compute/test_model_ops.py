@@ -1,20 +1,23 @@
 """Operations: parameters, weights on a rank, what is launched, and what is refused."""
 
+import importlib
+
 import pytest
 
-from ksim.compute.einsum import Attend, Communicate, Gather, Map, op
-from ksim.compute.graph import Collective
+from ksim.compute.expert_rows import expert_rows
+from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import loads
+from ksim.compute.model import Decoder, Model
+from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
 
 #: Llama 3.1 8B's sizes and 8 experts of 512, in a step of 100 tokens, 10 sampled, 2 experts each.
-SPREAD = loads(100, 2, 8)
+SPREAD = expert_rows(100, 2, 8)
 SIZES = Sizes({"m": 4096, "K": 8, "r": 4, "i": 6, "h": 128, "F": 14336, "g": 2, "V": 128256,
                "E": 8, "f": 512, "t": 100, "T": 100, "s": 10, "x": 200, "top_k": 2}, SPREAD)
 WHOLE, HALF = Shard(), Shard(tensor=2)
@@ -84,45 +87,45 @@ def test_what_is_not_quantized_stays_in_bf16():
 def test_no_rows_no_launch():
     sizes = Sizes({**SIZES.of, "s": 0})
     assert not list(op("sm,mV->sV", "lm_head").lower(sizes, WHOLE))
-    assert not list(Map("argmax", "sV->s", "sample").lower(sizes, WHOLE))
-    assert not list(Communicate("all_gather", "sV", "gather").lower(sizes, HALF))
+    assert not list(pointwise("argmax", "sV->s", "sample").lower(sizes, WHOLE))
+    assert not list(communicate("all_gather", "sV", "gather").lower(sizes, HALF))
 
 
 def test_a_map_reads_and_writes():
     """Gate and up of 100 tokens come in, their product goes out: 100 x 14336 x 2 bytes each."""
-    act = Map("silu_mul", "tgF->tF", "act", parallel="F")
+    act = pointwise("silu_mul", "tgF->tF", "act", parallel="F")
     assert launched(act) == {"act": Pointwise("silu_mul", 5_734_400, 2_867_200, 2_867_200, 100)}
     assert launched(act, HALF) == {"act": Pointwise("silu_mul", 2_867_200, 1_433_600, 1_433_600, 100)}
 
 
 def test_a_scale_is_weights_that_are_read_too():
-    norm = Map("fused_add_rms_norm", "tm,tm->tm,tm", "norm", scale="m")
+    norm = pointwise("fused_add_rms_norm", "tm,tm->tm,tm", "norm", scale="m")
     assert norm.parameters(SIZES) == 4096
     assert norm.weights(SIZES, HALF) == 8192  # every rank has all of them
     assert launched(norm) == {"norm": Pointwise("fused_add_rms_norm", 1_638_400 + 8192, 1_638_400, 819_200, 100)}
 
 
 def test_the_cache_is_written_in_its_own_format():
-    write = Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache")
+    write = pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache")
     assert launched(write, WHOLE)["kv_write"].write_bytes == 409_600
     assert launched(write, FP8)["kv_write"].write_bytes == 204_800
 
 
 def test_an_embedding_shared_out_is_summed():
-    embedding = Gather("Vm->tm", "embedding", parallel="V")
+    embedding = Lookup("Vm->tm", "embedding", parallel="V")
     assert embedding.parameters(SIZES) == 525_336_576
     assert launched(embedding) == {"embedding": Pointwise("embedding", 819_200, 819_200, 0.0, 100, 819_200)}
     assert launched(embedding, HALF)["embedding_all_reduce"] == Collective("all_reduce", 819_200, "tensor")
 
 
 def test_attention_waits_for_its_batch():
-    attend = Attend(window=4096)
-    assert launched(attend, HALF) == {"attention": AttentionLayer(16, 4, 128, 4096)}
-    assert attend.parameters(SIZES) == attend.weights(SIZES, WHOLE) == 0
+    attention = attend(window=4096)
+    assert launched(attention, HALF) == {"attention": AttentionLayer(16, 4, 128, 4096)}
+    assert attention.parameters(SIZES) == attention.weights(SIZES, WHOLE) == 0
 
 
 def test_a_collective_that_no_einsum_implies():
-    gather = Communicate("all_gather", "sV", "logits_gather")
+    gather = communicate("all_gather", "sV", "logits_gather")
     assert launched(gather) == {}
     assert launched(gather, HALF) == {"logits_gather": Collective("all_gather", 2_565_120, "tensor")}
 
@@ -142,8 +145,40 @@ def test_equations_that_make_no_sense(equation, settings, problem):
 
 @pytest.mark.parametrize("make, equation, problem", [
     (op, "tm->tF", "expected 2 operands"), (op, "tm,mF", "expected one arrow"), (op, "tm, mF -> tF", "' ' is no index"),
-    (lambda e, label: Map("norm", e, label), "tm", "expected one arrow"), (Gather, "V,m->tm", "expected 1 operand"),
+    (lambda e, label: pointwise("norm", e, label), "tm", "expected one arrow"),
+    (Lookup, "V,m->tm", "expected 1 operand"),
 ])
 def test_equations_that_are_none(make, equation, problem):
     with pytest.raises(ValueError, match=f"'{equation}': {problem}"):
         make(equation, "bad")
+
+
+@pytest.mark.filterwarnings("ignore:ksim.*works until:FutureWarning")
+def test_old_names_make_the_same_operations():
+    old = importlib.import_module("ksim.compute.einsum")
+    assert old.Map("silu_mul", "tgF->tF", "act", parallel="F") == pointwise("silu_mul", "tgF->tF", "act", parallel="F")
+    assert old.Gather("Vm->tm", "embedding", parallel="V") == Lookup("Vm->tm", "embedding", parallel="V")
+    assert old.Communicate("all_gather", "sV", "gather") == communicate("all_gather", "sV", "gather")
+    assert old.Attend(window=8) == attend(window=8)
+    assert old.Einsum("tm,mF->tF", "up") == op("tm,mF->tF", "up")
+
+
+def test_a_plug_in_may_bring_operations_of_its_own():
+    """One that has no weights, and one that reads the sizes of its rank as in earlier releases."""
+    class Own:
+        label, parallel = "own", "F"
+
+        def parameters(self, sizes):
+            return sizes.volume("mF")
+
+        def weights(self, sizes, shard):
+            return 2 * sizes.on(self.parallel, shard).volume("mF")
+
+        def lower(self, sizes, shard):
+            yield Op(self.label, Gemm(sizes.of["t"], sizes.on(self.parallel, shard).of["F"], sizes.of["m"]))
+
+    own = Own()
+    decoder = Decoder(SIZES.of, (), ((own,),), (), 100)
+    model = Model("own", decoder)
+    assert model.parameters() == 4096 * 14336 and model.weights(HALF) == 4096 * 14336
+    assert [op.kernel for op in model.body(100, HALF)[1].ops] == [Gemm(100, 7168, 4096)]

@@ -1,4 +1,4 @@
-"""How many rows each expert of a mixture gets: expectations, for no router is simulated token by token."""
+"""How many rows (token-expert pairs) each expert gets, in expectation: no router is simulated token by token."""
 
 from collections import Counter
 from functools import lru_cache
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from ksim.compute.placement import copies, placed
 from ksim.specs.experts import Placement, Routing
 
-#: (rows, how many experts have so many); experts without rows are not listed.
-Loads = tuple[tuple[int, int], ...]
-#: The same of an average rank, which has fractions of experts.
-Averages = tuple[tuple[int, float], ...]
+#: (rows, number of experts that have so many), without the experts that have none.
+ExpertRows = tuple[tuple[int, int], ...]
+#: The same for an average rank, which has fractions of experts.
+MeanExpertRows = tuple[tuple[int, float], ...]
 
-#: The golden ratio's fraction, whose multiples spread over the unit interval evenly, however many there are.
+#: Multiples of the golden ratio's fraction spread evenly over the unit interval, however many there are.
 GOLDEN = 0.6180339887
 
 
 @frozen(cache_hash=True)
 class Mixture:
-    """Experts of which a token goes to `top_k`, dealt out among `ranks`."""
+    """Experts that `ranks` share; each token goes to `top_k` of them."""
 
     top_k: int
     experts: int
@@ -32,34 +32,33 @@ class Mixture:
 
 
 @lru_cache(maxsize=4096)
-def loads(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = ()) -> Loads:
-    """The rows of each expert when each of *tokens* draws *top_k* different ones.
+def expert_rows(tokens: int, top_k: int, experts: int, skew: float = 0.0, shares: tuple[float, ...] = ()) -> ExpertRows:
+    """The rows of each expert when each of *tokens* is routed to *top_k* different ones.
 
-    Experts are as popular as their *shares*, or as Zipf's law has it, all alike where its exponent *skew* is 0.  An
-    expert's load is binomial, and each expert stands for another quantile of its own chance; the loads add up to
-    tokens x top_k.
+    Popularity follows *shares*, or Zipf's law with the exponent *skew* (0: all alike).  The rows of an expert are
+    binomial; each expert takes another quantile of its distribution, and the rows add up to tokens x top_k.
     """
     return _drawn(tokens, _chances(top_k, experts, skew, shares), tokens * top_k)
 
 
 @lru_cache(maxsize=4096)
-def average(tokens: int, mixture: Mixture) -> Averages:
-    """The loads of an average rank: those of all, over how many ranks there are."""
+def average_rank(tokens: int, mixture: Mixture) -> MeanExpertRows:
+    """The rows of an average rank's experts: those of all experts, divided by the number of ranks."""
     return tuple((rows, count / mixture.ranks) for rows, count in _of_all(tokens, mixture))
 
 
 @lru_cache(maxsize=4096)
-def fullest(tokens: int, mixture: Mixture) -> Loads:
-    """The loads of the rank that has most rows, as many as the fullest of *mixture*'s ranks is expected to have.
+def fullest_rank(tokens: int, mixture: Mixture) -> ExpertRows:
+    """The rows of the experts on the fullest rank: as many in all as the fullest is expected to have.
 
-    Loads of ranks are taken as normal and independent with the variance of their experts' binomials: among equal
-    ranks, that experts of one token differ and that rows of all ranks add up takes from the spread what it adds to the
-    differences.
+    Rows of ranks are taken as independent normal numbers with the variance of their experts' binomials.  Two
+    corrections are left out, because they cancel among equal ranks: a token's experts differ, and the rows of all ranks
+    have a fixed sum.
     """
     if mixture.ranks == 1:
         return _of_all(tokens, mixture)
-    each, held = _slots(mixture)
-    chances = [each[experts] for experts in held]
+    chance_of_copy, held = _slots(mixture)
+    chances = [chance_of_copy[experts] for experts in held]
     mean = tokens * np.array([part.sum() for part in chances])
     deviation = np.sqrt(tokens * np.array([(part * (1 - part)).sum() for part in chances]))
     most = chances[int(mean.argmax())]
@@ -69,18 +68,15 @@ def fullest(tokens: int, mixture: Mixture) -> Loads:
     return _drawn(tokens, np.minimum(most * rows / max(mean.max(), 1e-9), 1.0), rows)
 
 
-def _of_all(tokens: int, mixture: Mixture) -> Loads:
-    """The loads of all experts, copies for themselves."""
-    each, held = _slots(mixture)
-    return _drawn(tokens, each[np.sort(np.concatenate(held))], tokens * mixture.top_k)
+def _of_all(tokens: int, mixture: Mixture) -> ExpertRows:
+    """The rows of all experts; each copy of an expert counts by itself."""
+    chance_of_copy, held = _slots(mixture)
+    return _drawn(tokens, chance_of_copy[np.sort(np.concatenate(held))], tokens * mixture.top_k)
 
 
 @lru_cache(maxsize=256)
 def _slots(mixture: Mixture) -> tuple[NDArray[np.float64], list[NDArray[np.int64]]]:
-    """The chance of a token to come to one copy of each expert, and the experts that each rank holds.
-
-    EPLB is taken to know these chances.
-    """
+    """The chance of a token to be sent to one copy of each expert, and the experts of each rank; EPLB knows both."""
     routing = mixture.routing
     shares = routing.shares[0] if routing.shares else ()
     chances = _chances(mixture.top_k, mixture.experts, routing.exponent, shares)
@@ -91,8 +87,8 @@ def _slots(mixture: Mixture) -> tuple[NDArray[np.float64], list[NDArray[np.int64
     return chances / copies(held), held
 
 
-def _drawn(tokens: int, chances: NDArray[np.float64], rows: int) -> Loads:
-    """Loads of experts with these *chances* of each of *tokens*, *rows* in all."""
+def _drawn(tokens: int, chances: NDArray[np.float64], rows: int) -> ExpertRows:
+    """The rows of experts that each of *tokens* goes to with these *chances*; *rows* in all."""
     held = len(chances)
     quantiles = (np.argsort(np.argsort(np.arange(held) * GOLDEN % 1)) + 0.5) / held
     drawn = np.empty(held, dtype=np.int64)
@@ -109,13 +105,9 @@ def _highest(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> float
     below = float((mean - 6 * deviation).max())
     places = np.linspace(below, high, 97)
     scaled = (places - mean[:, None]) / np.maximum(deviation, 1e-9)[:, None] / 2**0.5
-    all_below = np.prod(0.5 + 0.5 * _erf(scaled), axis=0)
+    all_below = np.prod(0.5 + 0.5 * np.vectorize(erf)(scaled), axis=0)
     step = (high - below) / (len(places) - 1)
     return max(low, high - step * float((all_below[1:] + all_below[:-1]).sum()) / 2)
-
-
-def _erf(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.array([erf(number) for number in numbers.ravel()]).reshape(numbers.shape)
 
 
 def _chances(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -> NDArray[np.float64]:
@@ -137,7 +129,7 @@ def _chances(top_k: int, experts: int, skew: float, shares: tuple[float, ...]) -
 
 
 def _binomial(trials: int, chance: float, quantiles: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many of *trials* succeed, at *quantiles* of the distribution."""
+    """The number of successes in *trials*, at *quantiles* of its distribution."""
     if chance <= 0 or chance >= 1:
         return np.full(len(quantiles), trials if chance > 0 else 0)
     width = 8 * (trials * chance * (1 - chance)) ** 0.5 + 8
@@ -153,7 +145,7 @@ def _binomial(trials: int, chance: float, quantiles: NDArray[np.float64]) -> NDA
 
 
 def levelled(drawn: NDArray[np.int64], mean: NDArray[np.float64], most: int, rows: int) -> NDArray[np.int64]:
-    """Add or take single rows, first where loads are furthest from their *mean*, until there are *rows* of them."""
+    """Add or remove single rows, first where experts are furthest from their *mean*, until there are *rows* in all."""
     drawn = drawn.copy()
     while short := rows - int(drawn.sum()):
         sign = 1 if short > 0 else -1
