@@ -18,8 +18,9 @@ from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile
 from ksim.oracles.efficiency.profiled import Profiled, shipped
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
@@ -78,7 +79,7 @@ def _timer(oracle: str) -> StepTimer:
     one = {"kind": "fixed", "value": 1}
     table = {"model": MODEL, "gpu": GPU, "oracle": oracle, "serve": {"tensor_parallel_size": 8},
              "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": one, "output": one}}}
-    return Site.of(Scenario.of(table)).timers()[0]
+    return Deployment.of(Scenario.of(table)).timers()[0]
 
 
 def _seconds(action: Callable[[], Any]) -> float:

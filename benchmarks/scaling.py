@@ -17,7 +17,7 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.workloads import conversations
 from benchmarks.yardstick import STANDARD, beside, scaled
 from ksim.flow.request import Request
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.streaming import stream_requests
 
@@ -81,7 +81,7 @@ def _measure(count: int) -> Figures:
     rows = list(scenario.workload.requests(scenario.seed))
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
-        summary = stream_requests(Site.of(scenario), islice(_over_and_over(rows), count), f"{folder}/run").summary
+        summary = stream_requests(Deployment.of(scenario), islice(_over_and_over(rows), count), f"{folder}/run").summary
         seconds = time.process_time() - begin
     return {"requests": summary["completed"], "tokens": summary["total_output_tokens"], "seconds": seconds,
             "megabytes": peak_megabytes()}

@@ -28,7 +28,7 @@ from ksim.results.energy import energy
 from ksim.results.footprint import Rates, footprint
 from ksim.results.history import History
 from ksim.results.kernels import kernel_table
-from ksim.results.metrics import Limits, Summary, summarise
+from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.occurrences import Occurrences
 from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
@@ -54,7 +54,7 @@ class Result:
 
     log: Log = field(repr=False)
     labels: Mapping[str, Label] = field(factory=dict)
-    limits: Limits = field(factory=Limits)
+    limits: LatencyTargets = field(factory=LatencyTargets)
     scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
     rates: Rates = Rates()
@@ -207,7 +207,7 @@ class Result:
         csv.write_csv(self.kernels, directory / "kernels.csv")
 
 
-def judged(measured: Summary, labels: Mapping[str, Label], limits: Limits, rates: Rates) -> Summary:
+def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates) -> Summary:
     """The summary of a run: its labels, its targets, what was *measured*, and emissions and cost."""
     targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
                for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}

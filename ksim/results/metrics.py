@@ -23,7 +23,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
 @frozen
-class Limits:
+class LatencyTargets:
     """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
 
     ttft: float | None = None
@@ -34,7 +34,7 @@ class Limits:
         return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
 
 
-def summarise(history: History, limits: Limits = Limits(), closed: bool = False) -> Summary:
+def summarise(history: History, limits: LatencyTargets = LatencyTargets(), closed: bool = False) -> Summary:
     """The summary of a run; None for what it cannot determine (no completed request, no target).
 
     *closed* says that clients waited for responses before they sent the next request.
@@ -59,7 +59,7 @@ def summarise(history: History, limits: Limits = Limits(), closed: bool = False)
     }
 
 
-def history_totals(history: History, limits: Limits) -> tuple[Work, Served]:
+def history_totals(history: History, limits: LatencyTargets) -> tuple[Work, Served]:
     """The totals of all steps and all requests of a run."""
     whole = np.ones(len(history.requests), dtype=bool)
     return Work.of(history, np.ones(len(history.steps), dtype=bool)), Served.of(history, whole, good(history, limits))
@@ -80,7 +80,7 @@ def spread(name: str, seconds: Floats) -> Summary:
     return dict(zip(keys, (float(1e3 * value) for value in values), strict=True))
 
 
-def good(history: History, limits: Limits) -> Bools:
+def good(history: History, limits: LatencyTargets) -> Bools:
     """Which requests completed within all *limits*; an output of one token has no TPOT to exceed."""
     requests, within = history.requests, history.requests.completed.copy()
     tpot = np.where(requests.output > 1, requests.tpot, 0.0)
@@ -102,7 +102,7 @@ def counts(served: Served, duration: float) -> Summary:
     }
 
 
-def throughput(served: Served, duration: float, limits: Limits) -> Summary:
+def throughput(served: Served, duration: float, limits: LatencyTargets) -> Summary:
     """Requests and tokens per second."""
     ended = served.completed + served.failed
     return {

@@ -65,14 +65,14 @@ class Clocks:
 
 @frozen
 class PowerSettings:
-    """What a scenario tells all GPUs to keep to."""
+    """The power settings that all GPUs of a scenario keep to."""
 
     cap: Watts | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Most power that a GPU may draw. Unit: W. Default: the limit of the board. Example: "500 W"."""
     clock: Hertz | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Highest SM clock. Unit: Hz. Default: the boost clock. Example: "1500 MHz"."""
     governor: Choice | None = None
-    """What chooses caps and clocks step by step, below `cap` and `clock`. Default: nothing does. Names:
+    """The governor, which chooses caps and clocks step by step, below `cap` and `clock`. Default: none. Names:
     engine.governors. Example: {name = "slack", share = 0.05}."""
 
     def __bool__(self) -> bool:

@@ -11,8 +11,8 @@ from ksim.calibration.power import extrapolation
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.foundation.units import DType
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, system_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of, system_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.power import BASES
@@ -114,12 +114,12 @@ def test_a_gpu_without_a_system_is_in_a_pcie_node_or_alone(tmp_path):
 def test_a_run_reports_that_power_is_estimated_and_can_be_repeated(tmp_path):
     (tmp_path / "mine.toml").write_text(_toml(sheet()))
     table = {"model": "llama-3.2-1b", "gpu": str(tmp_path / "mine.toml"), "workload": ANY_WORKLOAD}
-    site = Site.of(Scenario.of(table))
+    site = Deployment.of(Scenario.of(table))
     assert site.remarks == ("power of L40S is estimated from its data sheet (350 W, of which 63 idle): joules may be"
                             " 40% off",)
-    again = Site.of(site.scenario)
+    again = Deployment.of(site.scenario)
     assert (again.gpu, again.system) == (site.gpu, site.system)
-    assert not Site.of(Scenario.of({**table, "gpu": "l40s"})).remarks
+    assert not Deployment.of(Scenario.of({**table, "gpu": "l40s"})).remarks
 
 
 def test_a_system_needs_gpus_that_have_its_links(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings, metered_watts, model_watts, weighted_median
 from ksim.foundation.errors import DataError
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.calibration.samples import attention, gemm, line
 
 POWER = gpu_of("h200").power

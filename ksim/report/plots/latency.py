@@ -22,7 +22,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats
 from ksim.results.history import History
-from ksim.results.metrics import Limits, Summary
+from ksim.results.metrics import LatencyTargets, Summary
 
 #: Points of a curve, and the number of values from which it is drawn if there are many more.
 _POINTS, _VALUES = np.linspace(0, 1, 201), 100_000
@@ -46,7 +46,7 @@ class _Panel:
     things: str = "requests"
 
 
-def latency_figure(history: History, limits: Limits, summary: Summary, title: str = "Latency") -> Figure:
+def latency_figure(history: History, limits: LatencyTargets, summary: Summary, title: str = "Latency") -> Figure:
     """Cumulative distributions of TTFT, TPOT, ITL and end-to-end latency of the completed requests."""
     requests, done = history.requests, history.requests.completed
     count, tokens = int(done.sum()), int(requests.output[done].sum())

@@ -13,7 +13,7 @@ from ksim.flow.stretch import Stretch
 from ksim.results.arrays import Bools
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
-from ksim.results.metrics import Limits, Summary
+from ksim.results.metrics import LatencyTargets, Summary
 from ksim.results.refusals import Refusals
 from ksim.results.requests import Requests
 from ksim.results.streaming.tally import Tally
@@ -33,7 +33,7 @@ class Sink(Log):
     any of them.
     """
 
-    def __init__(self, directory: Path, limits: Limits) -> None:
+    def __init__(self, directory: Path, limits: LatencyTargets) -> None:
         super().__init__()
         self._tally, self._directory = Tally(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}

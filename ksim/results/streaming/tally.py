@@ -11,7 +11,7 @@ from ksim.results.arrays import Bools, floats, ratio
 from ksim.results.history import History, static_joules
 from ksim.results.metrics import (
     LATENCIES,
-    Limits,
+    LatencyTargets,
     Summary,
     batches,
     cache,
@@ -31,7 +31,7 @@ from ksim.results.totals import Served, Work
 class Tally:
     """The totals of the parts of a run so far."""
 
-    limits: Limits
+    limits: LatencyTargets
     duration: float = 0.0
     work: Work | None = None
     served: Served = Factory(Served)
