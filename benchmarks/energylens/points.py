@@ -9,7 +9,8 @@ from attrs import evolve, field, frozen
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import StepCost
 from ksim.simulation.assembly import Site
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import Memory, activations, memory
@@ -111,20 +112,20 @@ class Bench:
         yield from (self.decode(batch, length) for batch in batches for length in lengths if self.holds(batch, length))
 
     def _point(self, phase: str, batch: int, length: int, step: Batch) -> Point:
-        timeline, power = self._timer.timeline(step), self.site.gpu.power
+        timeline, power = self._timer.step_cost(step), self.site.gpu.power
         pace = Clock(power, power.clocks).pace(timeline, 0.0) if power.clocks else AT_BOOST
-        seconds = max(timeline.paced(pace), timeline.launch_seconds)
-        joules = timeline.drawn(pace) + power.idle * seconds
+        seconds = max(timeline.seconds_at(pace), timeline.launch_seconds)
+        joules = timeline.joules_at(pace) + power.idle * seconds
         exchanging, exchanged = _collectives(timeline, pace, power.idle)
         return Point(phase, self.gpus, batch, length, seconds, self.gpus * joules, exchanging / seconds,
                      exchanged / joules, self.variant)
 
 
-def _collectives(timeline: Timeline, pace: Pace, idle: float) -> tuple[float, float]:
+def _collectives(timeline: StepCost, pace: ClockScaling, idle: float) -> tuple[float, float]:
     """Seconds and joules of one GPU in collectives."""
     runs = [(span, count) for span, count in timeline.counted() if span.bound == "communication"]
     seconds = sum(count * span.seconds for span, count in runs)
-    drawn = sum(count * span.drawn(pace) for span, count in runs)
+    drawn = sum(count * span.joules_at(pace) for span, count in runs)
     return seconds, drawn + idle * seconds
 
 

@@ -35,5 +35,5 @@ def step(
              "workload": ANY_WORKLOAD}
     site = Site.of(Scenario.of(given(table), "step"))
     check_step(site.model, site.shards, site.gpu, site.scenario.serve, site.system, batch)
-    timelines = [timer.timeline(batch) for timer in site.timers()]
+    timelines = [timer.step_cost(batch) for timer in site.timers()]
     show(console(), site, batch, timelines)

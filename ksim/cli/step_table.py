@@ -8,14 +8,15 @@ from rich.table import Table
 
 from ksim.cli.screen import table
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import StepCost
 from ksim.simulation.assembly import Site
 
 _COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
             ">eta", ">90 % of us", "source")
 
 
-def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timeline]) -> None:
+def show(console: Console, site: Site, batch: Batch, timelines: Sequence[StepCost]) -> None:
     """Print what one rank of each pipeline stage does for *batch*, and the step's totals."""
     scenario = site.scenario
     console.print(f"\n[bold]{scenario.model}[/] on {scenario.serve.gpus} x {site.gpu.name}: {len(batch.contexts)}"
@@ -27,9 +28,9 @@ def show(console: Console, site: Site, batch: Batch, timelines: Sequence[Timelin
         console.print(_totals(site, batch, timeline))
 
 
-def _table(timeline: Timeline) -> Table:
+def _table(timeline: StepCost) -> Table:
     rows = table(*_COLUMNS)
-    merged: dict[Span, int] = {}
+    merged: dict[KernelCost, int] = {}
     for span, runs in timeline.counted():
         merged[span] = merged.get(span, 0) + runs
     for span, runs in merged.items():
@@ -37,7 +38,7 @@ def _table(timeline: Timeline) -> Table:
     return rows
 
 
-def _row(span: Span, runs: int, total: float) -> tuple[str, ...]:
+def _row(span: KernelCost, runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
@@ -50,7 +51,7 @@ def _interval(low: float, high: float, scale: float) -> str:
     return "" if isnan(low) else f"{scale * low:.4g}-{scale * high:.4g}"
 
 
-def _totals(site: Site, batch: Batch, timeline: Timeline) -> str:
+def _totals(site: Site, batch: Batch, timeline: StepCost) -> str:
     """GPU and host time, and what share of the peaks the step reaches."""
     flops = timeline.flops / timeline.seconds / site.gpu.flops[site.scenario.serve.precision.activations.element]
     moved = timeline.bytes / timeline.seconds / site.gpu.bandwidth

@@ -7,7 +7,8 @@ import simpy
 from attrs import define, field
 
 from ksim.engine.legs import Leg, Way
-from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.network.network import Network
 
 Process = Generator[simpy.Event, Any, None]
@@ -61,12 +62,12 @@ class Gang:
     network: Network
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
-    #: By the identity of laps, which all steps of a shape share; the laps are kept, that no others come by it.
-    _ways: dict[int, tuple[Sequence[Lap], Way]] = field(factory=dict, init=False)
+    #: By the identity of blocks, which all steps of a plan share; the blocks are kept, that no others come by it.
+    _ways: dict[int, tuple[Sequence[PricedBlock], Way]] = field(factory=dict, init=False)
 
-    def play(self, timeline: Timeline, pace: Pace = AT_BOOST) -> simpy.Event:
+    def play(self, timeline: StepCost, pace: ClockScaling = AT_BOOST) -> simpy.Event:
         """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
-        return self.travel([self._way(timeline.laps).timed(timeline.fills, pace)] * len(self.ranks))
+        return self.travel([self._way(timeline.blocks).timed(timeline.batch_kernels, pace)] * len(self.ranks))
 
     def travel(self, legs: Sequence[Sequence[Leg]]) -> simpy.Event:
         """Have each rank go its own *legs*, as many as the others; the event fires when the last is done."""
@@ -80,11 +81,8 @@ class Gang:
             yield meeting.join(came, together)
             ready = max(env.now, came + beside)
 
-    def _way(self, laps: Sequence[Lap]) -> Way:
-        known = self._ways.get(id(laps))
+    def _way(self, blocks: Sequence[PricedBlock]) -> Way:
+        known = self._ways.get(id(blocks))
         if known is None:
-            known = self._ways[id(laps)] = laps, Way.of(laps, self._seconds)
+            known = self._ways[id(blocks)] = blocks, Way.of(blocks)
         return known[1]
-
-    def _seconds(self, span: Span) -> float:
-        return self.network.seconds(span.shape, self.groups[span.group])

@@ -17,15 +17,15 @@ from ksim.engine.engine import Engine, Process
 from ksim.engine.recorder import Recorder
 from ksim.engine.turns import FURTHEST, Turn, Turns, going_on
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST, Pace, Paced
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
 
 __all__ = ["Skipping"]
 
 #: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
-Sent = tuple[float, float, float, float, Pace]
+Sent = tuple[float, float, float, float, ClockScaling]
 
 
 @define(eq=False, kw_only=True)
@@ -95,7 +95,7 @@ class Skipping(Engine):
                 self._note(self._changes(assignment), works.now)
             batch = assignment.batch() if assignment else None
             if batch:
-                load = self.timers[0].load(batch)
+                load = self.timers[0].summarize(batch)
                 self._record(batch, self._send(batch, load, turns.touched(assignment, batch)))
             elif not any(flying):
                 flying.clear()
@@ -111,13 +111,13 @@ class Skipping(Engine):
             if batch and (more := turns.encore.turns()) > 1:
                 self._go_on(batch, load.seconds, more)
 
-    def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
+    def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
         """Send a batch on its way."""
         works = self._clockwork
         scheduled = works.now
         prepared, launched, start = works.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
-        return scheduled, prepared, start, works.fly(launched, start, load.paced(pace), batch.samples), pace
+        return scheduled, prepared, start, works.fly(launched, start, load.seconds_at(pace), batch.samples), pace
 
     def _record(self, batch: Batch, sent: Sent) -> None:
         scheduler = self.scheduler
@@ -149,13 +149,13 @@ class Skipping(Engine):
         works, recorder, clock, pool = self._clockwork, self._recorder, self.clock, self.scheduler.cache.pool
         sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
-        for batch, load in zip(batches, self.timers[0].loads(batches), strict=True):
+        for batch, load in zip(batches, self.timers[0].summarize(batches), strict=True):
             scheduled = works.now
             if scheduled > news or not self._turns.encore.repeat():
                 break
             prepared, launched, start = works.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
-            end = works.fly(launched, start, load.paced(pace), sequences)
+            end = works.fly(launched, start, load.seconds_at(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.land(*works.finish())
             self._turns.steps += 1

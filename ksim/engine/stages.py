@@ -9,7 +9,8 @@ from attrs import define, field
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.engine.ranks import Gang
 from ksim.engine.workers import Supply
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import StepCost
 
 
 @define(eq=False)
@@ -19,13 +20,13 @@ class Flight:
     done: simpy.Event
     start: float = 0.0
     end: float = 0.0
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[ClockScaling, ...] = ()
 
 
 class Stages(Protocol):
     clocks: Sequence[Clock]
 
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
                settings: Sequence[Setting] = ()) -> Flight:
         """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
 
@@ -51,7 +52,7 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
                settings: Sequence[Setting] = ()) -> Flight:
         start, paces = 0.0, []
         end = max(self.env.now, source.end if source else 0.0)
@@ -59,7 +60,7 @@ class WholeSteps:
             begin = max(end, self._free[stage], supply.prepared)
             setting = settings[stage] if settings else FREE
             pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
-            end = self._free[stage] = max(begin + timeline.paced(pace), supply.launched)
+            end = self._free[stage] = max(begin + timeline.seconds_at(pace), supply.launched)
             start = start if stage else begin
             paces.append(pace)
         return Flight(self.env.timeout(end - self.env.now), start, end, tuple(paces))
@@ -79,7 +80,7 @@ class KernelByKernel:
         for stage in range(len(self.gangs)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[Timeline], supplies: Sequence[Supply], source: Flight | None = None,
+    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
                settings: Sequence[Setting] = ()) -> Flight:
         flight = Flight(self.env.event())
         self._queues[0].put((flight, timelines, supplies, source, settings))

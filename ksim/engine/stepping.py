@@ -12,9 +12,10 @@ from ksim.engine.engine import Engine, Process
 from ksim.engine.stages import Flight, Stages
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST, Timeline
+from ksim.flow.steps import StepCost
 from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job
 
@@ -37,7 +38,7 @@ class Turn:
     waiting: int
     running: int
     blocks: int
-    timelines: tuple[Timeline, ...] = ()
+    timelines: tuple[StepCost, ...] = ()
     prepared: float = 0.0
     flight: Flight | None = None
     index: int = -1
@@ -117,7 +118,7 @@ class Stepping(Engine):
         batch, now = turn.batch, self.env.now
         together = (yield from self.convoy.join(self.number, batch.tokens)) if self.convoy else None
         turn.index = self._next_index()
-        turn.timelines = tuple(timer.timeline(batch, together.brought if together else ()) for timer in self.timers)
+        turn.timelines = tuple(timer.step_cost(batch, together.brought if together else ()) for timer in self.timers)
         touched = turn.assignment.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         supplies = self._threads.supply(batch, turn.timelines, ready)
@@ -146,13 +147,13 @@ class Stepping(Engine):
 
         A dummy never delays the others: whoever brought a batch has all of a dummy's work and more.
         """
-        timelines = [timer.timeline(DUMMY, together.brought) for timer in self.timers]
+        timelines = [timer.step_cost(DUMMY, together.brought) for timer in self.timers]
         settings = [self.governor.setting(DUMMY, timeline) for timeline in timelines] if self.governor else ()
         end, paces = together.start, []
         for stage, timeline in enumerate(timelines):
             setting = settings[stage] if settings else FREE
             paces.append(self.stages.clocks[stage].pace(timeline, end, setting) if self.stages.clocks else AT_BOOST)
-            end += timeline.paced(paces[-1])
+            end += timeline.seconds_at(paces[-1])
         timelines[-1] = timelines[-1].followed_by(wait(max(0.0, together.end - end)))
         self._log(Stepped(together.end, self.number, turn.index, turn.scheduled, turn.scheduled, together.start,
                           together.end, together.end, turn.batch, turn.waiting, turn.running, turn.blocks,

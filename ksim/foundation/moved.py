@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "RENAMED", "install", "place_of"]
+__all__ = ["MOVED", "RENAMED", "former", "install", "place_of"]
 
 #: Where packages and modules are now, by where they were; what lies in a package went with it.
 MOVED = {
@@ -80,3 +80,13 @@ def install() -> None:
     """Let modules be imported by their old names."""
     if not any(isinstance(finder, _Mover) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Mover())
+
+
+def former(old: str, new: str) -> Any:
+    """The attribute *new* under its *old* name, with a warning."""
+    def get(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is {new} now; the old name works until ksim 0.3", FutureWarning,
+                      stacklevel=2)
+        return getattr(self, new)
+
+    return property(get)

@@ -10,11 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ksim.flow.bounds import BOUNDS
 from ksim.report.energy import energy_block
 from ksim.report.insights import Insight
 from ksim.report.tables import beside, pairs, plain_table
 from ksim.report.wording import WIDTH, number, percent
-from ksim.results.kernels import BOUNDS, HOST, IDLE, families
+from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 
 _BAR = 10

@@ -68,7 +68,7 @@ def _drawn(site: Site, batch: Batch) -> Iterator[float]:
     power = site.gpu.power
     assert power.clocks is not None, "a cap needs clocks"
     clock = Clock(power, power.clocks)
-    return (clock.least_watts(timer.timeline(batch)) for timer in site.timers())
+    return (clock.least_watts(timer.step_cost(batch)) for timer in site.timers())
 
 
 def _lowest(site: Site) -> float:

@@ -10,9 +10,10 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.notation import Operation, Task, lower
 from ksim.compute.notation.splits import GROUPS
 from ksim.compute.sizes import Sizes
-from ksim.cost.overlap import Overlap, overlapped, pair
-from ksim.cost.spans import Pricer
-from ksim.flow.timeline import Span
+from ksim.cost.overlap import Overlap, pair, side_by_side
+from ksim.cost.parts import PricedLaunch
+from ksim.cost.pricer import Pricer
+from ksim.flow.kernels import KernelCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.report import html
@@ -99,18 +100,19 @@ class Layer:
         """A row for each distinct launch of an operation."""
         lowered = self._lowered(ranks)
         launches = list(dict.fromkeys((task.label, task.kernel) for tasks in lowered for task in tasks))
-        spans = dict(zip(launches, pricer.spans(launches), strict=True))
+        costs = dict(zip(launches, pricer.kernels(launches), strict=True))
         for operation, tasks in zip(self.operations, lowered, strict=True):
-            priced = [(spans[task.label, task.kernel], _hidden(task, spans)) for task in tasks]
+            priced = [(PricedLaunch(task.kernel, costs[task.label, task.kernel]), _hidden(task, costs))
+                      for task in tasks]
             if (stages := getattr(operation, "overlap_stage", 1)) > 1:
                 priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
-            for span in dict.fromkeys(span for span, _ in priced):
-                runs = [hidden for other, hidden in priced if other == span]
-                yield _row(pricer, span, len(runs), sum(runs))
+            for launch in dict.fromkeys(launch for launch, _ in priced):
+                runs = [hidden for other, hidden in priced if other == launch]
+                yield _row(pricer, launch, len(runs), sum(runs))
 
 
-#: A span, and how many of its seconds pass while another keeps the GPU busy.
-Timed = tuple[Span, float]
+#: A launch, and how many of its seconds pass while another keeps the GPU busy.
+Timed = tuple[PricedLaunch, float]
 
 
 def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], overlap: Overlap) -> list[Timed]:
@@ -123,21 +125,22 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], over
     if summed is None:
         raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
                                          f" follows; split a contracted index, or leave it at 1")
-    return [*priced[:-2], *((evolve(span, seconds=span.lasts, hidden=0.0), span.hidden)
-                            for span in overlapped(pricer, summed, overlap))]
+    return [*priced[:-2], *((launch, launch.cost.seconds if hidden else 0.0)
+                            for launch, hidden in side_by_side(pricer, summed, overlap))]
 
 
-def _hidden(task: Task, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:
+def _hidden(task: Task, costs: Mapping[tuple[str, Kernel | Collective], KernelCost]) -> float:
     """Seconds of *task* that pass while what it runs beside keeps the GPU busy."""
     if task.beside is None:
         return 0.0
-    return min(spans[task.label, task.kernel].seconds, spans[task.beside.label, task.beside.kernel].seconds)
+    return float(min(costs[task.label, task.kernel].seconds, costs[task.beside.label, task.beside.kernel].seconds))
 
 
-def _row(pricer: Pricer, span: Span, runs: int, hidden: float) -> Row:
-    sent = runs * pricer.sent(span.shape) if isinstance(span.shape, Collective) else 0.0
-    idle = pricer.gpu.power.idle * (runs * span.seconds - hidden)
-    return Row(span, runs, sent, hidden, runs * span.joules + idle)
+def _row(pricer: Pricer, launch: PricedLaunch, runs: int, hidden: float) -> Row:
+    kernel, cost = launch
+    sent = runs * pricer.sent(kernel) if isinstance(kernel, Collective) else 0.0
+    idle = pricer.gpu.power.idle * (runs * cost.seconds - hidden)
+    return Row(cost, runs, sent, hidden, runs * cost.joules + idle)
 
 
 def _ranks(given: Mapping[str, int]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from ksim.flow.timeline import Span
+from ksim.flow.kernels import KernelCost
 from ksim.report import html
 from ksim.report.aligned import aligned
 from ksim.report.wording import measure, number, percent
@@ -21,7 +21,7 @@ class Row:
     GPU, with its idle power for the others.  `span` is one of the runs, as the oracle or the network prices it.
     """
 
-    span: Span = field(repr=False)
+    span: KernelCost = field(repr=False)
     runs: int
     sent: float
     hidden: float
@@ -137,7 +137,7 @@ class Priced:
 
     @property
     def _summary(self) -> str:
-        outside = sum(row.exposed for row in self.rows if row.span.extrapolated)
+        outside = sum(row.exposed for row in self.rows if row.span.is_extrapolated)
         hot = f", above its limit of {number(self.gpu.power.limit)} W: if it goes on, clocks fall (power=...)"
         return (f"{measure(self.seconds, 's')}; {measure(self.joules, 'J')} a GPU, {measure(self.all_joules, 'J')} in"
                 f" all; {measure(self.flops, 'FLOP')} a GPU, {measure(self.all_flops, 'FLOP')} in all;"

@@ -4,7 +4,8 @@ from attrs import evolve
 
 from ksim.cost.clock import Clock, Setting
 from ksim.engine.governors import checked
-from ksim.flow.timeline import Lap, Pace, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.priced import Priced, Row
 from ksim.specs.hardware import Gpu
@@ -23,18 +24,20 @@ def sustained(priced: Priced, settings: PowerSettings) -> Priced:
     return evolve(priced, rows=tuple(_paced(row, pace, priced.gpu.power.idle) for row in priced.rows))
 
 
-def _pace(priced: Priced, gpu: Gpu, setting: Setting) -> Pace:
+def _pace(priced: Priced, gpu: Gpu, setting: Setting) -> ClockScaling:
     if gpu.power.clocks is None:
         raise ConfigError("power", f"{gpu.name} has no [power.clocks]; say in its file how its SMs do at lower clocks")
-    timeline = Timeline.of([Lap((evolve(row.span, seconds=row.exposed / row.runs),), row.runs) for row in priced.rows])
+    timeline = StepCost.of([PricedBlock.of([row.span.replaced(seconds=row.exposed / row.runs)], row.runs)
+                            for row in priced.rows])
     return Clock.tired(gpu.power, gpu.power.clocks).pace(timeline, 0.0, setting)
 
 
-def _paced(row: Row, pace: Pace, idle: float) -> Row:
+def _paced(row: Row, pace: ClockScaling, idle: float) -> Row:
     """*row* at *pace*; what it hides of its time grows with it."""
-    longer = pace.time if row.span.clocked else 1.0
-    span = evolve(row.span, seconds=longer * row.span.seconds, low=longer * row.span.low, high=longer * row.span.high,
-                  eta=longer * row.span.eta, joules=row.span.drawn(pace))
+    longer, costs = pace.time if row.span.is_compute_bound else 1.0, row.span.costs
+    span = row.span.replaced(seconds=longer * costs.seconds, below=longer * costs.below, above=longer * costs.above,
+                             joules=costs.joules_at(pace))
+    span = evolve(span, roofline_ratio=longer * span.roofline_ratio)
     hidden = longer * row.hidden
     return evolve(row, span=span, hidden=hidden,
                   joules=row.runs * span.joules + idle * (row.runs * span.seconds - hidden))

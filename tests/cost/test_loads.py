@@ -9,7 +9,8 @@ from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.load import Load
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.estimates import shipped
 from ksim.oracles.efficiency.library import Library
@@ -21,7 +22,7 @@ from tests.cost.test_price import MODELS, ORACLES, timer
 from tests.properties import examples
 
 GPUS = ["h200", "h100", "a100-80g", "b200", "b300", "l40s"]
-PACES = [AT_BOOST, Pace(1.4, 0.7, 0.6)]
+PACES = [AT_BOOST, ClockScaling(1.4, 0.7, 0.6)]
 
 #: As many sequences and tokens as measured, and far beyond.
 decodes = st.lists(st.integers(0, 60_000), max_size=40).flatmap(
@@ -31,16 +32,16 @@ batches = st.tuples(decodes, chunks).filter(any).map(lambda both: Batch.of(*both
 
 
 def check(pricer: StepTimer, batch: Batch, light: bool = True) -> None:
-    found, expected = pricer.load(batch), pricer.timeline(batch)
-    assert isinstance(found, Load if light else Timeline)
+    found, expected = pricer.summarize(batch), pricer.step_cost(batch)
+    assert isinstance(found, Load if light else StepCost)
     assert_alike(found, expected)
 
 
 def assert_alike(found, expected):
     assert found.launch_seconds == pytest.approx(expected.launch_seconds, rel=1e-12)
     for pace in PACES:
-        assert found.paced(pace) == pytest.approx(expected.paced(pace), rel=1e-12)
-        assert found.drawn(pace) == pytest.approx(expected.drawn(pace), rel=1e-12)
+        assert found.seconds_at(pace) == pytest.approx(expected.seconds_at(pace), rel=1e-12)
+        assert found.joules_at(pace) == pytest.approx(expected.joules_at(pace), rel=1e-12)
 
 
 @pytest.mark.parametrize("oracle", ["measured", "learned"])
@@ -63,7 +64,7 @@ def test_of_models_with_windows_and_experts(model, tensor, gpu, batch):
 @examples(5)
 def test_of_any_model(model, tensor, batch):
     pricer = timer(model, tensor)
-    assert_alike(pricer.load(batch), pricer.timeline(batch))
+    assert_alike(pricer.summarize(batch), pricer.step_cost(batch))
 
 
 @pytest.mark.parametrize("oracle", [*ORACLES, "own"])
@@ -112,7 +113,7 @@ def test_an_oracle_that_says_nonsense_is_named():
             return float("nan"), False, True
 
     with pytest.raises(ConfigError, match="Nonsense"):
-        evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).load(Batch.of((1, 900)))
+        evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).summarize(Batch.of((1, 900)))
 
 
 @given(batch=batches, turns=st.integers(1, 20))
@@ -138,14 +139,14 @@ def test_loads_of_steps_that_go_on_decoding(model, oracle, gpu, contexts, times,
 def check_run(pricer: StepTimer, contexts: list[int], turns: int) -> None:
     count = len(contexts)
     several = [Batch(Contexts(contexts, shift), (), count, count) for shift in range(turns)]
-    found = pricer.loads(several)
+    found = pricer.summarize(several)
     assert len(found) == turns
     for load, batch in zip(found, several, strict=True):
-        assert_alike(load, pricer.timeline(batch))
+        assert_alike(load, pricer.step_cost(batch))
 
 
 def test_loads_of_steps_of_several_plans():
     pricer = timer("llama-3.1-8b", 1)
     several = [Batch.of((count, 100), (1, 30)) for count in range(1, 30)]
-    for load, batch in zip(pricer.loads(several), several, strict=True):
-        assert_alike(load, pricer.timeline(batch))
+    for load, batch in zip(pricer.summarize(several), several, strict=True):
+        assert_alike(load, pricer.step_cost(batch))

@@ -11,8 +11,8 @@ from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.spans import Pricer
-from ksim.flow.timeline import Lap, Timeline
+from ksim.cost.pricer import Pricer
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives.ring import Ring
 from ksim.network.network import Network
@@ -79,7 +79,7 @@ def test_no_work_is_lost(one, overlap, price):
     assert sum(span.shape.bytes for span in spans if span.group) == pytest.approx(one.message.bytes)
     power = price.gpu.power
     least = whole.flops * power.flop[one.product.activations] + whole.bytes * power.hbm
-    total = Timeline.of([Lap(spans)])
+    total = StepCost.of([PricedBlock.of(spans)])
     assert total.joules == pytest.approx(sum(span.joules for span in spans)) and total.joules > least
 
 
@@ -95,7 +95,7 @@ def test_more_sms_make_no_sum_slower_and_no_product_faster(one, stages, some, mo
 @given(sizes, st.integers(1, 107), pricers)
 @examples(30)
 def test_one_stage_is_no_overlap(one, sms, price):
-    plain = price.spans([("o_proj", one.product), ("o_proj_all_reduce", one.message)])
+    plain = price.kernels([("o_proj", one.product), ("o_proj_all_reduce", one.message)])
     assert list(overlapped(price, one, Overlap(1, sms))) == plain
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import StepCost
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
 from ksim.simulation.assembly import Site
@@ -44,23 +45,23 @@ def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", 
     return evolve(made, oracle=Seconds() if oracle == "own" else plugin("oracles", Choice(oracle)))
 
 
-def assert_alike(found: Timeline, expected: Timeline) -> None:
+def assert_alike(found: StepCost, expected: StepCost) -> None:
     """To the last digits of numbers, which sums in another order differ in."""
-    for one, other in [(found, expected), *zip(found.fills, expected.fills, strict=True)]:
+    for one, other in [(found, expected), *zip(found.batch_kernels, expected.batch_kernels, strict=True)]:
         for name in (each.name for each in fields(type(one)) if each.name not in ("laps", "fills")):
             mine, theirs = getattr(one, name), getattr(other, name)
             if isinstance(theirs, float):
                 assert mine == pytest.approx(theirs, rel=1e-11, abs=1e-30, nan_ok=True), name
             else:
                 assert mine == theirs, name
-    assert found.laps == expected.laps
+    assert found.blocks == expected.blocks
 
 
 def check(pricer: StepTimer, several: list[Batch]) -> None:
     lanes = pricer.price(several)
     assert len(lanes) == len(several)
     for row, batch in enumerate(several):
-        assert_alike(lanes.timeline(row), pricer.timeline(batch))
+        assert_alike(lanes.timeline(row), pricer.step_cost(batch))
 
 
 @pytest.mark.parametrize("model, tensor", MODELS)
@@ -120,7 +121,7 @@ def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the
 
     def questions(tokens):
         before = oracle.questions
-        pricer.timeline(Batch.of((tokens, 0)))
+        pricer.step_cost(Batch.of((tokens, 0)))
         return oracle.questions - before
 
     plan_and_attention = [questions(tokens) for tokens in range(1024, 1280, 8)]
@@ -134,7 +135,7 @@ def test_tokens_that_are_padded_to_the_sizes_of_graphs_have_none_around_them():
     priced = []
     for tokens in range(8, 257, 8):
         before = oracle.shapes
-        pricer.timeline(Batch.of((tokens, 0)))
+        pricer.step_cost(Batch.of((tokens, 0)))
         priced.append(oracle.shapes - before)
     assert priced[-1] == priced[1]
 
@@ -148,7 +149,7 @@ def test_an_oracle_that_changes_the_answers_of_another_prices_steps_together_too
 
 
 def test_steps_of_one_plan_have_the_same_laps():
-    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).laps
+    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).blocks
     assert one is other and one is not third
 
 
@@ -156,8 +157,8 @@ def test_lanes_add_up_to_laps_and_what_fills_them():
     several = [Batch.of((1, 700), (61, 200)), Batch.of((1, 9)), Batch.of((600, 0))]
     lanes = timer("deepseek-v3", 8).price(several)
     for name in ("seconds", "joules", "flops", "bytes", "core_joules", "busy_joules"):
-        parts = [sum(lap.repeat * getattr(span, name) for lap in laps for span in lap.spans if isinstance(span, Span))
-                 for laps in lanes.laps]
+        parts = [sum(lap.repeat * getattr(span, name) for lap in laps for span in lap.spans if isinstance(span, KernelCost))
+                 for laps in lanes.blocks]
         for each in lanes.filled:
             for row, amount in zip(each.rows, each.repeat * getattr(each, name), strict=True):
                 parts[row] += amount

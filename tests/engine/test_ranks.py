@@ -9,7 +9,9 @@ from attrs import evolve
 from ksim.compute.graph import Collective
 from ksim.engine.legs import Leg, Way
 from ksim.engine.ranks import Gang, Meeting
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
 from tests.cost.toys import network
 from tests.engine.by_hand import timeline
@@ -97,9 +99,9 @@ def test_a_gang_executes_every_kernel_and_collective(gang):
     """Two laps of a kernel, an all-reduce and a kernel."""
     message = Collective("all_reduce", 1e6, "tensor")
     seconds = gang.network.seconds(message, range(4))
-    lap = Lap((Span("a", "gemm", 2.0), Span("b", "all_reduce", seconds, group="tensor", shape=message),
-               Span("c", "gemm", 3.0)), repeat=2)
-    gang.env.run(gang.play(Timeline.of([lap])))
+    lap = PricedBlock.of((KernelCost.of("a", "gemm", 2.0), KernelCost.of("b", "all_reduce", seconds, group="tensor", shape=str(message)),
+               KernelCost.of("c", "gemm", 3.0)), repeat=2)
+    gang.env.run(gang.play(StepCost.of([lap])))
     assert gang.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
 
 
@@ -111,14 +113,14 @@ def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(gang, message, h
 
     def span(name, times, **more):
         if name == "all_reduce":
-            return Span("sum", name, seconds, group="tensor", shape=sent, **more)
-        return Span("product", name, times * seconds, bound="compute", **more)
+            return KernelCost.of("sum", name, seconds, group="tensor", **more)
+        return KernelCost.of("product", name, times * seconds, bound="compute", **more)
 
-    short = evolve(span(hidden, 0.9), seconds=0.0, hidden=span(hidden, 0.9).seconds)
-    timeline = Timeline.of([Lap((short, span(message, 1.5)), repeat=3)])
-    pace = Pace(2.0, 1.0, 1e9)
+    short = span(hidden, 0.9).beside()
+    timeline = StepCost.of([PricedBlock.of((short, span(message, 1.5)), repeat=3)])
+    pace = ClockScaling(2.0, 1.0, 1e9)
     gang.env.run(gang.play(timeline, pace))
-    assert gang.env.now == pytest.approx(timeline.paced(pace), rel=1e-12)
+    assert gang.env.now == pytest.approx(timeline.seconds_at(pace), rel=1e-12)
     assert gang.env.now == pytest.approx(3 * seconds * (1 if message == "all_reduce" else 3), rel=1e-12)
 
 
@@ -140,7 +142,7 @@ def test_ranks_may_go_legs_of_their_own(gang):
 def test_laps_are_cut_into_legs_once(gang, monkeypatch):
     cut = []
     monkeypatch.setattr(Way, "of", lambda laps, seconds, of=Way.of: cut.append(laps) or of(laps, seconds))
-    laps = (Lap((0, Span("a", "gemm", 2.0)), repeat=2),)
+    laps = (PricedBlock.of((0, KernelCost.of("a", "gemm", 2.0)), repeat=2),)
     for seconds in (1.0, 3.0):
-        gang.env.run(gang.play(Timeline(laps, (Span("b", "gemm", seconds),), 0, 0, 0, 0)))
+        gang.env.run(gang.play(StepCost(laps, (KernelCost.of("b", "gemm", seconds),), 0, 0, 0, 0)))
     assert (gang.env.now, cut) == (6 + 10, [laps])

@@ -4,10 +4,11 @@ import pytest
 from attrs import evolve
 
 from ksim.flow.filled import Filled, Fills
-from ksim.flow.stretch import Lanes
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.step_block import Lanes
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 
-ONE = Span("a", "attention", 1e-3, 2.0, 3.0, 4.0, "compute", 5.0, 0.5, "", "shape", "split", "measured", 1.5, 8e-4,
+ONE = KernelCost.of("a", "attention", 1e-3, 2.0, 3.0, 4.0, "compute", 5.0, 0.5, "", "shape", "split", "measured", 1.5, 8e-4,
            2e-3, True, 0.3, 0.2)
 OTHER = evolve(ONE, seconds=2e-3, bound="memory", launch="whole", shape="another", extrapolated=False)
 
@@ -27,14 +28,14 @@ def test_fills_of_a_step_are_those_that_it_has():
 
 
 def test_fills_of_timelines_come_as_columns_with_how_often_they_run():
-    laps = (Lap((ONE, 1), 3), Lap((0, 1), 2))
-    others = (Lap((0,), 7),)
-    timelines = [Timeline.of(laps, (ONE, OTHER)), Timeline.of(others, (OTHER,)), Timeline.of(laps, (OTHER, ONE))]
+    laps = (PricedBlock.of((ONE, 1), 3), PricedBlock.of((0, 1), 2))
+    others = (PricedBlock.of((0,), 7),)
+    timelines = [StepCost.of(laps, (ONE, OTHER)), StepCost.of(others, (OTHER,)), StepCost.of(laps, (OTHER, ONE))]
     lanes = Lanes.of(timelines)
     assert [(each.repeat, each.rows.tolist()) for each in lanes.filled] == [(2, [0, 2]), (7, [1]), (5, [0, 2])]
-    assert [tuple(span for span in fills) for fills in Fills(lanes.filled, 3)] == [each.fills for each in timelines]
+    assert [tuple(span for span in fills) for fills in Fills(lanes.filled, 3)] == [each.batch_kernels for each in timelines]
     for name in ("seconds", "joules", "flops", "bytes", "core_joules", "busy_joules"):
-        in_laps = sum(lap.repeat * getattr(span, name) for laps in lanes.laps for lap in laps for span in lap.spans
-                      if isinstance(span, Span))
+        in_laps = sum(lap.repeat * getattr(span, name) for laps in lanes.blocks for lap in laps for span in lap.spans
+                      if isinstance(span, KernelCost))
         in_fills = sum(each.repeat * getattr(each, name).sum() for each in lanes.filled)
         assert getattr(lanes, name).sum() == pytest.approx(in_laps + in_fills)

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.spans import NUMBERS, Spans
-from ksim.flow.timeline import Span
+from ksim.flow.kernels import KernelCost
 
-SPANS = [Span("qkv", "gemm", 2.0, 3.0, 4.0, 5.0, "compute", shape="a"), Span("act", "silu_mul", 1.0, shape="b"),
-         Span("down", "gemm", 0.5, bound="launch", shape="c")]
+SPANS = [KernelCost.of("qkv", "gemm", 2.0, 3.0, 4.0, 5.0, "compute", shape="a"), KernelCost.of("act", "silu_mul", 1.0, shape="b"),
+         KernelCost.of("down", "gemm", 0.5, bound="launch", shape="c")]
 
 
 @given(st.lists(st.integers(0, len(SPANS) - 1)))

@@ -32,7 +32,7 @@ def test_a_llama_as_users_write_it_has_the_kernels_of_ours(tensor, new, context)
 def test_it_is_priced_as_an_engine_prices_it():
     """The spans of a step: by the same oracle, network and power."""
     scenario = Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": "a100-80g", "serve": {"tensor_parallel_size": 8}})
-    timeline, = (timer.timeline(Batch.of((4096, 0))) for timer in Site.of(scenario).timers())
+    timeline, = (timer.step_cost(Batch.of((4096, 0))) for timer in Site.of(scenario).timers())
     step = {span.label: span for span, _ in timeline.counted()}
     priced = LLAMA.on("a100-80g", tensor=8)
     for row in priced.rows:

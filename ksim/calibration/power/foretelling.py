@@ -8,7 +8,8 @@ from ksim.calibration.power.fitting import fit
 from ksim.calibration.power.sustained import Sustained
 from ksim.cost.clock import Clock
 from ksim.cost.energy import Joules, joules
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.specs.hardware import Gpu
 
 
@@ -84,10 +85,10 @@ def _sustained(row: Sustained, cool: float, gpu: Gpu) -> tuple[float, float]:
     drawn = _drawn(row, cool, gpu)
     if gpu.power.clocks is None:
         return cool, drawn.total + gpu.power.idle * cool
-    span = Span("kernel", row.family, cool, drawn.total, bound=bound(row, gpu), core_joules=drawn.core,
-                busy_joules=drawn.busy)
-    timeline = Timeline.of([Lap((span,))])
+    span = KernelCost.of("kernel", row.family, cool, joules=drawn.total, bound=bound(row, gpu),
+                         sm_action_joules=drawn.core, sm_active_joules=drawn.busy)
+    timeline = StepCost.of([PricedBlock.of([span])])
     clock = Clock.tired(gpu.power, gpu.power.clocks)
     pace = clock.pace(timeline, 0.0)
-    seconds = timeline.paced(pace)
+    seconds = timeline.seconds_at(pace)
     return seconds, seconds * clock.watts(timeline, pace)

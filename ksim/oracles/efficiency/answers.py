@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.flow.filled import BOUNDS, COMPUTE, LAUNCH, MEMORY
+from ksim.flow.bounds import BOUNDS, COMPUTE, LAUNCH, MEMORY
 from ksim.oracles import Estimate, check, estimates
 from ksim.oracles.efficiency.several import Several
 from ksim.specs.hardware import Gpu

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from ksim.flow.bounds import BOUNDS
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import BOUND_COLOURS, FAINT, INK, PLAIN, PREFIXED, decades
-from ksim.results.kernels import BOUNDS
 
 _LARGEST, _SMALLEST = 900.0, 14.0
 #: Marks that together take less of the time have no label, unless every mark is to have one.

@@ -6,7 +6,7 @@ from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import AT_BOOST
+from ksim.flow.costs import AT_BOOST
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.assembly import Site
 from ksim.simulation.sizing import limits
@@ -97,13 +97,13 @@ class _Lanes:
         if self.gpus == 1:  # the loop's own thread launches, and has done so
             self._workers = Workers(self.host.worker)
         batch = batch_of(step)
-        timeline = self.timer.timeline(batch)
+        timeline = self.timer.step_cost(batch)
         blocks = sum(-(-new // self.block_tokens) for new, _ in step.chunks)
         ready = step.start + self.host.core.making(batch.sequences, blocks, self.gpus)
         (supply,) = self._workers.supply(batch, [timeline], ready)
         begin = max(self._free, supply.prepared)
         pace = self.clock.pace(timeline, begin) if self.clock else AT_BOOST
-        self._free = max(begin + timeline.paced(pace), supply.launched)
+        self._free = max(begin + timeline.seconds_at(pace), supply.launched)
         self._flying.append((self._free, batch.samples))
         return ready if self.gpus > 1 else supply.launched
 
