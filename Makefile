@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test explore lint bench pages notebooks profiles accuracy energy clean
+.PHONY: run test test-fast explore lint hooks bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
@@ -12,6 +12,10 @@ run: $(READY)
 # Two processes, each test file in one of them: files share what is slow to make.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+# What is not slow, for all day; tests/slow.py lists what is.
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not explore"
 
 # What the suite tries the same each time, with fresh seeds and sixteen times the examples, and random scenarios.
 explore: $(READY)
@@ -21,6 +25,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# `make lint` before each commit.
+hooks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pre-commit install
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
@@ -28,9 +37,11 @@ bench: $(READY)
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
 
-# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code.
+# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, and the picture of
+# the layers.
 pages: $(READY)
 	$(BIN)/python -m benchmarks.reference
+	$(BIN)/python -m benchmarks.layers
 
 # The notebooks' outputs.
 notebooks: $(READY)

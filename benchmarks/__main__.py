@@ -1,4 +1,4 @@
-"""`python -m benchmarks [PART ...] [--most REQUESTS] [--write]`: measure, and print tables with what the goals were."""
+"""`python -m benchmarks [PART ...] [--most REQUESTS] [--files] [--write]`: measure, and print tables and goals."""
 
 import argparse
 import sys
@@ -8,17 +8,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import caches, detail, oracles, prices, scaling, scheduler, speed, startup
+from benchmarks import caches, detail, oracles, scaling, scheduler, speed, startup, walks
 from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/speed.md")
+#: The pages of parts whose tables are in another.
+ELSEWHERE = {"walks": Path("docs/architecture.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "prices": prices.findings,
+    "walks": walks.findings,
 }
 
 
@@ -27,20 +29,27 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in options.parts or PARTS:
         _yardstick(console)
-        part = partial(scaling.findings, options.most) if name == "scaling" else PARTS[name]
-        tables = part().all
+        tables = _part(name, options)().all
         for sheet in tables:
             console.print(f"{sheet.title}:", sheet.rich(), sep="\n")
         if options.write:
-            put(PAGE, name, (line for sheet in tables for line in sheet.markdown()))
+            put(ELSEWHERE.get(name, PAGE), name, (line for sheet in tables for line in sheet.markdown()))
     _yardstick(console)
+
+
+def _part(name: str, options: argparse.Namespace) -> Callable[[], Findings]:
+    """What measures the part *name*, as the *options* say."""
+    if name == "scaling":
+        return partial(scaling.findings, options.most)
+    return partial(walks.findings, options.files) if name == "walks" else PARTS[name]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast ksim is, beside its peers.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all by default")
     parser.add_argument("--most", type=int, help=f"scale up to so many requests, of {scaling.SIZES}")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE} too")
+    parser.add_argument("--files", action="store_true", help="list the files that walks pass")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE} and others, too")
     options = parser.parse_args()
     if unknown := {*options.parts} - PARTS.keys():
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")

@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import collector
-from ksim.kv_cache.cache import Cache, Holding
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.foundation import garbage
+from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv_cache.cache import BlockTable, Cache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 
@@ -20,7 +20,7 @@ BLOCK, BUDGET, CHUNK = 16, 8192, 512
 BLOCKS = 65536
 #: Of vLLM's two, the first is the default, and the other is for evictions that are not vLLM's own.
 CACHES: dict[str, Callable[[], Cache]] = {
-    "vllm, in runs": lambda: VllmCache(BLOCKS, BLOCK), "vllm, block by block": lambda: KVCache(BLOCKS, BLOCK),
+    "vllm, in runs": lambda: VllmCache(BLOCKS, BLOCK), "vllm, block by block": lambda: BlockCache(BLOCKS, BLOCK),
     "sglang": lambda: SglangCache(BLOCKS * BLOCK),
 }
 #: What a request may take in the cache that is the default.
@@ -42,50 +42,50 @@ def findings() -> Findings:
 
 def microseconds(load: str, cache: Cache, requests: int = 2000, running: int = 64) -> float:
     """CPU time of one request of *load* in *cache*, beside *running* others, after as many have filled it."""
-    stream, held = LOADS[load](), deque[tuple[Holding, int]]()
+    stream, held = LOADS[load](), deque[tuple[BlockTable, int]]()
     _serve(cache, islice(stream, requests), held, running)
     measured = list(islice(stream, requests))
-    with collector.paused():
+    with garbage.paused():
         begin = time.process_time()
         _serve(cache, measured, held, running)
         return (time.process_time() - begin) / requests * 1e6
 
 
-def _serve(cache: Cache, requests: Iterator[Request] | list[Request], held: deque[tuple[Holding, int]],
+def _serve(cache: Cache, requests: Iterator[Request] | list[Request], held: deque[tuple[BlockTable, int]],
            running: int) -> None:
     """Let each request in, and the one that came *running* before it out."""
     for request in requests:
         if len(held) >= running:
-            cache.close(*held.popleft())
-        holding = cache.holding(request)
-        _prefill(cache, holding, request.prompt)
-        held.append((holding, _decode(cache, holding, request)))
+            cache.free(*held.popleft())
+        table = cache.block_table(request)
+        _prefill(cache, table, request.prompt)
+        held.append((table, _decode(cache, table, request)))
 
 
-def _prefill(cache: Cache, holding: Holding, prompt: int) -> None:
+def _prefill(cache: Cache, table: BlockTable, prompt: int) -> None:
     """Compute *prompt* tokens: short ones in three chunks, as in a batch with others."""
     chunk = min(BUDGET, -(-prompt // 3))
-    hit = cache.lookup(holding, prompt)
+    hit = cache.find_prefix(table, prompt)
     end = min(prompt, hit.tokens + chunk)
-    if not (cache.fits(hit, prompt) and cache.fits(hit, end)):
+    if not (cache.can_allocate(hit, prompt) and cache.can_allocate(hit, end)):
         raise AssertionError("the cache is too small for what runs at once")
-    cache.open(holding, hit)
-    cache.grow(holding, end)
-    cache.enter(holding, end)
+    cache.attach_prefix(table, hit)
+    cache.allocate(table, end)
+    cache.publish(table, end)
     while end < prompt:
         end = min(prompt, end + chunk)
-        cache.grow(holding, end)
-        cache.enter(holding, end)
+        cache.allocate(table, end)
+        cache.publish(table, end)
 
 
-def _decode(cache: Cache, holding: Holding, request: Request) -> int:
+def _decode(cache: Cache, table: BlockTable, request: Request) -> int:
     """Grow block by block up to the last token; return how many are computed."""
     end = request.prompt + request.output - 1
-    quiet = cache.quiet(holding)
+    private = cache.is_private(table)
     for tokens in range(-(-request.prompt // BLOCK) * BLOCK + 1, end + 1, BLOCK):
-        cache.grow(holding, tokens)
-        if not quiet:
-            cache.enter(holding, tokens - 1)
+        cache.allocate(table, tokens)
+        if not private:
+            cache.publish(table, tokens - 1)
     return end
 
 

@@ -8,7 +8,7 @@ from benchmarks.apart import Figures
 from ksim.foundation import process
 
 
-@process.alone()
+@process.dedicated()
 def measure(name: str) -> Figures:
     """Simulate workload *name*; seconds are CPU time of this process, without what it loads before."""
     from benchmarks.workloads import scenarios

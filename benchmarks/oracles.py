@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import numpy as np
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.compute.graph import Collective
-from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.layers import Layer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.estimates import Profiled, shipped
@@ -57,14 +58,14 @@ def figures(oracle: str) -> dict[str, float]:
     timer.step_cost(Batch.of((1, 100)))  # profiles are read when they are first needed
     tokens = np.random.default_rng(1).permutation(np.arange(2, 8192))[:300].tolist()
     steps = [Batch.of((count, 0)) for count in tokens]
-    with collector.paused():
+    with garbage.paused():
         found = {
             "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
             "step, new us": 1e6 * _median(timer.timeline, steps),
             "step, known us": 1e6 * _median(timer.timeline, steps),
             "decode, steady us": 1e6 * _decoding(timer),
             "load, mixed us": 1e6 * _loading(timer),
-            "new tokens, load us": 1e6 * _median(timer.summarize, [Batch.of((count, 0)) for count in range(9000, 9300)]),
+            "new tokens, load us": 1e6 * _median(timer.load, [Batch.of((count, 0)) for count in range(9000, 9300)]),
             "run of 8, load us": 1e6 * _running(timer, 8),
             **{f"{count} at once us": 1e6 * _together(timer, count) for count in TOGETHER},
         }
@@ -88,14 +89,13 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
-    return float(np.median([_seconds(lambda each=each: action(each)) for each in arguments]))
+    return float(np.median([_seconds(partial(action, argument)) for argument in arguments]))
 
 
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops
-               if not isinstance(op.kernel, AttentionLayer | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, Layer | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 
@@ -110,8 +110,12 @@ def _loading(timer: StepTimer) -> float:
     """What a step asks of the clock, a chunk beside 64 sequences that decode: its attention is always new."""
     windows = [_window(np.random.default_rng(seed), 512)[1::2] for seed in range(6)]
     timer.summarize(windows[0][0])
-    return min(_seconds(lambda window=window: [timer.summarize(batch) for batch in window]) / len(window)  # type: ignore[misc]
-               for window in windows)
+    return min(_seconds(partial(_load_each, timer, window)) / len(window) for window in windows)
+
+
+def _load_each(timer: StepTimer, batches: list[Batch]) -> None:
+    for batch in batches:
+        timer.summarize(batch)
 
 
 def _running(timer: StepTimer, turns: int, runs: int = 100) -> float:
@@ -127,7 +131,7 @@ def _together(timer: StepTimer, count: int) -> float:
     random = np.random.default_rng(count)
     windows = [_window(random, count) for _ in range(12)]
     timer.price(windows[0])
-    return float(np.median([_seconds(lambda window=window: timer.price(window)) for window in windows])) / count
+    return float(np.median([_seconds(partial(timer.price, window)) for window in windows])) / count
 
 
 def _window(random: np.random.Generator, count: int) -> list[Batch]:
@@ -144,7 +148,7 @@ def _bulk(oracle: str) -> float:
     constant = {"weight_bytes": 2.0, "activation_bytes": 2.0, "peak": 989.5e12, "footprint": np.inf}
     shapes |= {name: np.full(SHAPES, value) for name, value in constant.items()}
     made = plugin("oracles", Choice(oracle))
-    profiled: Profiled = made.prices(gpu) if oracle == "measured" else made.prices
+    profiled: Profiled = made.prices(gpu)
     return _seconds(lambda: profiled.price(FAMILIES["gemm"], ("gemm/bf16",), shapes, gpu))
 
 

@@ -110,7 +110,7 @@ def _default(key: Key) -> str:
 
 def _names(key: Key) -> str:
     folder = key.labels["Names"]
-    return f"[{folder}](#{folder.replace('.', '')})" if "." in folder else f"`ksim/data/{folder}`"
+    return f"`ksim/data/{folder}`" if catalog.is_data(folder) else f"[{folder}](#{folder.replace('.', '')})"
 
 
 def _source(key: Key) -> str:
@@ -126,9 +126,9 @@ def _examples() -> Iterator[str]:
 
 
 def _plugins() -> Iterator[str]:
-    folders = {key.labels["Names"]: None for cls in SECTIONS.values() for key in keys(cls)
-               if "." in key.labels.get("Names", "")}
-    for folder in folders:
+    folders = dict.fromkeys(key.labels["Names"] for cls in SECTIONS.values() for key in keys(cls)
+                            if "Names" in key.labels)
+    for folder in (folder for folder in folders if not catalog.is_data(folder)):
         yield from (f"### {folder}", "", "| Name | Options | What it is |", "|---|---|---|")
         yield from (f"| `{name}` | {_options(catalog.find(folder, name))} | {_summary(folder, name)} |"
                     for name in catalog.names(folder))

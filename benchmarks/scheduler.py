@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.findings import Findings, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
@@ -52,7 +52,7 @@ def microseconds(load: str, running: int, steps: int = 600, waiting: int = 0, bl
     for _ in range(running + waiting):
         scheduler.add(next(jobs))
     number = _settle(scheduler, running)
-    with collector.paused():
+    with garbage.paused():
         begin = time.process_time()
         for index in range(number, number + steps):
             for _ in scheduler.update(scheduler.schedule(0.0), index):
@@ -71,7 +71,7 @@ def _settle(scheduler: Scheduler, running: int) -> int:
 
 def _jobs(requests: Iterator[Request], cache: VllmCache) -> Iterator[Job]:
     for request in requests:
-        yield Job.of(request, request.id, BLOCK, holding=cache.holding(request))
+        yield Job.of(request, request.id, BLOCK, block_table=cache.block_table(request))
 
 
 def _decoding(steps: int) -> Iterator[Request]:

@@ -1,9 +1,24 @@
-"""Tests keep nothing in the folder of the one who runs them, and properties follow one profile."""
+"""Settings of all tests: one thread, one profile of properties; and a mark on the slow ones."""
 
 import os
+from pathlib import Path
 
-from ksim.foundation.folders import OFF, VARIABLE
+import pytest
+
 from tests.properties import load_profile
+from tests.slow import SLOW
 
-os.environ[VARIABLE] = OFF  # for processes that tests start, too
+ROOT = Path(__file__).parent
+
+# For processes that tests start, too.  Numerical libraries read theirs when they are loaded.  Their threads wait in
+# busy loops: where processes share cores, that takes four times the CPU seconds.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 load_profile()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow modules before `-m` selects among all."""
+    for item in items:
+        if item.path.relative_to(ROOT).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)

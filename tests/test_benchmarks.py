@@ -1,7 +1,11 @@
-"""How the benchmarks judge figures of one machine on another."""
+"""How the benchmarks judge figures of one machine on another, and count the code that runs."""
+
+import runpy
 
 import pytest
 
+import ksim
+from benchmarks import layers, walks
 from benchmarks.findings import Goal
 from benchmarks.yardstick import STANDARD, microseconds, scaled
 
@@ -22,3 +26,24 @@ def test_what_takes_as_long_as_events_takes_as_long_everywhere():
 
 def test_the_yardstick_measures():
     assert microseconds(1000) > 0
+
+
+def test_a_walk_counts_each_function_once_and_comprehensions_with_theirs(tmp_path, monkeypatch):
+    (tmp_path / "inner.py").write_text("def double(x):\n    return 2 * x\n\n\ndef unused():\n    pass\n")
+    (tmp_path / "outer.py").write_text("def total(double):\n    def two():\n        return double(1) + double(2)\n\n"
+                                       "    return two() + sum([double(x) for x in range(3)]) + (lambda: 1)()\n")
+    monkeypatch.setattr(walks, "ROOT", tmp_path)
+    double, total = (runpy.run_path(str(tmp_path / f"{file}.py"))[name]
+                     for file, name in (("inner", "double"), ("outer", "total")))
+    assert walks.Walk.of(lambda number: total(double)).files == {"inner.py": 1, "outer.py": 2}
+
+
+def test_every_walk_passes_some_files_and_ends_with_those_it_lists():
+    counts, *lists = walks.findings(listed=True).sheets
+    assert [row[0] for row in counts.rows] == [*walks.AIMS]
+    assert [int(row[1]) for row in counts.rows] == [len(sheet.rows) for sheet in lists]
+    assert all(int(functions) >= int(files) > 0 for _, files, _, functions in counts.rows)
+
+
+def test_the_picture_of_the_layers_shows_what_packages_may_import():
+    assert layers.PICTURE.read_text(encoding="utf-8") == layers.picture(ksim.LAYERS), "make pages"

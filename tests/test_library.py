@@ -15,8 +15,8 @@ import ksim
 
 ROOT = Path(ksim.__file__).parents[1]
 #: What a type checker has to read to know the public types; it passes over the rest.
-READ = [f"ksim/{each}.py" for each in ("__init__", "studies/scenario", "studies/simulation", "studies/layer",
-                                       "results/result", "specs/deployment", "compute/notation/product")]
+READ = [f"ksim/{each}.py" for each in ("__init__", "simulation/scenario", "simulation/simulate", "simulation/layer",
+                                       "report/result", "specs/deployment", "compute/notation/product")]
 
 
 def test_importing_it_loads_nothing_else():

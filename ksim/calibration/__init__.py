@@ -1,1 +1,1 @@
-"""Measured kernels to fitted efficiencies: reading sweeps, judging them, fitting profiles."""
+"""What do measurements teach?  Reads sweeps of kernels, judges them, and fits profiles."""

@@ -42,7 +42,7 @@ def main() -> None:
     except KsimError as error:
         print(f"ksim: {error}", file=sys.stderr)
         sys.exit(1)
-    except process.Ended as stop:
+    except process.Terminated as stop:
         print(f"ksim: {stop.message}", file=sys.stderr)
         raise
     except SystemExit as stop:
@@ -61,7 +61,6 @@ def main() -> None:
 
 def _register() -> None:
     from ksim.cli import (
-        cache,
         calibrate,
         catalogue,
         collectives,
@@ -91,7 +90,6 @@ def _register() -> None:
     app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
-    app.command("cache")(cache.cache)
     app.command("list")(catalogue.list_entries)
     app.command("model")(model.model)
     app.add_typer(gpu.app, name="gpu")

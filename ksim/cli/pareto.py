@@ -93,7 +93,7 @@ def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tupl
         with closing(outcomes(scenario, [combined[place] for place in todo], jobs)) as running:
             for place, each in zip(todo, _counted(running, "points", len(todo)), strict=True):
                 found[place] = each
-    except (KeyboardInterrupt, process.Ended, KsimError) as error:
+    except (KeyboardInterrupt, process.Terminated, KsimError) as error:
         if found[todo[0]] is None:
             raise
         stopped = error
@@ -128,6 +128,6 @@ def _stop(reason: BaseException, kept: str) -> NoReturn:
     """End as *reason* asks for, and say what was *kept*."""
     if isinstance(reason, KsimError):
         raise KsimError(f"{reason}; {kept}") from reason
-    if isinstance(reason, process.Ended):
-        raise process.Ended(reason.code, f"terminated; {kept}") from reason
-    raise process.Ended(130, f"interrupted; {kept}") from reason
+    if isinstance(reason, process.Terminated):
+        raise process.Terminated(reason.code, f"terminated; {kept}") from reason
+    raise process.Terminated(130, f"interrupted; {kept}") from reason

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ksim.cli.roofline_report import Report, family_row, kernel_row
-from ksim.foundation.aside import beside
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.hidden_directory import hidden_directory
 from ksim.foundation.units import DType
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Point
 
@@ -29,11 +29,11 @@ def check(folder: Path, json_file: Path | None) -> None:
 def save(report: Report, folder: Path, json_file: Path | None) -> list[Path]:
     """Draw into *folder*, write *json_file*, return both figures, or the one that there is; raises ConfigError."""
     with ExitStack() as stack:
-        aside = stack.enter_context(_aside(folder))
-        names = _draw(report, aside)
-        moves = [(aside / name, folder / name) for name in names]
+        hidden = stack.enter_context(_written_at_once(folder))
+        names = _draw(report, hidden)
+        moves = [(hidden / name, folder / name) for name in names]
         if json_file is not None:
-            written = stack.enter_context(_aside(json_file.parent)) / json_file.name
+            written = stack.enter_context(_written_at_once(json_file.parent)) / json_file.name
             written.write_text(json.dumps(content(report), indent=2) + "\n", encoding="utf-8")
             moves.append((written, json_file))
         for source, target in moves:
@@ -55,13 +55,13 @@ def content(report: Report) -> dict[str, Any]:
 
 
 @contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
+def _written_at_once(folder: Path) -> Iterator[Path]:
     """A directory inside *folder*, made if need be, to write in; what is left in it is gone afterwards."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with beside(folder / "roofline") as aside:
-            yield aside
+        with hidden_directory(folder / "roofline") as hidden:
+            yield hidden
     except OSError as error:
         raise ConfigError(str(folder), f"cannot be written: {error.strerror or error}") from error
     finally:

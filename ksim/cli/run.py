@@ -35,19 +35,17 @@ Stream = Annotated[bool | None, typer.Option("--stream/--no-stream", help="write
                                              " 10,000,000 output tokens", show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a value of the scenario,"
                                                     " such as serve.max_num_seqs=64; may be repeated")]
-Cached = Annotated[bool, typer.Option("--price-cache/--no-price-cache", help="share prices of kernels with other runs"
-                                      " (`ksim cache`); results are the same")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes to run replicas in that nothing couples")]
 Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in the output directory")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of everything random")]
 
 
-@process.alone()
+@process.dedicated()
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    price_cache: Cached = True, force: Force = False,
+    force: Force = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="say what the settings left open become,"
                                                    " and why, and do nothing else")] = False,
 ) -> None:
@@ -61,11 +59,11 @@ def run(
 
         show(console(), chosen)
     else:
-        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream, force), quiet, jobs, price_cache)
+        _simulate(chosen, Kept(output, plots, trace, _seconds(trace_window), stream, force), quiet, jobs)
 
 
 @with_serve_flags
-@process.alone()
+@process.dedicated()
 def replay(
     trace_file: Annotated[Path, typer.Argument(metavar="TRACE", help="trace to replay; see `ksim list traces`")],
     model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
@@ -87,7 +85,7 @@ def replay(
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a target, such as ttft:500")] = None,
     output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
     plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
-    price_cache: Cached = True, force: Force = False, serve: dict[str, Any] | None = None,
+    force: Force = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.simulation.scenario import Scenario
@@ -102,7 +100,7 @@ def replay(
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
     kept = Kept(output, plots, trace, _seconds(trace_window), stream, force)
-    _simulate(changed(scenario, settings, seed), kept, quiet, jobs, price_cache)
+    _simulate(changed(scenario, settings, seed), kept, quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -168,7 +166,7 @@ class Kept:
             run_directory.check(self.output.resolve(), force=self.force)
 
 
-def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = True) -> None:
+def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int) -> None:
     from ksim.cli.long_runs import streams, warnings
     from ksim.simulation.extent import extent
 
@@ -180,15 +178,15 @@ def _simulate(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool = 
         _remark([f"runs in one process, not in {jobs}: --stream writes the rows of all replicas in turn"])
     with Progress(found.requests, quiet) as progress:
         if streamed:
-            _stream(scenario, kept, quiet, cached, progress)
+            _stream(scenario, kept, quiet, progress)
         else:
-            _keep(scenario, kept, quiet, jobs, cached, progress)
+            _keep(scenario, kept, quiet, jobs, progress)
 
 
-def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progress: Progress) -> None:
+def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, progress: Progress) -> None:
     from ksim.simulation.simulate import simulate
 
-    result = simulate(scenario, progress.advance, jobs, cached)
+    result = simulate(scenario, progress.advance, jobs)
     if kept.output is not None:
         progress.writing()
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
@@ -201,11 +199,11 @@ def _keep(scenario: Any, kept: Kept, quiet: bool, jobs: int, cached: bool, progr
             print(f"written to {kept.output}")
 
 
-def _stream(scenario: Any, kept: Kept, quiet: bool, cached: bool, progress: Progress) -> None:
+def _stream(scenario: Any, kept: Kept, quiet: bool, progress: Progress) -> None:
     from ksim.simulation.streaming import stream
 
     assert kept.output is not None, "checked before"
-    result = stream(scenario, kept.output, progress.advance, cached)
+    result = stream(scenario, kept.output, progress.advance)
     progress.stop()
     _remark(result.remarks)
     _check_served(result, kept.output)

@@ -6,7 +6,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
 from ksim.flow.events import Arrived, Rejected, Routed
@@ -21,13 +21,13 @@ Process = Generator[simpy.Event, Any, None]
 class Cluster:
     """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
 
-    What is for an engine that is `Elsewhere` passes by, and is not written down.
+    What is for an engine that is `RemoteReplica` passes by, and is not written down.
     `on_end` is told of each request that is finished or turned away.
     """
 
     env: simpy.Environment
     router: Router
-    engines: Sequence[Engine | Elsewhere]
+    engines: Sequence[Engine | RemoteReplica]
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class Cluster:
     def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
         engine = self._route(request)
-        if isinstance(engine, Elsewhere):
+        if isinstance(engine, RemoteReplica):
             return
         self.log.add(Arrived(self.env.now, request))
         self.log.add(Routed(self.env.now, request.id, engine.number))
@@ -92,7 +92,7 @@ class Cluster:
         else:
             engine.submit(request, done, timely)
 
-    def _route(self, request: Request) -> Engine | Elsewhere:
+    def _route(self, request: Request) -> Engine | RemoteReplica:
         engine = self.router.choose(request, self.engines, self.env.now)
         if engine not in self.engines:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r:.80}, which is no engine")

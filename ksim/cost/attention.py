@@ -13,7 +13,7 @@ from ksim.cost.energy import Actions, busy_seconds, joules
 from ksim.cost.pricer import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
-from ksim.oracles import Estimate, check, peak
+from ksim.oracles import CompiledAttention, check_seconds, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.compiled.bounds import Between
 from ksim.oracles.compiled.counted import Counted, kinds_of
@@ -108,13 +108,13 @@ class AttentionSummary:
 
     layer: AttentionLayer
     repeat: int
-    compiled: Any
+    compiled: CompiledAttention
     oracle: Any
     floats: Counted
     columns: Counted
 
     @classmethod
-    def of(cls, layer: AttentionLayer, repeat: int, compiled: Any, pricer: Pricer) -> "AttentionSummary":
+    def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "AttentionSummary":
         formula = _Formula.of(layer, pricer)
         return cls(layer, repeat, compiled, pricer.oracle, Counted(formula, Floats, PRICED),
                    Counted(formula, Arrays, PRICED))
@@ -124,15 +124,15 @@ class AttentionSummary:
         counts = self.layer.counts(batch)
         numbers: Numbers = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.compiled.price(counts))
         if not 0.0 < numbers[0] < inf:
-            check(self.oracle, self.layer.over(batch), Estimate(numbers[0], ""))
+            check_seconds(self.oracle, self.layer.over(batch), numbers[0])
         return numbers
 
     def of_batches(self, batches: Batches) -> tuple[Any, ...]:
         """The same of many, as columns."""
-        kernel = self.layer.columns(batches)
-        counts = [np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS]
+        sweep = self.layer.sweep(batches)
+        counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
         numbers = self.columns[kinds_of(counts)](*counts, *self.compiled.columns(counts))
         seconds = numbers[0]
         for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
-            check(self.oracle, kernel.at(row), Estimate(float(seconds[row]), ""))
+            check_seconds(self.oracle, sweep[row], float(seconds[row]))
         return tuple(numbers)

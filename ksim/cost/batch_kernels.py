@@ -8,7 +8,6 @@ import numpy as np
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.parts import BatchLaunch
 from ksim.cost.pricer import Pricer
 from ksim.flow.batch import Batch
@@ -57,7 +56,7 @@ def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, 
     for launch, rows in launches.items():
         if isinstance(layer := launch.layer, AttentionLayer):
             some = batches if len(rows) == len(batches) else batches.of_rows(rows)
-            kernels = pricer.sweep([launch.label], KernelSweep.of(layer.columns(some)))
+            kernels = pricer.sweep([launch.label], layer.sweep(some))
             priced.append(BatchKernels(rows, launch.repeat, kernels))
         elif answers is not None:
             having = np.array([row for row in rows.tolist() if bound[launch][row] is not None], dtype=np.intp)

@@ -85,10 +85,10 @@ def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
                   bandwidth=gpu.bandwidth - moved, power=evolve(gpu.power, busy=share * gpu.power.busy))
 
 
-def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[PricedLaunch]:
+def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> list[PricedLaunch]:
     """Price *summed* by *overlap*: both lanes, in which the kernel that ends first is hidden beside the next."""
-    for launch, hidden in side_by_side(pricer, summed, overlap):
-        yield PricedLaunch(launch.kernel, launch.cost.beside()) if hidden else launch
+    return [PricedLaunch(launch.kernel, launch.cost.beside()) if hidden else launch
+            for launch, hidden in side_by_side(pricer, summed, overlap)]
 
 
 def side_by_side(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[tuple[PricedLaunch, bool]]:

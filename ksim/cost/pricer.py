@@ -10,14 +10,13 @@ from attrs import field, frozen
 from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.sweep import KernelSweep
-from ksim.cost.asking import Estimates, ask
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
 from ksim.cost.shapes import shapes_of
 from ksim.flow.bounds import BOUNDS, COMPUTE
 from ksim.flow.costs import Costs
 from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind
 from ksim.network.network import Network
-from ksim.oracles import Estimate, estimates
+from ksim.oracles import Estimate, Estimates, estimates
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Pricer", "of_host"]
@@ -56,21 +55,22 @@ class Pricer:
 
     def sweep(self, labels: Sequence[str], sweep: KernelSweep) -> KernelColumns:
         """Price many kernels in one question; one label goes for as many of them as another, in their order."""
-        found = ask(self.oracle, sweep, self.gpu)
+        found = estimates(self.oracle, sweep, self.gpu)
         measured = np.array([source in MEASURED for source in found.sources])[found.source]
         cool: Any = sweep.spread([self.cool(family) for family in sweep.families])
         costs, cool = self._costs(sweep.kernel, found, found.bound == COMPUTE, np.where(measured, cool, 1.0))
         kinds, kind = _kinds(labels, sweep, found)
         return KernelColumns(
             kinds=kinds, kind=kind, shapes=shapes_of(sweep), costs=costs, waves=found.waves.copy(), idle=found.idle,
-            roofline_ratio=cool * found.eta, hidden=np.broadcast_to(0.0, len(sweep)))
+            roofline_ratio=cool * found.roofline_ratio, hidden=np.broadcast_to(0.0, len(sweep)))
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> KernelCost:
         """What the oracle *found*, at the boost clock, which may not be that of its measurements."""
         cool = self.cool(kernel.family) if found.source in MEASURED else 1.0
         costs, cool = self._costs(kernel, found, found.bound == "compute", cool)
         return KernelCost(label, kernel.family, costs, str(kernel), bound=found.bound, waves=found.waves,
-                          idle=found.idle, launch=found.launch, source=found.source, roofline_ratio=cool * found.eta)
+                          idle=found.idle, launch=found.launch, source=found.source,
+                          roofline_ratio=cool * found.roofline_ratio)
 
     def _costs(self, kernel: Any, found: Any, computes: Any, cool: Any) -> tuple[Costs, Any]:
         """What a kernel costs, or many whose numbers are columns, as the oracle *found* it.

@@ -13,6 +13,5 @@ def shapes_of(sweep: KernelSweep) -> Shapes:
     """How the kernels of *sweep* print."""
     kernel: Any = sweep.kernel
     if isinstance(kernel, Attention):
-        printed: Any = kernel._printed
-        return Shapes.numbered(printed("{}", "{}", "{}"), kernel.sequences, kernel.queries, kernel.keys)
+        return Shapes.numbered(kernel.template, kernel.sequences, kernel.queries, kernel.keys)
     return Shapes.of(sweep.shapes())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
-from attrs import define, evolve, field
+from attrs import define, field
 from numpy.typing import NDArray
 
 from ksim.compute.graph import Collective, Op
@@ -43,7 +43,6 @@ class StepTimer:
 
     `groups` names the GPUs that meet in each kind of collective; `graphs` says to how many tokens a step is padded and
     how its kernels are launched, and `host` what that takes.  With `overlap`, products run beside their sums.
-    `recalling` says what the oracle does of kernels that no batch changes, where somebody remembers it.
     """
 
     model: Model
@@ -55,7 +54,6 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    recalling: Any = field(default=None, repr=False)
     _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
@@ -63,8 +61,7 @@ class StepTimer:
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
-        lasting = evolve(self._pricer, oracle=self.recalling or self.oracle)
-        self._plans = Plans(self.model, self.shard, lasting, self.host, self.overlap)
+        self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced

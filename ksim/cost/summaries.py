@@ -13,7 +13,7 @@ from ksim.cost.pricer import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.costs import StepSummary
-from ksim.oracles.efficiency.answers import Singly, singly
+from ksim.oracles import CompiledAttention, compile_attention
 from ksim.specs.host import Inputs
 
 __all__ = ["Summaries"]
@@ -26,7 +26,7 @@ class Summaries:
     pricer: Pricer
     inputs: Inputs
     _ready: dict[tuple[BatchLaunch, ...], list[AttentionSummary] | None] = field(factory=dict, init=False)
-    _compiled: dict[AttentionLayer, Singly | None] = field(factory=dict, init=False)
+    _compiled: dict[AttentionLayer, CompiledAttention | None] = field(factory=dict, init=False)
     _launches: tuple[BatchLaunch, ...] | None = field(default=None, init=False)
     _current: list[AttentionSummary] | None = field(default=None, init=False)
 
@@ -76,7 +76,7 @@ class Summaries:
                  if isinstance(layer, AttentionLayer) and (compiled := self._compile(layer)) is not None]
         return ready if len(ready) == len(launches) else None
 
-    def _compile(self, layer: AttentionLayer) -> Singly | None:
+    def _compile(self, layer: AttentionLayer) -> CompiledAttention | None:
         if layer not in self._compiled:
-            self._compiled[layer] = singly(self.pricer.oracle, layer, self.pricer.gpu)
+            self._compiled[layer] = compile_attention(self.pricer.oracle, layer, self.pricer.gpu)
         return self._compiled[layer]

@@ -16,8 +16,8 @@ from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job, State
+from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 
@@ -78,7 +78,7 @@ class Engine(ABC):
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
-        return cache.lookup(cache.holding(request), request.prompt).tokens
+        return cache.find_prefix(cache.block_table(request), request.prompt).tokens
 
     @abstractmethod
     def close(self) -> None:
@@ -93,17 +93,18 @@ class Engine(ABC):
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
-        job = Job.of(request, self._accepted, cache.block_tokens, holding=cache.holding(request), arrived=self._latest)
+        job = Job.of(request, self._accepted, cache.block_tokens, block_table=cache.block_table(request),
+                     arrived=self._latest)
         self._accepted += 1
         self._done[job] = done
         self.log.add(Received(now, request.id, self.number))
         return job
 
-    def _changes(self, assignment: Assignment) -> list[Change]:
+    def _changes(self, schedule: Schedule) -> list[Change]:
         """Who has had to leave the batch, and who has come into it."""
-        left = [(Preempted, (job.request.id, self.number)) for job in assignment.preempted]
-        come = [(Admitted, (job.request.id, self.number, job.cached, job.known, job.preemptions > 0))
-                for job in assignment.admitted if job.state is State.RUNNING]  # and has not been pushed out at once
+        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
+        come = [(Admitted, (job.request.id, self.number, job.cached, job.num_tokens, job.preemptions > 0))
+                for job in schedule.admitted if job.state is State.RUNNING]  # and has not been pushed out at once
         return [*left, *come]
 
     def _note(self, changes: Sequence[Change], now: float) -> None:

@@ -7,14 +7,14 @@ import simpy
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
-from ksim.engine.ranks import Gang
-from ksim.engine.workers import Supply
+from ksim.engine.rank_group import RankGroup
+from ksim.engine.workers import LaunchTimes
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
 
 
 @define(eq=False)
-class Flight:
+class InFlightBatch:
     """A batch on the GPUs: `done` fires when the last stage has it behind itself; `paces` are those of its stages."""
 
     done: simpy.Event
@@ -26,8 +26,8 @@ class Flight:
 class Stages(Protocol):
     clocks: Sequence[Clock]
 
-    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
-               settings: Sequence[Setting] = ()) -> Flight:
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+               source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
 
         *settings* are what the GPUs of each stage are told to keep to, nothing if that is empty.
@@ -52,18 +52,18 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
-               settings: Sequence[Setting] = ()) -> Flight:
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+               source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         start, paces = 0.0, []
         end = max(self.env.now, source.end if source else 0.0)
-        for stage, (timeline, supply) in enumerate(zip(timelines, supplies, strict=True)):
-            begin = max(end, self._free[stage], supply.prepared)
+        for stage, (timeline, launch) in enumerate(zip(timelines, launches, strict=True)):
+            begin = max(end, self._free[stage], launch.prepared)
             setting = settings[stage] if settings else FREE
             pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
-            end = self._free[stage] = max(begin + timeline.seconds_at(pace), supply.launched)
+            end = self._free[stage] = max(begin + timeline.seconds_at(pace), launch.launched)
             start = start if stage else begin
             paces.append(pace)
-        return Flight(self.env.timeout(end - self.env.now), start, end, tuple(paces))
+        return InFlightBatch(self.env.timeout(end - self.env.now), start, end, tuple(paces))
 
 
 @define(eq=False)
@@ -71,39 +71,39 @@ class KernelByKernel:
     """`detail = "kernel"`: every stage is a process, and so is every rank in it."""
 
     env: simpy.Environment
-    gangs: Sequence[Gang]
+    rank_groups: Sequence[RankGroup]
     clocks: Sequence[Clock] = ()
     _queues: list[simpy.Store] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._queues = [simpy.Store(self.env) for _ in self.gangs]
-        for stage in range(len(self.gangs)):
+        self._queues = [simpy.Store(self.env) for _ in self.rank_groups]
+        for stage in range(len(self.rank_groups)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[StepCost], supplies: Sequence[Supply], source: Flight | None = None,
-               settings: Sequence[Setting] = ()) -> Flight:
-        flight = Flight(self.env.event())
-        self._queues[0].put((flight, timelines, supplies, source, settings))
-        return flight
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+               source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
+        in_flight = InFlightBatch(self.env.event())
+        self._queues[0].put((in_flight, timelines, launches, source, settings))
+        return in_flight
 
     def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
         while True:
-            flight, timelines, supplies, source, settings = yield self._queues[stage].get()
+            in_flight, timelines, launches, source, settings = yield self._queues[stage].get()
             if stage == 0 and source is not None:
                 yield source.done
-            yield from self._until(supplies[stage].prepared)
+            yield from self._until(launches[stage].prepared)
             if stage == 0:
-                flight.start = self.env.now
+                in_flight.start = self.env.now
             setting = settings[stage] if settings else FREE
             pace = self.clocks[stage].pace(timelines[stage], self.env.now, setting) if self.clocks else AT_BOOST
-            flight.paces += (pace,)
-            yield self.gangs[stage].play(timelines[stage], pace)
-            yield from self._until(supplies[stage].launched)
-            if stage + 1 < len(self.gangs):
-                self._queues[stage + 1].put((flight, timelines, supplies, source, settings))
+            in_flight.paces += (pace,)
+            yield self.rank_groups[stage].play(timelines[stage], pace)
+            yield from self._until(launches[stage].launched)
+            if stage + 1 < len(self.rank_groups):
+                self._queues[stage + 1].put((in_flight, timelines, launches, source, settings))
             else:
-                flight.end = self.env.now
-                flight.done.succeed()
+                in_flight.end = self.env.now
+                in_flight.done.succeed()
 
     def _until(self, moment: float) -> Generator[simpy.Event, Any, None]:
         if moment > self.env.now:

@@ -10,7 +10,7 @@ from ksim.specs.host import Worker
 
 
 @frozen
-class Supply:
+class LaunchTimes:
     """When a step's inputs are prepared, and when the last of its kernels is launched."""
 
     prepared: float
@@ -24,13 +24,13 @@ class Workers:
     costs: Worker
     _free: list[float] = field(factory=list, init=False)
 
-    def supply(self, batch: Batch, timelines: Sequence[StepCost], ready: float) -> list[Supply]:
+    def launch(self, batch: Batch, timelines: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
         """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
         self._free += [0.0] * (len(timelines) - len(self._free))
         prepare = self.costs.preparing(batch.sequences)
-        supplies = []
+        launches = []
         for stage, timeline in enumerate(timelines):
             prepared = max(ready, self._free[stage]) + prepare
             self._free[stage] = prepared + timeline.launch_seconds
-            supplies.append(Supply(prepared, self._free[stage]))
-        return supplies
+            launches.append(LaunchTimes(prepared, self._free[stage]))
+        return launches

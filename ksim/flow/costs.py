@@ -8,7 +8,7 @@ import numpy as np
 from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
-from ksim.foundation.moved import former
+from ksim.foundation.moved import renamed
 
 __all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Costed", "Costs", "FormerNames", "Scalable", "StepSummary"]
 
@@ -79,10 +79,10 @@ class FormerNames:
 
     __slots__ = ()
 
-    clocked, paced = former("clocked", "compute_bound"), former("paced", "seconds_at")
-    core_joules, drawn = former("core_joules", "sm_action_joules"), former("drawn", "joules_at")
-    busy_joules = former("busy_joules", "sm_active_joules")
-    clocked_joules = former("clocked_joules", "compute_bound_joules")
+    clocked, paced = renamed("clocked", "compute_bound"), renamed("paced", "seconds_at")
+    core_joules, drawn = renamed("core_joules", "sm_action_joules"), renamed("drawn", "joules_at")
+    busy_joules = renamed("busy_joules", "sm_active_joules")
+    clocked_joules = renamed("clocked_joules", "compute_bound_joules")
 
 
 class Scalable:

@@ -8,11 +8,12 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, FormerNames
+from ksim.flow.costs import AT_BOOST, ClockScaling, Costed, Costs, FormerNames, Scalable
 from ksim.flow.kernels import KernelColumns, KernelCost
-from ksim.foundation.moved import former
+from ksim.foundation.moved import renamed
 
-__all__ = ["AT_BOOST", "BatchKernels", "ClockScaling", "KernelCost", "PricedBlock", "StepColumns", "StepCost"]
+__all__ = ["AT_BOOST", "BatchKernels", "ClockScaling", "KernelCost", "PricedBlock", "Scalable", "StepColumns",
+           "StepCost"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -62,7 +63,7 @@ class StepCost(Costed, FormerNames):
     launch: str = ""
     launch_seconds: float = 0.0
 
-    laps, fills = former("laps", "blocks"), former("fills", "batch_kernels")
+    laps, fills = renamed("laps", "blocks"), renamed("fills", "batch_kernels")
 
     @classmethod
     def of(cls, blocks: Sequence[PricedBlock], batch_kernels: Sequence[KernelCost] = ()) -> "StepCost":

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 
 DATA = Path(__file__).parent.parent / "data"
 _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
@@ -28,7 +28,12 @@ def names(folder: str) -> list[str]:
 
 def choices(folder: str) -> list[str]:
     """List what a value may name: the data files of *folder*, such as ``"gpus"``, or else its plug-ins."""
-    return entries(folder) if (DATA / folder).is_dir() else names(folder)
+    return entries(folder) if is_data(folder) else names(folder)
+
+
+def is_data(folder: str) -> bool:
+    """Whether *folder* holds data files, such as ``"gpus"``, and not plug-ins."""
+    return (DATA / folder).is_dir()
 
 
 def find(folder: str, name: str) -> Any:
@@ -104,7 +109,7 @@ def read(path: Path) -> dict[str, Any]:
     if parse is None and not path.is_dir():
         raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
-        text = regular(path).read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
         table = parse(text) if parse else {}
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None

@@ -1,4 +1,4 @@
-"""Files that a user names, checked before they are opened."""
+"""Checks of files that a user names, before they are opened."""
 
 import stat
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from ksim.foundation.errors import DataError
 
 
-def regular(path: Path) -> Path:
+def regular_file(path: Path) -> Path:
     """Return *path* if it is a regular file.
 
     Raises DataError for anything else: a missing file, a folder, and pipes and devices, which could block for ever.

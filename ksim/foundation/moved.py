@@ -11,11 +11,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MOVED", "RENAMED", "former", "install", "place_of"]
+__all__ = ["MOVED", "RENAMED", "install", "place_of", "renamed"]
 
 #: Where packages and modules are now, by where they were; what lies in a package went with it.
 MOVED = {
     "ksim.memory": "ksim.kv_cache",
+    "ksim.memory.blocks": "ksim.kv_cache.block_pool",
+    "ksim.memory.kv_cache": "ksim.kv_cache.block_cache",
+    "ksim.memory.order": "ksim.kv_cache.eviction_queue",
+    "ksim.memory.radix": "ksim.kv_cache.block_trie",
+    "ksim.memory.ranked": "ksim.kv_cache.block_pool",
+    "ksim.memory.runs": "ksim.kv_cache.radix_tree",
     "ksim.runtime": "ksim.engine",
     "ksim.cost.oracles": "ksim.oracles",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
@@ -27,10 +33,40 @@ MOVED = {
     "ksim.studies.simulation": "ksim.simulation.simulate",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
+    "ksim.scheduling.assignment": "ksim.scheduling.schedule",
+    "ksim.cost.spans": "ksim.cost.pricer",
+    "ksim.flow.load": "ksim.flow.costs",
+    "ksim.flow.spans": "ksim.flow.kernels",
+    "ksim.flow.stretch": "ksim.flow.step_block",
+    "ksim.flow.timeline": "ksim.flow.steps",
 }
 
 #: New names by module, as it is called now, and old name.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
+    "ksim.kv_cache.block_cache": {"Holding": "BlockTable", "KVCache": "BlockCache"},
+    "ksim.kv_cache.block_pool": {"RankedPool": "EvictionPool"},
+    "ksim.kv_cache.block_trie": {"Node": "BlockNode", "PrefixTree": "BlockTrie"},
+    "ksim.kv_cache.cache": {"Hit": "PrefixHit", "Holding": "BlockTable"},
+    "ksim.kv_cache.eviction_queue": {"EvictionOrder": "EvictionQueue"},
+    "ksim.kv_cache.extents": {"HeldRun": "ExtentNode"},
+    "ksim.kv_cache.radix_tree": {"Run": "RadixNode", "RunTree": "RadixTree", "agreement": "common_tokens"},
+    "ksim.flow.costs": {"Load": "StepSummary"},
+    "ksim.flow.kernels": {"Kind": "KernelKind", "Spans": "KernelColumns"},
+    "ksim.flow.step_block": {"Lanes": "StepColumns", "Paces": "ClockScaling", "Stretch": "StepBlock"},
+    "ksim.flow.steps": {"Lap": "PricedBlock", "Pace": "ClockScaling", "Paced": "Scalable", "Span": "KernelCost",
+                        "Timeline": "StepCost"},
+    "ksim.kv_cache.sglang": {"LockedRun": "LockedNode", "Slots": "SlotPool"},
+}
+
+
+def renamed(old: str, new: str) -> Any:
+    """A property for the *old* name of a member, which works for one more release, with a warning."""
+    def member(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is {new} now; the old name works until ksim 0.3", FutureWarning,
+                      stacklevel=2)
+        return getattr(self, new)
+    return property(member)
 
 
 def place_of(name: str) -> str | None:
@@ -80,13 +116,3 @@ def install() -> None:
     """Let modules be imported by their old names."""
     if not any(isinstance(finder, _Mover) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Mover())
-
-
-def former(old: str, new: str) -> Any:
-    """The attribute *new* under its *old* name, with a warning."""
-    def get(self: Any) -> Any:
-        warnings.warn(f"{type(self).__name__}.{old} is {new} now; the old name works until ksim 0.3", FutureWarning,
-                      stacklevel=2)
-        return getattr(self, new)
-
-    return property(get)

@@ -1,4 +1,4 @@
-"""A process that does one thing and ends: what would be rude to do to a user's own."""
+"""Settings for a process that belongs to ksim alone, such as a command: a library must not change a user's own."""
 
 import atexit
 import gc
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ksim.foundation import collector
+from ksim.foundation import garbage
 
 
-class Ended(SystemExit):
+class Terminated(SystemExit):
     """A signal ended the command; `code` is the exit status, `message` says what became of its work.
 
     Its arguments make it again, as SimPy does with what is raised inside a process.
@@ -26,28 +26,28 @@ class Ended(SystemExit):
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Collect no cycles meanwhile, and let NumPy, where it is not loaded yet, have one thread.
+def dedicated() -> Iterator[None]:
+    """Pause the cyclic garbage collector, and give BLAS one thread if NumPy is not loaded yet.
 
-    A run's matrices are small: further threads of BLAS do nothing but wait for work in a loop, which took 0.08 s of
-    CPU of the quickstart's 2.2.  `OPENBLAS_NUM_THREADS` may say otherwise.
+    A run's matrices are small, so further BLAS threads only spin: they took 0.08 s of the quickstart's 2.2 s of CPU.
+    `OPENBLAS_NUM_THREADS` overrides this.
 
-    When the process ends, Python would look for cycles once more among all that a run has left: 0.25 s of CPU after
-    5,000 requests, 0.45 s where their results were written.
+    The last collection at exit is skipped too.  It took 0.25 s of CPU after 5,000 requests, and 0.45 s where their
+    results were written.
     """
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with collector.paused():
+    with garbage.paused():
         yield
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Ended` where SIGTERM comes, so that temporary files and other processes are cleaned up as after Ctrl-C.
+    """Raise `Terminated` on SIGTERM, so that temporary files and worker processes are cleaned up as after Ctrl-C.
 
-    A second SIGTERM does not disturb the cleaning up.  Whoever already handles or ignores the signal goes on doing so,
-    and only a main thread can handle signals at all.
+    A second SIGTERM does not interrupt the cleaning up.  A handler that is installed already stays, and only the main
+    thread can handle signals.
     """
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL):
@@ -62,4 +62,4 @@ def terminable() -> Iterator[None]:
 
 def _end(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)
-    raise Ended(128 + number, "terminated; nothing was written")
+    raise Terminated(128 + number, "terminated; nothing was written")

@@ -1,4 +1,4 @@
-"""What a scheduler needs of a KV cache, whoever's rules it follows."""
+"""What the scheduler needs from a KV cache, whichever engine's rules the cache follows."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -6,41 +6,51 @@ from typing import Any, NamedTuple, Protocol
 from attrs import Factory, define, field
 
 from ksim.flow.request import Request
+from ksim.foundation.moved import renamed
 
 
-class Hit(NamedTuple):
-    """The first `tokens` tokens of a request are cached, in these `nodes` of the cache's tree.
+class PrefixHit(NamedTuple):
+    """A cached prefix of a request: its first `tokens` tokens, and the `nodes` of the cache's tree that hold them.
 
-    A cache that counts in runs says how many of the blocks are `unused`: nobody uses them, and they count as free.
+    `evictable` counts the blocks of the hit that are free until a request uses
+    them; only a cache that counts runs of blocks fills it in.
     """
 
     tokens: int
     nodes: Sequence[Any] = ()
-    unused: int = 0
+    evictable: int = 0
 
 
 @define(eq=False)
-class Holding:
-    """What one request holds of a cache, and what its tokens are.
+class BlockTable:
+    """The blocks of one request, and the names of its tokens.
 
-    Each name in `content` stands for `unit` tokens; the last may stand for
-    fewer, so that `named` tokens have names.  What comes after them is this
-    request's alone.  There is room for so many `tokens`, and the first
-    `entered` of them can be found, down to `node` of the tree.  The cache that
-    goes block by block has a name for each block instead, keeps `blocks` in the
-    order of the tokens, and counts in `entered` how many of these can be found.
+    `content` names the tokens from the first on, `tokens_per_name` at a time;
+    the last name may stand for fewer.  Equal names after equal prefixes mean
+    equal tokens.  Tokens after the first `named_tokens` are this request's alone.
+
+    The request has room for `num_slots` tokens.  The first `published` of them
+    can be found by other requests, and `node` is where they end in the tree.
+
+    BlockCache differs: its `content` has one name per block, and it lists the
+    request's `blocks` in the order of the tokens instead of counting slots.
     """
 
     content: Sequence[Hashable] = ()
-    unit: int = 1
-    named: int = field(default=Factory(lambda self: len(self.content) * self.unit, takes_self=True))
+    tokens_per_name: int = 1
+    named_tokens: int = field(
+        default=Factory(lambda self: len(self.content) * self.tokens_per_name, takes_self=True))
     blocks: list[int] = field(factory=list)
-    tokens: int = 0
-    entered: int = 0
+    num_slots: int = 0
+    published: int = 0
     node: Any = None
 
-    def names(self, first: int, end: int) -> Iterator[Hashable]:
-        """The names of blocks *first* to *end* - 1.  Below a name that is only its own, a request need but count."""
+    def block_names(self, first: int, end: int) -> Iterator[Hashable]:
+        """The names of blocks *first* to *end* - 1.
+
+        The first block without a name is named by the table itself, so nobody
+        else finds it.  What follows it is unreachable for others, and a number will do.
+        """
         covered = len(self.content)
         for index in range(first, end):
             if index < covered:
@@ -50,9 +60,9 @@ class Holding:
 
 
 class Pool(Protocol):
-    """Blocks: `used` ones are held by requests, `free` ones can be had, if need be by forgetting what they hold.
+    """The blocks of a cache: requests hold the `used` ones; the `free` ones can be had, if need be by eviction.
 
-    Both are cheap to ask for.
+    Both counts are cheap to read.
     """
 
     @property
@@ -65,12 +75,13 @@ class Pool(Protocol):
 class Cache(Protocol):
     """A KV cache of `capacity` blocks of `block_tokens` tokens.
 
-    A request's way is `lookup`, `fits`, `open`, then `grow` and `enter` for
-    each of its steps, and `close`; after that it may come back.
+    A request calls `find_prefix`, `can_allocate` and `attach_prefix` when it is
+    admitted, `allocate` and `publish` in each of its steps, and `free` at its
+    end.  A preempted request is freed, and may be admitted again.
 
-    What many take at once need not be asked for one by one: `take` takes the
-    blocks of all, and `settle` says later whose they are.  A holding that is
-    `quiet` need not `enter` what it computes before it is closed.
+    Many requests that decode can be served at once: `reserve` takes the blocks
+    for all of them, and `assign` says later whose they are.  A block table that
+    `is_private` need not `publish` anything before it is freed.
     """
 
     @property
@@ -86,73 +97,86 @@ class Cache(Protocol):
     def pool(self) -> Pool: ...
 
     @property
-    def enters_computed(self) -> bool:
-        """Whether prompts can be found once they are computed, and `computed` is to be told; else once scheduled."""
+    def publishes_computed(self) -> bool:
+        """Whether a prompt is shared once it is computed (`publish_computed`); otherwise, once it is scheduled."""
         ...
 
-    def holding(self, request: Request) -> Holding:
-        """What *request* holds at first: nothing."""
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
         ...
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks hold *tokens* tokens."""
+        """How many blocks *tokens* tokens need."""
         ...
 
-    def lookup(self, holding: Holding, known: int) -> Hit:
-        """What is cached of the first *known* - 1 tokens: the last is computed anyway.  Changes nothing."""
-        ...
+    def find_prefix(self, table: BlockTable, num_tokens: int) -> PrefixHit:
+        """The longest cached prefix of the first *num_tokens* - 1 tokens of *table*.  Changes nothing.
 
-    def fits(self, hit: Hit, tokens: int, spare: int = 0) -> bool:
-        """Whether *tokens* tokens could be held, *spare* blocks staying free; they begin with *hit*.
-
-        The cache has not changed since that was looked up.
+        The last token is always computed: the next one is sampled from its logits.
         """
         ...
 
-    def open(self, holding: Holding, hit: Hit) -> None:
-        """Let *holding* start from *hit*, which was looked up since the cache last changed."""
-        ...
+    def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* blocks left free.
 
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Have *holding* hold *tokens* tokens in all, at the cost of what is free; all or nothing."""
-        ...
-
-    def take(self, blocks: int) -> bool:
-        """Take *blocks* blocks, at the cost of what is free, for holdings that `settle` names; all or nothing."""
-        ...
-
-    def settle(self, holding: Holding, tokens: int) -> None:
-        """Let *holding* hold *tokens* tokens in all, in blocks that `take` took: as `grow` would, had it been asked.
-
-        It comes before anything else that is done with *holding*.
+        The cache must not have changed since *hit* was found.
         """
         ...
 
-    def quiet(self, holding: Holding) -> bool:
-        """Whether nobody else can ever find what *holding* enters from now on, until it is closed.
+    def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
+        """Start the empty *table* with the blocks of *hit*; the cache must not have changed since it was found."""
+        ...
 
-        So it suffices to `enter` all that is known of it once, before it is
-        closed: `close` does so itself for a request that is finished.  A quiet
-        holding needs no block for its first `holding.tokens` tokens.  It is in
-        any case right to say no.
+    def allocate(self, table: BlockTable, tokens: int) -> bool:
+        """Give *table* room for *tokens* tokens in all, from the free blocks; all or nothing."""
+        ...
+
+    def reserve(self, blocks: int) -> bool:
+        """Take *blocks* free blocks, which `assign` gives to tables later; all or nothing."""
+        ...
+
+    def assign(self, table: BlockTable, tokens: int) -> None:
+        """Give *table* room for *tokens* tokens in all, from reserved blocks, as if it had allocated them.
+
+        This must come before anything else that is done with *table*.
         """
         ...
 
-    def enter(self, holding: Holding, tokens: int) -> None:
-        """Take note that the first *tokens* tokens of *holding* are known and scheduled."""
-        ...
+    def is_private(self, table: BlockTable) -> bool:
+        """Whether no other request can find what *table* publishes from now until it is freed.
 
-    def computed(self, holding: Holding, tokens: int) -> None:
-        """Take note that a prompt, or a chunk of it, is computed up to the first *tokens* tokens."""
-        ...
-
-    def close(self, holding: Holding, tokens: int = 0) -> None:
-        """Give back all that *holding* holds; a request that is finished has computed *tokens* known tokens."""
-        ...
-
-    def steps_until_event(self, holding: Holding, tokens: int, ahead: bool) -> int:
-        """How many steps of one token each, on top of *tokens*, need neither `grow` nor `enter`.
-
-        With *ahead*, a token is known one step after it is scheduled.
+        If so, one `publish` of all tokens just before `free` suffices, and
+        `free` itself does it for a request that has finished.  A private table
+        has room for its first `num_slots` tokens.  To answer False is always safe.
         """
         ...
+
+    def publish(self, table: BlockTable, tokens: int) -> None:
+        """Note that the first *tokens* tokens of *table* are known and scheduled."""
+        ...
+
+    def publish_computed(self, table: BlockTable, tokens: int) -> None:
+        """Note that a prompt, or a chunk of one, has been computed up to the first *tokens* tokens."""
+        ...
+
+    def free(self, table: BlockTable, tokens: int = 0) -> None:
+        """Release all blocks of *table*; a request that has finished passes the number of *tokens* it computed."""
+        ...
+
+    def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
+        """How many decode steps after the first *tokens* tokens need neither `allocate` nor `publish`.
+
+        With *async_scheduling*, a token is known one step after it is scheduled.
+        """
+        ...
+
+
+class OldNames:
+    """The names that policies and admissions used for a cache's questions in ksim 0.1."""
+
+    __slots__ = ()
+
+    lookup = renamed("lookup", "find_prefix")
+    fits = renamed("fits", "can_allocate")
+    enters_computed = renamed("enters_computed", "publishes_computed")
+    holding = renamed("holding", "block_table")

@@ -1,84 +1,88 @@
-"""Blocks that are taken, used, given back and overwritten as one, and the order in which free ones are taken.
+"""Extents: the blocks that hold one run of tokens, and the order in which free ones are reused.
 
-The order is vLLM's (see blocks.py).  Which blocks they are nobody can see, only
-how many there are and what is lost with them: so blocks that hold nothing need
-but be counted, and those that hold a run of tokens are one extent.
+The order is vLLM's (see block_pool.py).  Only the number of free blocks and
+what is evicted with them can be observed, not which blocks they are.  So blocks
+without reusable content are just counted, and those that hold one run of tokens
+are one extent.
 """
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import Holding
-from ksim.kv_cache.runs import Run
+from ksim.kv_cache.cache import BlockTable
+from ksim.kv_cache.radix_tree import RadixNode
 
 
 class Extent:
-    """The blocks that hold `run` for its `users`; without any, they are in the queue, after `before`.
+    """The blocks that hold the tokens of `node` for its `users`; an extent without users is in the free queue.
 
-    The last block of the run is the first to be taken from the queue.
+    The queue is a linked list.  Of an extent, the last block is taken first.
     """
 
-    __slots__ = ("after", "before", "run", "users")
+    __slots__ = ("next", "node", "previous", "users")
 
-    def __init__(self, run: "HeldRun", users: set[Holding]):
-        self.run = run
+    def __init__(self, node: "ExtentNode", users: set[BlockTable]):
+        self.node = node
         self.users = users
-        self.before = self.after = self
+        self.previous = self.next = self
 
-    def follow(self, other: "Extent") -> None:
-        """Queue right behind *other*."""
-        self.before, self.after = other, other.after
-        self.after.before = other.after = self
+    def insert_after(self, other: "Extent") -> None:
+        """Queue this extent right behind *other*."""
+        self.previous, self.next = other, other.next
+        self.next.previous = other.next = self
 
-    def leave(self) -> None:
-        """Get out of the queue."""
-        self.before.after, self.after.before = self.after, self.before
-        del self.before, self.after  # or one that is used for long keeps all alive that stood behind it
+    def unlink(self) -> None:
+        """Leave the queue."""
+        self.previous.next, self.next.previous = self.next, self.previous
+        del self.previous, self.next  # an extent in use must not keep its former neighbours alive
 
 
-class HeldRun(Run):
-    """A run and the extents that hold it, those that came first before the others.
+class ExtentNode(RadixNode):
+    """A run of tokens and the `extents` that hold it, in order of insertion.
 
-    Requests that compute equal tokens at the same time fill blocks of their own; a hit takes the first.
+    Requests that compute equal tokens at the same time fill blocks of their
+    own.  A hit takes the first extent.
     """
 
-    __slots__ = ("copies",)
+    __slots__ = ("extents",)
 
-    def __init__(self, source: Holding, start: int, end: int, parent: "HeldRun | None"):
+    def __init__(self, source: BlockTable, start: int, end: int, parent: "ExtentNode | None"):
         super().__init__(source, start, end, parent)
-        self.copies: list[Extent] = []
+        self.extents: list[Extent] = []
 
-    def held_by(self, user: Holding) -> Extent:
+    def extent_of(self, user: BlockTable) -> Extent:
         """The extent that *user* uses."""
-        copies = self.copies
-        return copies[0] if len(copies) == 1 else next(extent for extent in copies if user in extent.users)
+        extents = self.extents
+        return extents[0] if len(extents) == 1 else next(extent for extent in extents if user in extent.users)
 
-    def part(self, place: int) -> "HeldRun":
-        """The run up to *place*, whose blocks are used by whom these are, and wait right behind them."""
-        first = HeldRun(self.source, self.start, place, self.parent)
-        for extent in self.copies:
-            beginning = Extent(first, set(extent.users))
-            first.copies.append(beginning)
+    def head(self, end: int) -> "ExtentNode":
+        """A node for the tokens up to *end*: its extents have the same users, or are queued right behind these."""
+        head = ExtentNode(self.source, self.start, end, self.parent)
+        for extent in self.extents:
+            first_blocks = Extent(head, set(extent.users))
+            head.extents.append(first_blocks)
             if not extent.users:
-                beginning.follow(extent)
-        return first
+                first_blocks.insert_after(extent)
+        return head
 
 
 @define(eq=False)
 class ExtentPool:
-    """Of `capacity` blocks `free` ones can be had: `blank` ones, which come first, and the queue, but for `owed` ones.
+    """A pool of `capacity` blocks, of which `free` can be taken.
 
-    Those are taken, but what they held is not yet forgotten.
+    Of the free blocks, `unhashed` ones have no reusable content and are taken
+    first.  Then come those of the queued extents.  Of these, `to_evict` are
+    taken already while their content is still in the tree.
     """
 
     capacity: int
     free: int = field(init=False)
-    blank: int = field(init=False)
-    owed: int = field(default=0, init=False)
-    _ends: Extent = field(init=False)  # comes before the first of the queue, and after the last
+    unhashed: int = field(init=False)
+    to_evict: int = field(default=0, init=False)
+    _sentinel: Extent = field(init=False)  # before the first extent of the queue and after the last
 
     def __attrs_post_init__(self) -> None:
-        self.free = self.blank = self.capacity
-        self._ends = Extent(HeldRun(Holding(), 0, 0, None), set())
+        self.free = self.unhashed = self.capacity
+        self._sentinel = Extent(ExtentNode(BlockTable(), 0, 0, None), set())
 
     @property
     def used(self) -> int:
@@ -86,31 +90,31 @@ class ExtentPool:
 
     @property
     def first(self) -> Extent:
-        """The extent whose last block is the next of the queue to be taken; there must be one."""
-        return self._ends.after
+        """The extent at the front of the queue, which must not be empty."""
+        return self._sentinel.next
 
     def take(self, blocks: int) -> bool:
         """Take *blocks* from the front; all or nothing."""
         if blocks > self.free:
             return False
         self.free -= blocks
-        self.blank -= blocks
-        if self.blank < 0:
-            self.owed -= self.blank
-            self.blank = 0
+        self.unhashed -= blocks
+        if self.unhashed < 0:
+            self.to_evict -= self.unhashed
+            self.unhashed = 0
         return True
 
     def to_front(self, blocks: int) -> None:
-        """Give back *blocks* that hold nothing, to be taken next; none may be owed."""
+        """Give back *blocks* without reusable content, to be taken next; nothing may be left `to_evict`."""
         self.free += blocks
-        self.blank += blocks
+        self.unhashed += blocks
 
     def to_back(self, extent: Extent, blocks: int) -> None:
-        """Queue the *blocks* of *extent*, which nobody uses any more."""
+        """Queue *extent*, which has no users left, with its *blocks*."""
         self.free += blocks
-        extent.follow(self._ends.before)
+        extent.insert_after(self._sentinel.previous)
 
-    def revive(self, extent: Extent, blocks: int) -> None:
-        """Take the *blocks* of *extent* out of the queue, for what they hold."""
+    def reuse(self, extent: Extent, blocks: int) -> None:
+        """Take *extent* with its *blocks* out of the queue, for the tokens that they hold."""
         self.free -= blocks
-        extent.leave()
+        extent.unlink()

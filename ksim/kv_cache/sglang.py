@@ -1,6 +1,6 @@
-"""SGLang's KV cache of one engine: prefixes are shared to the token, and runs of tokens are lost leaf by leaf.
+"""SGLang's KV cache of one engine: prefixes are shared to the token, and evicted leaf by leaf of a radix tree.
 
-The rules are those of its RadixCache (python/sglang/srt/mem_cache/radix_cache.py) with page_size 1.
+The rules are those of RadixCache (python/sglang/srt/mem_cache/radix_cache.py) with page_size 1.
 """
 
 from typing import ClassVar
@@ -8,19 +8,19 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Hit, Holding
+from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.eviction_queue import EvictionQueue
 from ksim.kv_cache.evictions import Eviction
 from ksim.kv_cache.evictions.lru import lru
-from ksim.kv_cache.order import EvictionOrder
-from ksim.kv_cache.runs import Run, RunTree, agreement
+from ksim.kv_cache.radix_tree import RadixNode, RadixTree, common_tokens
 
 
-class LockedRun(Run):
-    """A run that `locks` requests use; its past is for evictions to look at."""
+class LockedNode(RadixNode):
+    """A run of tokens that `locks` requests use, with a history for evictions to look at."""
 
     __slots__ = ("created", "hits", "last_use", "locks")
 
-    def __init__(self, source: Holding, start: int, end: int, parent: "LockedRun | None", tick: int):
+    def __init__(self, source: BlockTable, start: int, end: int, parent: "LockedNode | None", tick: int):
         super().__init__(source, start, end, parent)
         self.locks = 0
         self.created = self.last_use = tick
@@ -33,8 +33,11 @@ class LockedRun(Run):
 
 
 @define
-class Slots:
-    """Room for `capacity` tokens: `empty`, cached and `evictable` as nobody uses them, or used."""
+class SlotPool:
+    """Slots for `capacity` tokens: some are `empty`, some hold cached tokens without users, the others are in use.
+
+    Those without users are `evictable`.
+    """
 
     capacity: int
     empty: int
@@ -50,77 +53,78 @@ class Slots:
 
 
 @define
-class SglangCache:
-    """`capacity` tokens; without `prefix_caching`, nothing is ever found again.
+class SglangCache(OldNames):
+    """A cache of `capacity` tokens; without `prefix_caching`, no token is ever reused.
 
-    Tokens enter the tree when a chunk of a prompt is computed, and when the
-    request has finished; where equal ones are there already, the request uses
-    those and gives its own back.  What a request uses is locked, up to the
-    root.  Of the rest the leaves are lost first, by `eviction`.
+    Tokens enter the tree when a chunk of a prompt has been computed, and when
+    the request has finished.  Where the tree has equal tokens already, the
+    request uses those and frees its own.  The nodes that a request uses are
+    locked, up to the root.  Of the other nodes, leaves are evicted first, in the
+    order of `eviction`.
     """
 
     capacity: int
     prefix_caching: bool = True
     eviction: Eviction = lru
-    pool: Slots = field(init=False)
-    tree: RunTree[LockedRun] = field(init=False)  # its root is locked for ever
-    _leaves: EvictionOrder[LockedRun] = field(init=False)
+    pool: SlotPool = field(init=False)
+    tree: RadixTree[LockedNode] = field(init=False)  # its root is always locked
+    _leaves: EvictionQueue[LockedNode] = field(init=False)
     _tick: int = field(default=0, init=False)
 
     block_tokens: ClassVar[int] = 1
-    enters_computed: ClassVar[bool] = True
+    publishes_computed: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
-        self.pool = Slots(self.capacity, self.capacity)
-        self.tree = RunTree(LockedRun(Holding(), 0, 0, None, 0))
+        self.pool = SlotPool(self.capacity, self.capacity)
+        self.tree = RadixTree(LockedNode(BlockTable(), 0, 0, None, 0))
         self.tree.root.locks = 1
-        self._leaves = EvictionOrder(self.eviction)
+        self._leaves = EvictionQueue(self.eviction)
 
-    def holding(self, request: Request) -> Holding:
-        """What *request* holds at first: nothing."""
-        return Holding(request.chunks, request.chunk_tokens, request.named)
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
+        return BlockTable(request.chunks, request.chunk_tokens, request.named)
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks hold *tokens* tokens: as many."""
+        """How many blocks *tokens* tokens need: a block holds one token."""
         return tokens
 
-    def lookup(self, holding: Holding, known: int) -> Hit:
-        """What is cached of the first *known* - 1 tokens.  Changes nothing, not even when they were last used."""
+    def find_prefix(self, table: BlockTable, num_tokens: int) -> PrefixHit:
+        """The longest cached prefix of the first *num_tokens* - 1 tokens.  Changes nothing, not even `last_use`."""
         if not self.prefix_caching:
-            return Hit(0)
-        tokens, node = self.tree.match(holding, known - 1)
-        return Hit(tokens, (node,) if tokens else ())
+            return PrefixHit(0)
+        tokens, node = self.tree.match(table, num_tokens - 1)
+        return PrefixHit(tokens, (node,) if tokens else ())
 
-    def fits(self, hit: Hit, tokens: int, spare: int = 0) -> bool:
-        """Whether *tokens* tokens that begin with *hit* could be held, *spare* slots staying free."""
-        return tokens - hit.tokens + _unused(hit) + spare <= self.pool.free
+    def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* slots left free."""
+        return tokens - hit.tokens + _evictable(hit) + spare <= self.pool.free
 
-    def open(self, holding: Holding, hit: Hit) -> None:
-        """Let *holding* start from *hit*; a run in which it ends is split."""
-        assert holding.node is None, "a request that holds tokens was admitted again"
+    def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
+        """Start the empty *table* with the slots of *hit*; a node in which the hit ends is split."""
+        assert table.node is None, "a request that holds tokens was admitted again"
         self._tick += 1
         node = hit.nodes[-1] if hit.nodes else self.tree.root
         if hit.tokens < node.end:
             node = self._split(node, hit.tokens)
-        holding.node, holding.tokens, holding.entered = node, hit.tokens, hit.tokens
+        table.node, table.num_slots, table.published = node, hit.tokens, hit.tokens
         while node.parent is not None:
             self._lock(node)
             node.last_use = self._tick
             node.hits += 1
             node = node.parent
 
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Have *holding* hold *tokens* tokens in all, at the cost of what nobody uses; all or nothing."""
-        missing = tokens - holding.tokens
+    def allocate(self, table: BlockTable, tokens: int) -> bool:
+        """Give *table* room for *tokens* tokens in all, evicting leaves if need be; all or nothing."""
+        missing = tokens - table.num_slots
         if missing <= 0:
             return True
-        if not self.take(missing):
+        if not self.reserve(missing):
             return False
-        holding.tokens = tokens
+        table.num_slots = tokens
         return True
 
-    def take(self, blocks: int) -> bool:
-        """Take *blocks* slots for holdings that `settle` names; all or nothing."""
+    def reserve(self, blocks: int) -> bool:
+        """Take *blocks* slots, which `assign` gives to tables later; all or nothing."""
         if blocks > self.pool.free:
             return False
         while self.pool.empty < blocks:
@@ -128,90 +132,93 @@ class SglangCache:
         self.pool.empty -= blocks
         return True
 
-    def settle(self, holding: Holding, tokens: int) -> None:
-        """Let *holding* hold *tokens* tokens in all, in slots that `take` took."""
-        holding.tokens = max(holding.tokens, tokens)
+    def assign(self, table: BlockTable, tokens: int) -> None:
+        """Give *table* room for *tokens* tokens in all, from reserved slots."""
+        table.num_slots = max(table.num_slots, tokens)
 
-    def enter(self, holding: Holding, tokens: int) -> None:
-        """Do nothing: tokens can be found only when they are computed."""
+    def publish(self, table: BlockTable, tokens: int) -> None:
+        """Do nothing: tokens are published when they are computed."""
 
-    def quiet(self, holding: Holding) -> bool:
-        """Never: what is computed others can find."""
+    def is_private(self, table: BlockTable) -> bool:
+        """Return False: others can find every chunk that is computed."""
         return False
 
-    def computed(self, holding: Holding, tokens: int) -> None:
-        """Make the first *tokens* tokens of *holding* findable; use those that are there already."""
-        if not self.prefix_caching or tokens <= holding.entered:
+    def publish_computed(self, table: BlockTable, tokens: int) -> None:
+        """Let others find the first *tokens* tokens of *table*; where the tree has them already, *table* uses those."""
+        if not self.prefix_caching or tokens <= table.published:
             return
         self._tick += 1
-        node = holding.node
-        while holding.entered < tokens:
-            node = self._follow(node, holding, tokens)
+        node = table.node
+        while table.published < tokens:
+            node = self._next_node(node, table, tokens)
             self._lock(node)
-            holding.entered = node.end
-        holding.node = node
+            table.published = node.end
+        table.node = node
         while node.parent is not None:
             node.last_use = self._tick
             node = node.parent
 
-    def close(self, holding: Holding, tokens: int = 0) -> None:
-        """Give back all that *holding* holds; *tokens* were computed by a request that is finished."""
-        self.computed(holding, tokens)
-        self.pool.empty += holding.tokens - holding.entered
-        node = holding.node
+    def free(self, table: BlockTable, tokens: int = 0) -> None:
+        """Release all slots of *table*; a finished request has computed *tokens* tokens."""
+        self.publish_computed(table, tokens)
+        self.pool.empty += table.num_slots - table.published
+        node = table.node
         while node is not None and node.parent is not None:
             self._unlock(node)
             node = node.parent
-        holding.node, holding.tokens, holding.entered = None, 0, 0
+        table.node, table.num_slots, table.published = None, 0, 0
 
-    def steps_until_event(self, holding: Holding, tokens: int, ahead: bool) -> int:
-        """How many steps of one token each, on top of *tokens*, need no slot."""
-        return holding.tokens - tokens
+    def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
+        """How many decode steps after the first *tokens* tokens need no slot."""
+        return table.num_slots - tokens
 
-    def _follow(self, node: LockedRun, holding: Holding, end: int) -> LockedRun:
-        """Go on from *node* with the tokens of *holding* up to *end*, as far as the tree has them, or append them."""
-        place = node.end
-        child = self.tree.child(node, holding, place)
+    def _next_node(self, node: LockedNode, table: BlockTable, end: int) -> LockedNode:
+        """The child of *node* that has the next tokens of *table*, at most up to *end*.
+
+        A child that agrees only at first is split.  If none agrees, one is added.
+        """
+        position = node.end
+        child = self.tree.child(node, table, position)
         if child is None:
-            self.pool.evictable += end - place  # till it is locked
-            return self.tree.append(LockedRun(holding, place, end, node, self._tick))
-        same = agreement(child.source, holding, place, min(child.end, end))
-        self.pool.empty += same
-        return child if place + same == child.end else self._split(child, place + same)
+            self.pool.evictable += end - position  # until it is locked
+            return self.tree.append(LockedNode(table, position, end, node, self._tick))
+        agreed = common_tokens(child.source, table, position, min(child.end, end))
+        self.pool.empty += agreed
+        return child if position + agreed == child.end else self._split(child, position + agreed)
 
-    def _split(self, node: LockedRun, place: int) -> LockedRun:
-        """Cut *node* at *place*; return the first part, which is used and was hit as the whole was."""
-        first = LockedRun(node.source, node.start, place, node.parent, self._tick)
-        first.locks, first.hits = node.locks, node.hits
-        return self.tree.split(node, first)
+    def _split(self, node: LockedNode, position: int) -> LockedNode:
+        """Split *node* at *position*; return the first part, which has the same users and hits."""
+        head = LockedNode(node.source, node.start, position, node.parent, self._tick)
+        head.locks, head.hits = node.locks, node.hits
+        return self.tree.split(node, head)
 
-    def _lock(self, node: LockedRun) -> None:
+    def _lock(self, node: LockedNode) -> None:
         if node.locks == 0:
             self.pool.evictable -= node.tokens
             self._leaves.discard(node)
         node.locks += 1
 
-    def _unlock(self, node: LockedRun) -> None:
+    def _unlock(self, node: LockedNode) -> None:
         node.locks -= 1
         if node.locks == 0:
             self.pool.evictable += node.tokens
-            self._offer(node)
+            self._queue_leaf(node)
 
-    def _offer(self, node: LockedRun) -> None:
-        """Let *node* be evicted, if it is an unlocked leaf."""
+    def _queue_leaf(self, node: LockedNode) -> None:
+        """Queue *node* for eviction if it is an unlocked leaf."""
         if node.locks == 0 and not node.children:
             self._leaves.add(node, node)
 
     def _evict(self) -> None:
         leaf = self._leaves.pop()
-        assert not leaf.locks, "what is in use cannot be dropped"
+        assert not leaf.locks, "a locked node cannot be evicted"
         self.pool.evictable -= leaf.tokens
         self.pool.empty += leaf.tokens
-        self._offer(self.tree.remove(leaf))
+        self._queue_leaf(self.tree.remove(leaf))
 
 
-def _unused(hit: Hit) -> int:
-    """How many tokens of *hit* nobody uses."""
+def _evictable(hit: PrefixHit) -> int:
+    """How many tokens of *hit* have no users."""
     if not hit.nodes:
         return 0
     node, end = hit.nodes[-1], hit.tokens

@@ -1,7 +1,7 @@
-"""vLLM's KV cache of one engine, counted in runs of blocks: who holds how many, and what others can find.
+"""vLLM's KV cache of one engine, counted in runs of blocks: who holds how many, and what others can reuse.
 
-It decides as the one block by block does (kv_cache.py), at a cost that grows
-with the requests and the runs that they share, not with their blocks.
+It decides as BlockCache does.  Its cost grows with the requests and the runs
+that they share, not with the number of blocks.
 """
 
 from typing import ClassVar
@@ -9,209 +9,214 @@ from typing import ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Hit, Holding
-from ksim.kv_cache.extents import Extent, ExtentPool, HeldRun
-from ksim.kv_cache.runs import RunTree, agreement
+from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.extents import Extent, ExtentNode, ExtentPool
+from ksim.kv_cache.radix_tree import RadixTree, common_tokens
 
 
 @define(eq=False)
-class VllmCache:
-    """`capacity` blocks of `block_tokens` tokens; without `prefix_caching`, nothing is ever found again.
+class VllmCache(OldNames):
+    """A cache of `capacity` blocks of `block_tokens` tokens; without `prefix_caching`, no block is ever reused.
 
-    Places in the tree are tokens, and whole blocks.  What only its own request
-    could find enters the tree when that gives it back.  Without `plain_first`,
-    as in older releases, blocks that hold nothing findable wait behind all that
-    are free, like the others.
+    Positions in the tree count tokens, and are multiples of `block_tokens`.
+    Tokens that only their own request could find enter the tree when it is freed.
+
+    With `unhashed_first`, freed blocks without reusable content are taken before
+    all others.  Older releases of vLLM queue them at the back like the rest.
     """
 
     capacity: int
     block_tokens: int
     prefix_caching: bool = True
-    plain_first: bool = True
+    unhashed_first: bool = True
     pool: ExtentPool = field(init=False)
-    tree: RunTree[HeldRun] = field(init=False)
+    tree: RadixTree[ExtentNode] = field(init=False)
 
-    enters_computed: ClassVar[bool] = False
+    publishes_computed: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         self.pool = ExtentPool(self.capacity)
-        self.tree = RunTree(HeldRun(Holding(), 0, 0, None))
+        self.tree = RadixTree(ExtentNode(BlockTable(), 0, 0, None))
 
-    def holding(self, request: Request) -> Holding:
-        """What *request* holds at first: nothing.  Its names stand for whole blocks."""
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*, whose names stand for whole blocks."""
         if not request.chunks:
-            return Holding()
+            return BlockTable()
         size = self.block_tokens
         if request.chunk_tokens % size:
-            return Holding(request.content(size), size)
-        return Holding(request.chunks, request.chunk_tokens, request.named // size * size)
+            return BlockTable(request.content(size), size)
+        return BlockTable(request.chunks, request.chunk_tokens, request.named // size * size)
 
     def blocks(self, tokens: int) -> int:
-        """How many blocks hold *tokens* tokens."""
+        """How many blocks *tokens* tokens need."""
         return -(-tokens // self.block_tokens)
 
-    def lookup(self, holding: Holding, known: int) -> Hit:
-        """The cached blocks from which a request of *known* tokens can start.  Changes nothing that can be found.
+    def find_prefix(self, table: BlockTable, num_tokens: int) -> PrefixHit:
+        """The longest prefix of full cached blocks among the first *num_tokens* - 1 tokens.
 
-        The last known token is always computed again: its logits are what is sampled from.
+        Only bookkeeping that was put off is done; what can be found stays the same.
         """
         if not self.prefix_caching:
-            return Hit(0)
-        self._forget()
-        if holding.node is not None:
-            self._record(holding, holding.entered)
-        place, node = self.tree.match(holding, (known - 1) // self.block_tokens * self.block_tokens)
-        return Hit(place, (node,), self._unused(node, place)) if place else Hit(0)
+            return PrefixHit(0)
+        self._evict()
+        if table.node is not None:
+            self._insert(table, table.published)
+        end, node = self.tree.match(table, (num_tokens - 1) // self.block_tokens * self.block_tokens)
+        return PrefixHit(end, (node,), self._evictable(node, end)) if end else PrefixHit(0)
 
-    def fits(self, hit: Hit, tokens: int, spare: int = 0) -> bool:
-        """Whether *tokens* tokens that begin with *hit* could be held, *spare* blocks staying free."""
-        return self.blocks(tokens - hit.tokens) + hit.unused + spare <= self.pool.free
+    def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* blocks left free."""
+        return self.blocks(tokens - hit.tokens) + hit.evictable + spare <= self.pool.free
 
-    def open(self, holding: Holding, hit: Hit) -> None:
-        """Let *holding* start from *hit*; a run in which it ends is split."""
-        assert holding.node is None, "a request that holds blocks was admitted again"
-        assert not holding.content or holding.unit % self.block_tokens == 0, "names do not stand for whole blocks"
+    def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
+        """Start the empty *table* with the blocks of *hit*; a node in which the hit ends is split."""
+        assert table.node is None, "a request that holds blocks was admitted again"
+        assert not table.content or table.tokens_per_name % self.block_tokens == 0, (
+            "names do not stand for whole blocks")
         node = hit.nodes[0] if hit.nodes else self.tree.root
         if hit.tokens < node.end:
             node = self._split(node, hit.tokens)
-        holding.node, holding.tokens, holding.entered = node, hit.tokens, hit.tokens
+        table.node, table.num_slots, table.published = node, hit.tokens, hit.tokens
         while node.parent is not None:
-            extent = node.copies[0]
+            extent = node.extents[0]
             if not extent.users:
-                self.pool.revive(extent, node.tokens // self.block_tokens)
-            extent.users.add(holding)
+                self.pool.reuse(extent, node.tokens // self.block_tokens)
+            extent.users.add(table)
             node = node.parent
 
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Have *holding* hold *tokens* tokens in all, at the cost of what is free; all or nothing."""
-        missing = tokens - holding.tokens
+    def allocate(self, table: BlockTable, tokens: int) -> bool:
+        """Give *table* room for *tokens* tokens in all, from the free blocks; all or nothing."""
+        missing = tokens - table.num_slots
         if missing <= 0:
             return True
         blocks = -(-missing // self.block_tokens)
         if not self.pool.take(blocks):
             return False
-        holding.tokens += blocks * self.block_tokens
+        table.num_slots += blocks * self.block_tokens
         return True
 
-    def take(self, blocks: int) -> bool:
-        """Take *blocks* blocks for holdings that `settle` names; all or nothing."""
+    def reserve(self, blocks: int) -> bool:
+        """Take *blocks* free blocks, which `assign` gives to tables later; all or nothing."""
         return self.pool.take(blocks)
 
-    def settle(self, holding: Holding, tokens: int) -> None:
-        """Let *holding* hold *tokens* tokens in all, in blocks that `take` took."""
-        holding.tokens = max(holding.tokens, self.blocks(tokens) * self.block_tokens)
+    def assign(self, table: BlockTable, tokens: int) -> None:
+        """Give *table* room for *tokens* tokens in all, from reserved blocks."""
+        table.num_slots = max(table.num_slots, self.blocks(tokens) * self.block_tokens)
 
-    def quiet(self, holding: Holding) -> bool:
-        """Whether nobody else could find what *holding* enters from now on, so that may wait."""
-        return holding.entered >= holding.named or not self.prefix_caching
+    def is_private(self, table: BlockTable) -> bool:
+        """Whether no other request can find what *table* publishes from now on: all named tokens are published."""
+        return table.published >= table.named_tokens or not self.prefix_caching
 
-    def enter(self, holding: Holding, tokens: int) -> None:
-        """Make the full blocks among the first *tokens* tokens of *holding* findable."""
+    def publish(self, table: BlockTable, tokens: int) -> None:
+        """Let others find the full blocks among the first *tokens* tokens of *table*."""
         full = tokens - tokens % self.block_tokens
-        if full <= holding.entered or not self.prefix_caching:
+        if full <= table.published or not self.prefix_caching:
             return
-        assert full <= holding.tokens, "a request without blocks cannot share them"
-        if holding.entered < holding.named:
-            self._record(holding, min(full, holding.named))
-        holding.entered = full
+        assert full <= table.num_slots, "a request without blocks cannot share them"
+        if table.published < table.named_tokens:
+            self._insert(table, min(full, table.named_tokens))
+        table.published = full
 
-    def computed(self, holding: Holding, tokens: int) -> None:
-        """Do nothing: blocks can be found from the moment they are scheduled."""
+    def publish_computed(self, table: BlockTable, tokens: int) -> None:
+        """Do nothing: blocks are published when they are scheduled."""
 
-    def close(self, holding: Holding, tokens: int = 0) -> None:
-        """Give back all that *holding* holds, last block first; one that is finished computed *tokens* tokens."""
+    def free(self, table: BlockTable, tokens: int = 0) -> None:
+        """Release all blocks of *table*, last block first; a finished request has computed *tokens* tokens."""
         if tokens:
-            self.enter(holding, tokens)
-        if holding.node is None:
+            self.publish(table, tokens)
+        if table.node is None:
             return
-        self._forget()
-        self._record(holding, holding.entered)
-        self._give_back_plain(holding.tokens - holding.entered)
-        node = holding.node
+        self._evict()
+        self._insert(table, table.published)
+        self._free_unhashed(table.num_slots - table.published)
+        node = table.node
         while node.parent is not None:
-            extent = node.held_by(holding)
-            extent.users.remove(holding)
+            extent = node.extent_of(table)
+            extent.users.remove(table)
             if not extent.users:
                 self.pool.to_back(extent, node.tokens // self.block_tokens)
             node = node.parent
-        holding.node, holding.tokens, holding.entered = None, 0, 0
+        table.node, table.num_slots, table.published = None, 0, 0
 
-    def steps_until_event(self, holding: Holding, tokens: int, ahead: bool) -> int:
-        """How many steps of one token each, on top of *tokens*, need no block and fill none."""
-        event = holding.tokens - tokens
-        if self.prefix_caching:  # a block is entered when its last token is known: with `ahead`, a step later
-            fills = holding.entered + self.block_tokens - tokens - 1 + ahead
-            event = min(event, max(fills, 0))
-        return event
+    def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
+        """How many decode steps after the first *tokens* tokens need no block and fill none."""
+        steps = table.num_slots - tokens
+        if self.prefix_caching:  # a block is published when its last token is known
+            until_full = table.published + self.block_tokens - tokens - 1 + async_scheduling
+            steps = min(steps, max(until_full, 0))
+        return steps
 
-    def _record(self, holding: Holding, end: int) -> None:
-        """Have the tree know the tokens of *holding* up to *end*, each in the blocks that it holds."""
-        node: HeldRun = holding.node
+    def _insert(self, table: BlockTable, end: int) -> None:
+        """Record in the tree that *table* holds its tokens up to *end*."""
+        node: ExtentNode = table.node
         while node.end < end:
-            child = self.tree.child(node, holding, node.end)
-            node = self._append(node, holding, end) if child is None else self._copy(child, holding, end)
-        holding.node = node
+            child = self.tree.child(node, table, node.end)
+            node = self._append(node, table, end) if child is None else self._add_extent(child, table, end)
+        table.node = node
 
-    def _append(self, node: HeldRun, holding: Holding, end: int) -> HeldRun:
-        """Have the tokens of *holding* up to *end* follow *node*, or be part of it if nobody else uses that."""
-        if len(node.copies) == 1 and len(node.copies[0].users) == 1 and not node.children:
-            node.source, node.end = holding, end
+    def _append(self, node: ExtentNode, table: BlockTable, end: int) -> ExtentNode:
+        """Extend *node* by the tokens of *table* up to *end* if only *table* uses it; otherwise give it a child."""
+        if len(node.extents) == 1 and len(node.extents[0].users) == 1 and not node.children:
+            node.source, node.end = table, end
             return node
-        run = self.tree.append(HeldRun(holding, node.end, end, node))
-        run.copies.append(Extent(run, {holding}))
-        return run
+        child = self.tree.append(ExtentNode(table, node.end, end, node))
+        child.extents.append(Extent(child, {table}))
+        return child
 
-    def _copy(self, node: HeldRun, holding: Holding, end: int) -> HeldRun:
-        """Note that *holding* has computed *node* too, as far as its tokens up to *end* are the same."""
-        place = node.start + agreement(node.source, holding, node.start, min(node.end, end))
-        if place < node.end:
-            node = self._split(node, place)
-        node.copies.append(Extent(node, {holding}))
+    def _add_extent(self, node: ExtentNode, table: BlockTable, end: int) -> ExtentNode:
+        """Give *node* the extent in which *table* computed the same tokens, as far as they agree up to *end*."""
+        agreed = node.start + common_tokens(node.source, table, node.start, min(node.end, end))
+        if agreed < node.end:
+            node = self._split(node, agreed)
+        node.extents.append(Extent(node, {table}))
         return node
 
-    def _split(self, node: HeldRun, place: int) -> HeldRun:
-        """Cut *node* at *place*; return the first part."""
-        return self.tree.split(node, node.part(place))
+    def _split(self, node: ExtentNode, position: int) -> ExtentNode:
+        """Split *node* at *position*; return the first part."""
+        return self.tree.split(node, node.head(position))
 
-    def _unused(self, node: HeldRun, end: int) -> int:
-        """How many blocks up to place *end*, which is in *node*, nobody uses."""
+    def _evictable(self, node: ExtentNode, end: int) -> int:
+        """How many blocks of the prefix up to *end*, which is in *node*, have no users."""
         tokens = 0
         while node.parent is not None:
-            if not node.copies[0].users:
+            if not node.extents[0].users:
                 tokens += end - node.start
             node, end = node.parent, node.start
         return tokens // self.block_tokens
 
-    def _give_back_plain(self, tokens: int) -> None:
-        """Give back the blocks of *tokens* tokens that hold nothing findable."""
+    def _free_unhashed(self, tokens: int) -> None:
+        """Give back the blocks of *tokens* tokens that were not published."""
         if not tokens:
             return
         blocks = tokens // self.block_tokens
-        if self.plain_first or not self.prefix_caching:
+        if self.unhashed_first or not self.prefix_caching:
             self.pool.to_front(blocks)
-        else:  # in their place in the queue they are the tokens of nobody
-            run = self.tree.append(HeldRun(Holding(), 0, tokens, self.tree.root))
-            run.copies.append(Extent(run, set()))
-            self.pool.to_back(run.copies[0], blocks)
+        else:  # a node that nobody can find keeps their place in the queue
+            node = self.tree.append(ExtentNode(BlockTable(), 0, tokens, self.tree.root))
+            node.extents.append(Extent(node, set()))
+            self.pool.to_back(node.extents[0], blocks)
 
-    def _forget(self) -> None:
-        """Drop from the tree what was in the blocks that have been taken."""
+    def _evict(self) -> None:
+        """Remove from the tree what was in the blocks that have been taken."""
         pool = self.pool
-        tokens = pool.owed * self.block_tokens
-        pool.owed = 0
+        tokens = pool.to_evict * self.block_tokens
+        pool.to_evict = 0
         while tokens:
-            extent = pool.first
-            run = extent.run
-            lost = min(run.tokens, tokens)
-            if lost < run.tokens and len(run.copies) > 1:
-                self._split(run, run.end - lost)
-            if len(run.copies) > 1:
-                run.copies.remove(extent)
-                extent.leave()
-            elif lost < run.tokens:
-                run.end -= lost
-            else:
-                self.tree.remove(run)
-                extent.leave()
-                run.copies.clear()  # no collector looks for what refers to each other while a run goes on
-            tokens -= lost
+            tokens -= self._evict_from(pool.first, tokens)
+
+    def _evict_from(self, extent: Extent, tokens: int) -> int:
+        """Evict at most *tokens* tokens from the end of *extent*; return how many it had."""
+        node = extent.node
+        lost = min(node.tokens, tokens)
+        if lost < node.tokens and len(node.extents) > 1:
+            self._split(node, node.end - lost)
+        if len(node.extents) > 1:
+            node.extents.remove(extent)
+            extent.unlink()
+        elif lost < node.tokens:
+            node.end -= lost
+        else:
+            self.tree.remove(node)
+            extent.unlink()
+            node.extents.clear()  # breaks the reference cycle: the garbage collector is off while a run goes on
+        return lost

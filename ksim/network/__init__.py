@@ -1,1 +1,1 @@
-"""How long does a message take?  The graph of links, routes over it, and collectives."""
+"""How long does a message take?  The graph of links, routes through it, and collectives."""

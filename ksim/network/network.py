@@ -1,4 +1,4 @@
-"""The network: what messages take over the links between GPUs."""
+"""The network: how long messages take over the links between GPUs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,7 @@ from attrs import define, field
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives import CollectiveAlgorithm, Round
-from ksim.network.intervals import reach
-from ksim.network.protocols import BY_CHANNEL, Protocol
+from ksim.network.protocols import BY_CHANNEL, Protocol, interval_factors
 from ksim.network.routes import ANY, Hop, Route
 from ksim.specs.hardware import System
 
@@ -25,11 +24,11 @@ Load = dict[Edge, float]
 
 @define(slots=False)
 class Network:
-    """Prices collectives among the GPUs of `system`; of `algorithms`, for each kind the fastest that takes it.
+    """Prices collectives among the GPUs of `system`, by the fastest of `algorithms` that takes them.
 
-    Protocols that are for messages of certain sizes come before: their library chooses by these alone.  Of two of
-    them, the first algorithm's is taken.  Where a collective has so many SMs, each sends what a `channel` carries, in
-    bytes a second, until links are full.
+    A protocol for messages of certain sizes goes first, as its library chooses by size alone; of two such protocols,
+    the first algorithm's is taken.  A collective that is given a number of SMs sends `channel` bytes a second from
+    each, until links are full.
     """
 
     system: System
@@ -61,15 +60,16 @@ class Network:
         """The ends of the 90 % interval of `seconds`."""
         if len(ranks) < 2:
             return 0.0, 0.0
-        low, high = self.route(collective, ranks).reach
+        low, high = self.route(collective, ranks).interval_factors
         seconds = self.seconds(collective, ranks)
         return low * seconds, high * seconds
 
     def route(self, collective: Collective, ranks: Sequence[int]) -> Route:
-        """The way to carry out *collective*; raises ConfigError if no algorithm takes it."""
+        """How *collective* is carried out; raises ConfigError if no algorithm takes it."""
         kind, size, sms = collective.kind, collective.bytes, collective.sms
         routes = [route for name, algorithm in self.algorithms.items() if algorithm.takes(kind, len(ranks), size)
-                  for route in self._ways(name, kind, tuple(ranks), sms) if route.window[0] <= size < route.window[1]]
+                  for route in self._routes_of(name, kind, tuple(ranks), sms)
+                  if route.window[0] <= size < route.window[1]]
         if not routes:
             raise ConfigError("collectives", f"none of {', '.join(self.algorithms)} does {kind}"
                                              f" of {size:.0f} bytes among {len(ranks)} GPUs over these links"
@@ -77,20 +77,20 @@ class Network:
         ruled = [route for route in routes if route.window != ANY]
         return ruled[0] if ruled else min(routes, key=lambda route: route.seconds(size))
 
-    def _ways(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0) -> list[Route]:
-        """All ways that algorithm *name* has to do *kind*, where the links between *ranks* carry its protocols."""
+    def _routes_of(self, name: str, kind: str, ranks: tuple[int, ...], sms: int = 0) -> list[Route]:
+        """All routes of algorithm *name* for *kind* whose protocols the links between *ranks* carry."""
         key = (name, kind, ranks, sms)
         if key not in self._routes:
-            found = self._found(name, kind, ranks)
-            self._routes[key] = self._on(sms, found) if sms else found
+            routes = self._all_routes(name, kind, ranks)
+            self._routes[key] = self._limited(sms, routes) if sms else routes
         return self._routes[key]
 
-    def _on(self, sms: int, routes: list[Route]) -> list[Route]:
+    def _limited(self, sms: int, routes: list[Route]) -> list[Route]:
         if self.channel is None:
             raise ConfigError("overlap_sms", "nobody says what one SM of this GPU sends; give its file a `channel`")
         return [route.within(sms * self.channel) for route in routes if route.protocol in BY_CHANNEL]
 
-    def _found(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
+    def _all_routes(self, name: str, kind: str, ranks: tuple[int, ...]) -> list[Route]:
         algorithm = self.algorithms[name]
         rounds = list(algorithm.rounds(kind, ranks))
         links = {self.graph.edges[edge]["kind"] for round_ in rounds for t in round_
@@ -113,20 +113,20 @@ class Network:
                      sum(len(sent) for sent in copies) / len(ranks) ** 2,
                      sum(len(sent) for sent in leaving) / len(ranks) ** 2,
                      (max(least for least, _ in windows), min(limit for _, limit in windows)),
-                     reach(protocol.name, links, protocol.name in self.measured))
+                     interval_factors(protocol.name, links, protocol.name in self.measured))
 
     def _rounds(self, rounds: list[Round], kind: str, ranks: tuple[int, ...],
                 protocol: Protocol) -> tuple[tuple[Hop, ...], ...]:
-        """Price *rounds*, those that are alike once: they are the very same tuple then."""
-        found: dict[Any, tuple[Hop, ...]] = {}
-        for key, round_ in zip(keys := [_alike(each, protocol.merging) for each in rounds], rounds, strict=True):
-            if key not in found:
+        """Price *rounds*.  Rounds that take equally long are priced once and share one tuple."""
+        hops: dict[Any, tuple[Hop, ...]] = {}
+        for key, round_ in zip(keys := [_cost_key(each, protocol.merging) for each in rounds], rounds, strict=True):
+            if key not in hops:
                 load = self._load(round_, ranks, protocol.merging)
-                found[key] = self._hops(round_, load, kind, len(ranks), protocol)
-        return tuple(found[key] for key in keys)
+                hops[key] = self._hops(round_, load, kind, len(ranks), protocol)
+        return tuple(hops[key] for key in keys)
 
     def _hops(self, round_: Round, load: Load, kind: str, ranks: int, protocol: Protocol) -> tuple[Hop, ...]:
-        """Price a round's transfers, which share the links that they have in common."""
+        """Price a round's transfers, which share links."""
         peers = Counter(transfer.source for transfer in round_)
         shares = {link: timing.reached(kind, ranks) for link, timing in protocol.links.items()}
         hops = []
@@ -142,7 +142,7 @@ class Network:
         return tuple(hops)
 
     def _load(self, round_: Round, ranks: tuple[int, ...], merging: bool) -> Load:
-        """What passes each link in a round; a pool's load is even over its links."""
+        """The pieces that pass each link in a round.  A pool's load is even over its links."""
         passing: dict[Edge, list[int]] = {}
         for transfer in round_:
             for edge in self._path(transfer.source, transfer.target):
@@ -170,7 +170,7 @@ class Network:
         return self._paths[key]
 
 
-def _alike(round_: Round, merging: bool) -> tuple[Any, ...]:
-    """What rounds have in common that take equally long: who sends how many pieces to whom, and where a switch merges
-    equal ones, which."""
+def _cost_key(round_: Round, merging: bool) -> tuple[Any, ...]:
+    """Equal for rounds that take equally long: who sends how many pieces to whom, and which pieces where the switch
+    merges equal ones."""
     return tuple((t.source, t.target, t.pieces if merging else len(t.pieces)) for t in round_)

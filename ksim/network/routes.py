@@ -1,4 +1,4 @@
-"""Routes: what carrying out a collective one way takes, round by round."""
+"""Routes: one way to carry out a collective, priced round by round."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ ANY = (0.0, inf)
 
 @frozen
 class Hop:
-    """A transfer once its protocol is known: seconds to start, and per byte of the message.
+    """A transfer over a known protocol: seconds to start (`latency`), and seconds per byte of the message.
 
-    `least` is what a byte takes where links reach their peak; `share` how much of the message its source sends in the
-    round.
+    `least` is the seconds per byte at the links' peak bandwidth.  `share` is the part of the message that the source
+    sends in the round.
     """
 
     source: int
@@ -34,57 +34,58 @@ class Hop:
         return self.latency + size * self.per_byte
 
     def within(self, rate: float) -> "Hop":
-        """The same where its source sends *rate* bytes a second at most."""
+        """The same hop with its source limited to *rate* bytes a second."""
         return evolve(self, per_byte=max(self.per_byte, self.share / rate))
 
-#: Sizes in bytes at which the slowest chains are found first; nearly all messages lie between them.
+
+#: Sizes in bytes at which critical paths are found first; nearly all messages lie between them.
 ENDS = (0.0, 2.0**40)
-#: What a message of some size takes: (the size, seconds to start, seconds per byte), the latter two at any size between
-#: two that have them alike.
+#: The critical path at one size: (size, seconds to start, seconds per byte).  Two sizes with equal seconds share their
+#: path with all sizes between them.
 Line = tuple[float, float, float]
 
 
 @define(eq=False)
-class Slowest:
-    """The slowest chain of hops through rounds in which ranks do not keep step.
+class CriticalPath:
+    """The critical path: the slowest chain of hops through rounds in which ranks do not keep step.
 
-    The seconds of a message are the most that any chain of hops takes, each a straight line over the size of the
-    message.  So they are convex in the size, and where one chain is the slowest at two sizes, it is at all between.
+    Each chain's seconds are a straight line over the message's size, and the message takes the most of any chain.
+    So its seconds are convex in the size, and a chain that is slowest at two sizes is slowest at all between them.
     """
 
     rounds: Sequence[Sequence[Hop]]
     _lines: list[Line] = field(factory=list, init=False)
 
     def seconds(self, size: float) -> float:
-        """What the slowest chain takes with a message of *size*."""
+        """Seconds of the critical path with a message of *size* bytes."""
         lines = self._lines
         if not lines:
-            lines += map(self._found, ENDS)
+            lines += map(self._line_at, ENDS)
         while True:
             place = bisect_left(lines, size, key=lambda line: line[0])
             if place == len(lines):
-                return _at(size, self._found(size))
+                return _at(size, self._line_at(size))
             below, above = lines[max(place - 1, 0)], lines[place]
             if above[0] == size or all(map(isclose, below[1:], above[1:])):
                 return _at(size, above)
             lines[place:place] = self._between(below, above, size)
 
     def _between(self, below: Line, above: Line, size: float) -> list[Line]:
-        """What to know next of sizes between two with different chains: the slowest where these two take equally long.
+        """The lines to insert between two with different paths, found where these two take equally long.
 
-        If that is neither of them, there is another in between; if it is, there is none.
+        If a third path is slower there, it lies between them; otherwise nothing does.
         """
         saved = below[2] - above[2]
         crossing = (above[1] - below[1]) / saved if saved else size
         if not below[0] < crossing < above[0]:  # as good as the same
-            return [self._found(size)]
-        third = self._found(crossing)
+            return [self._line_at(size)]
+        third = self._line_at(crossing)
         if isclose(_at(crossing, third), _at(crossing, below)):
             return [(crossing, *below[1:]), (crossing, *above[1:])]
         return [third]
 
-    def _found(self, size: float) -> Line:
-        """The chain that is slowest with a message of *size*, found by going through all rounds."""
+    def _line_at(self, size: float) -> Line:
+        """The slowest chain with a message of *size* bytes, found by going through all rounds."""
         ranks, rounds = self._columns
         latency, per_byte, ready = np.zeros((3, ranks))
         for sources, targets, start, rate in rounds:
@@ -100,7 +101,7 @@ class Slowest:
 
     @cached_property
     def _columns(self) -> tuple[int, list[tuple[NDArray[Any], ...]]]:
-        """How many ranks there are, and each round's sources, targets, seconds to start and per byte."""
+        """The number of ranks, and each round's sources, targets, seconds to start and per byte."""
         places: dict[int, int] = {}
         known: dict[int, tuple[NDArray[Any], ...]] = {}
         for hops in self.rounds:
@@ -120,9 +121,9 @@ def _at(size: float, line: Line) -> float:
 class Route:
     """One way to carry out a collective: an algorithm's rounds over one protocol.
 
-    `sent` is how often a rank sends the message's size in all, on average, and `routed` how often of that it leaves its
-    node; `window` the least message that is sent
-    so, and the first that is not; `reach` the ends of the 90 % interval of its seconds, as factors.
+    `sent` is the bytes that a rank sends in all, on average, over the message's size; `routed` is the part of it that
+    leaves its node.  `window` is the smallest message that is sent so, and the smallest that is not.
+    `interval_factors` are the ends of the 90 % interval of its seconds, over these seconds.
     """
 
     algorithm: str
@@ -132,16 +133,16 @@ class Route:
     sent: float = 0.0
     routed: float = 0.0
     window: tuple[float, float] = ANY
-    reach: tuple[float, float] = (1.0, 1.0)
-    #: Where all ranks go through the rounds in step: seconds to start, and per byte.
+    interval_factors: tuple[float, float] = (1.0, 1.0)
+    #: Seconds to start, and per byte, if all ranks go through the rounds in step.
     even: tuple[float, float] | None = field(init=False)
-    _slowest: Slowest = field(init=False, eq=False, repr=False)
-    #: What a byte takes over all rounds where links reach their peak.
+    _critical_path: CriticalPath = field(init=False, eq=False, repr=False)
+    #: Seconds per byte over all rounds at peak bandwidth.
     _least: float = field(init=False, eq=False, repr=False)
 
-    @_slowest.default
-    def _uneven(self) -> Slowest:
-        return Slowest(self.rounds)
+    @_critical_path.default
+    def _uneven(self) -> CriticalPath:
+        return CriticalPath(self.rounds)
 
     @_least.default
     def _at_peak(self) -> float:
@@ -161,16 +162,16 @@ class Route:
         return sum(hops[0].latency for hops in self.rounds), sum(hops[0].per_byte for hops in self.rounds)
 
     def seconds(self, size: float) -> float:
-        """From the moment all ranks are there until the last has what it was promised."""
+        """Seconds from the arrival of the last rank until every rank has its result."""
         if self.even is not None:
             return self.start + self.even[0] + size * self.even[1]
-        return self.start + self._slowest.seconds(size)
+        return self.start + self._critical_path.seconds(size)
 
     def within(self, rate: float) -> "Route":
-        """The same where a rank sends *rate* bytes a second at most."""
+        """The same route with every rank limited to *rate* bytes a second."""
         slower = {id(hops): tuple(hop.within(rate) for hop in hops) for hops in self.rounds}
         return evolve(self, rounds=tuple(slower[id(hops)] for hops in self.rounds))
 
     def least(self, size: float) -> float:
-        """What its rounds take where nothing has to start and links reach their peak."""
+        """Seconds of its rounds without latency and at peak bandwidth: the lower bound."""
         return size * self._least

@@ -1,104 +1,178 @@
-"""Latency oracles: how long one kernel takes on one GPU.
+"""Latency oracles: how long kernels take on a GPU.
 
-To add one, add a file with an attrs class that has `seconds`, or `estimate`
-where there is more to say than a number, or `estimates` where many kernels at
-once are cheaper than one by one, and `columns` where those of many steps are
-cheaper as columns (`ksim.oracles.efficiency.answers`).  Runs share the answers of one that
-says by `basis(gpu)` what they follow from (`ksim.cost.remembering`).  One from elsewhere is named
-``package.module:Class``; its fields are set by the scenario's options.  Oracles
-compose: one may hold another to scale, to add noise to, or to fall back on.
-`tests/laws` holds every oracle to: positive, and no time below the hardware's bound.
+To add one, add a file with an attrs class that has the method of `LatencyOracle`:
+`estimates(kernels, gpu)`, with an `Estimate` for each kernel.  One that lies
+elsewhere is named ``package.module:Class``; its fields are set by the scenario's
+options.
+
+* The kernels are a list, or a `KernelSweep`: kernels of one class whose numbers
+  are columns.  An oracle may loop over either.  The answer is a list too, or
+  columns: `Estimates`.
+* Attention has another shape at every step.  An oracle that offers
+  `compile_attention` prepares one layer and then prices its kernels in
+  microseconds; without it, it is asked for `estimates`.
+* A class with no more than `estimate(kernel, gpu)`, or `seconds(kernel, gpu)`,
+  works as well.  It is asked kernel by kernel.
+
+Oracles compose: one may hold another, to scale it, to add noise to it or to fall
+back on it.  `tests/laws` holds every oracle to: positive times, none below what the
+hardware allows, and answers that depend on the question alone.
 """
 
 from collections.abc import Sequence
-from math import inf, nan
+from math import inf
 from numbers import Real
 from typing import Any, Protocol
 
+import numpy as np
 from attrs import field, frozen
+from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.compute.kernels.sweep import KernelSweep
+from ksim.flow.bounds import BOUNDS
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.oracles.answers import Estimate, Estimates, Floats
 from ksim.specs.hardware import Gpu
 
+__all__ = ["CompiledAttention", "Estimate", "Estimates", "LatencyOracle", "adapted", "bounds", "check",
+           "check_seconds", "compile_attention", "estimate", "estimates", "least_seconds", "peak"]
 
-@frozen
-class Estimate:
-    """A kernel's seconds and the reason for them.
 
-    `bound` is compute, memory or launch; `waves` and `idle` are of the launch
-    assumed, which `launch` names; `source` says who estimated.  `eta` is the
-    time over the roofline's, `low` and `high` the ends of its 90 % interval, all
-    nan where they are not known; `extrapolated` tells that the shape lies
-    outside what was measured.
+class CompiledAttention(Protocol):
+    """Prices kernels of one layer of attention by what they count: `ksim.compute.kernels.attention.COUNTS`, in order.
+
+    For each kernel it says the seconds, whether compute limits them, and whether the kernel lies within what was
+    measured.
     """
 
-    seconds: float
-    bound: str
-    waves: float = 0.0
-    idle: float = 0.0
-    launch: str = ""
-    source: str = ""
-    eta: float = field(default=nan, eq=False)  # nan is no equal of itself
-    low: float = field(default=nan, eq=False)
-    high: float = field(default=nan, eq=False)
-    extrapolated: bool = False
+    def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
+        """Price one kernel."""
+        ...
+
+    def columns(self, counts: Sequence[Floats]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Price many kernels, whose counts are columns."""
+        ...
 
 
 class LatencyOracle(Protocol):
-    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
-        """The time from start to finish of *kernel*, alone on *gpu* and launched by a CUDA graph."""
+    """May also have ``compile_attention(layer, gpu)``: see the function of that name."""
+
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Sequence[Estimate]:
+        """The time from start to finish of each of *kernels*, alone on *gpu* and launched by a CUDA graph."""
         ...
+
+
+@frozen
+class AdaptedOracle:
+    """Asks an `oracle` that has no more than `estimate` or `seconds`, which is its *method*."""
+
+    oracle: Any
+    method: str = field(repr=False)
+
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+        """Ask kernel by kernel; where the answer is but seconds, the roofline says what limits the kernel."""
+        if self.method == "estimate":
+            return [self.oracle.estimate(kernel, gpu) for kernel in kernels]
+        return [self._by_seconds(kernel, gpu) for kernel in kernels]
+
+    def _by_seconds(self, kernel: Kernel, gpu: Gpu) -> Estimate:
+        compute, memory = bounds(kernel, gpu)
+        return Estimate(self.oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory",
+                        source=_name(self.oracle))
+
+
+def adapted(oracle: Any) -> LatencyOracle:
+    """*oracle* itself, or what asks it kernel by kernel where it has no `estimates`.
+
+    Where a class inherits one method and defines another, the class's own counts.  Raises ConfigError for an oracle
+    that has none of the three.
+    """
+    method = _method(oracle)
+    if not method:
+        raise ConfigError(f"oracle {_name(oracle)}", "has neither seconds(kernel, gpu) nor estimate(kernel, gpu)")
+    found: LatencyOracle = oracle if method == "estimates" else AdaptedOracle(oracle, method)
+    return found
+
+
+def _method(oracle: Any) -> str:
+    """Which method answers for *oracle*: the first that its class defines, or the next class in line."""
+    methods = ("estimates", "estimate", "seconds")
+    own = (name for kind in type(oracle).__mro__ for name in methods if name in vars(kind))
+    return next(own, "") or next((name for name in methods if hasattr(oracle, name)), "")
+
+
+def estimates(oracle: Any, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+    """Ask *oracle* about *kernels*, a list or a `KernelSweep`.
+
+    Raises ConfigError for an oracle that cannot be asked, or an answer that is no positive, finite time.
+    """
+    return Estimates.of(_answers(oracle, kernels, gpu))
 
 
 def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
     """Ask *oracle* about one *kernel*, as `estimates` does."""
-    return estimates(oracle, [kernel], gpu)[0]
+    return _answers(oracle, [kernel], gpu)[0]
 
 
-def estimates(oracle: Any, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
-    """Ask *oracle* about *kernels*; one that only gives seconds is credited with the roofline's bound.
+def compile_attention(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+    """What prices kernels of *layer* as *oracle* does, where the oracle offers that for this layer."""
+    compiled = getattr(adapted(oracle), "compile_attention", None)
+    found: CompiledAttention | None = compiled(layer, gpu) if compiled is not None else None
+    return found
 
-    Raises ConfigError for an oracle that cannot be asked, or an answer that is not a positive, finite number.
-    """
-    if hasattr(oracle, "estimates"):
-        answers: list[Estimate] = oracle.estimates(kernels, gpu)
-    else:
-        answers = [_answer(oracle, kernel, gpu) for kernel in kernels]
-    for kernel, answer in zip(kernels, answers, strict=True):
-        check(oracle, kernel, answer)
+
+def _answers(oracle: Any, kernels: Sequence[Kernel], gpu: Gpu) -> Sequence[Estimate]:
+    answers = adapted(oracle).estimates(kernels, gpu)
+    if len(answers) != len(kernels):
+        raise ConfigError(f"oracle {_name(oracle)}", f"gives {len(answers)} estimates of {len(kernels)} kernels")
+    if isinstance(answers, Estimates):
+        for row in np.flatnonzero(~((answers.seconds > 0) & (answers.seconds < inf)))[:1].tolist():
+            check(oracle, kernels[row], answers[row])
+        return answers
+    for row, answer in enumerate(answers):
+        if not (isinstance(answer, Estimate) and type(answer.seconds) is float and 0 < answer.seconds < inf
+                and answer.bound in BOUNDS):
+            check(oracle, kernels[row], answer)
     return answers
-
-
-def _answer(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
-    name = type(oracle).__name__
-    if hasattr(oracle, "estimate"):
-        answer: Estimate = oracle.estimate(kernel, gpu)
-    elif hasattr(oracle, "seconds"):
-        compute, memory = bounds(kernel, gpu)
-        answer = Estimate(oracle.seconds(kernel, gpu), "compute" if compute > memory else "memory", source=name)
-    else:
-        raise ConfigError(f"oracle {name}", "has neither seconds(kernel, gpu) nor estimate(kernel, gpu)")
-    return answer
 
 
 def check(oracle: Any, kernel: Kernel, answer: Any) -> None:
     """Raise ConfigError where *answer* is no estimate of a positive, finite time."""
-    name = type(oracle).__name__
     if not isinstance(answer, Estimate):
-        raise ConfigError(f"oracle {name}", f"estimates {answer!r}, which is no ksim.oracles.Estimate")
-    if isinstance(answer.seconds, float) and 0 < answer.seconds < inf:
-        return  # what an abstract class would take longer to say
-    if not isinstance(answer.seconds, Real) or not 0 < answer.seconds < inf:
-        raise ConfigError(f"oracle {name}", f"says {answer.seconds} s for {kernel.family} {kernel};"
-                                            f" expected a positive number")
+        raise ConfigError(f"oracle {_name(oracle)}", f"estimates {answer!r}, which is no ksim.oracles.Estimate")
+    check_seconds(oracle, kernel, answer.seconds)
+    if answer.bound not in BOUNDS:
+        raise ConfigError(f"oracle {_name(oracle)}", f"says that {answer.bound!r} limits {kernel.family} {kernel};"
+                                                     f" expected one of {', '.join(BOUNDS[:3])}")
+
+
+def check_seconds(oracle: Any, kernel: Kernel, seconds: Any) -> None:
+    """Raise ConfigError where the *seconds* that *oracle* says of *kernel* are no positive, finite number."""
+    if not isinstance(seconds, Real) or not 0 < float(seconds) < inf:
+        raise ConfigError(f"oracle {_name(oracle)}", f"says {seconds} s for {kernel.family} {kernel};"
+                                                     f" expected a positive number")
+
+
+def _name(oracle: Any) -> str:
+    """What messages call *oracle*."""
+    return type(oracle.oracle if isinstance(oracle, AdaptedOracle) else oracle).__name__
 
 
 def bounds(kernel: Kernel, gpu: Gpu) -> tuple[float, float]:
     """Seconds that *gpu*'s peaks allow for *kernel*'s arithmetic, and for its traffic."""
     work = kernel.work
     return work.flops / peak(gpu, work.dtype), work.bytes / gpu.bandwidth
+
+
+def least_seconds(kernels: Sequence[Kernel], gpu: Gpu) -> Floats:
+    """Seconds that *gpu*'s peaks allow for each of *kernels*: the larger of the two `bounds`."""
+    if isinstance(kernels, KernelSweep):
+        least: Floats = np.maximum(*bounds(kernels.kernel, gpu))
+        return least
+    return np.array([max(bounds(kernel, gpu)) for kernel in kernels])
 
 
 def peak(gpu: Gpu, dtype: DType) -> float:

@@ -1,5 +1,7 @@
 """The plain roofline: bound by arithmetic or by memory, whichever is slower."""
 
+from collections.abc import Sequence
+
 from attrs import field, frozen, validators
 
 from ksim.compute.kernels import Kernel
@@ -16,11 +18,14 @@ class Roofline:
     compute: float = field(default=1.0, validator=(validators.gt(0), validators.le(1)))
     memory: float = field(default=1.0, validator=(validators.gt(0), validators.le(1)))
 
-    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
-        return self.estimate(kernel, gpu).seconds
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+        return [self.estimate(kernel, gpu) for kernel in kernels]
 
     def estimate(self, kernel: Kernel, gpu: Gpu) -> Estimate:
         arithmetic, traffic = bounds(kernel, gpu)
         arithmetic, traffic = arithmetic / self.compute, traffic / self.memory
         bound = "compute" if arithmetic > traffic else "memory"
         return Estimate(max(arithmetic, traffic), bound, source="roofline")
+
+    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
+        return self.estimate(kernel, gpu).seconds

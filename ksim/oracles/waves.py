@@ -58,6 +58,9 @@ class Waves:
 
     reach: Mapping[str, Reach] = field(factory=dict)
 
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+        return [self.estimate(kernel, gpu) for kernel in kernels]
+
     def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
         return self.estimate(kernel, gpu).seconds
 

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
 from ksim.report.console import vllm_block
@@ -190,7 +190,7 @@ class Result:
         cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
-        with collector.paused(), arrow.frugally(), run_directory.replacing(target) as new:
+        with garbage.paused(), arrow.frugally(), run_directory.replacing(target) as new:
             self._write(new, self.scenario if scenario is None else scenario)
             if trace:
                 self.trace(new / "trace.json.gz", window)

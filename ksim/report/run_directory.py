@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ksim.foundation import aside
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.hidden_directory import OLD, hidden_directory
 
 #: What tells the directory of an earlier run from one that is not ours to replace.
 MARKS = ("summary.json", "scenario.toml")
@@ -39,11 +39,11 @@ def replacing(target: Path, marks: Sequence[str] = MARKS) -> Iterator[Path]:
     made = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with aside.beside(target) as hidden:
+        with hidden_directory(target) as hidden:
             new = hidden / "new"
             new.mkdir()
             yield new
-            _swap(new, target, hidden / aside.OLD)
+            _swap(new, target, hidden / OLD)
     except OSError as error:
         _remove_empty(made)
         raise ConfigError(str(target), f"cannot be written: {error.strerror or error}") from error

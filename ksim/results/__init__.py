@@ -1,1 +1,1 @@
-"""How good was it?  Metrics, tables, plots and traces of a run, from its log alone."""
+"""How good was it?  Metrics, tables and attribution of a run, from its log alone."""

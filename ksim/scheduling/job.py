@@ -1,8 +1,8 @@
 """A request in progress on one engine.
 
 One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
-`computed` tokens catch up with `known` ones, and each time they do, one more
-token becomes known.
+`num_computed_tokens` catches up with `num_tokens`, and each time it does, one
+more token is sampled.
 """
 
 from enum import Enum
@@ -10,7 +10,8 @@ from enum import Enum
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Holding
+from ksim.foundation.moved import renamed
+from ksim.kv_cache.cache import BlockTable
 
 
 class State(Enum):
@@ -30,37 +31,39 @@ class Run:
 
 @define(eq=False)
 class Job:
-    """`known` counts the tokens of the prompt and those sampled so far, `computed` those that are scheduled.
+    """`num_tokens` counts the tokens of the prompt and the sampled ones, `num_computed_tokens` those scheduled so far.
 
-    `due` sampled tokens are on their way: with asynchronous scheduling a step is
-    made while the one before it runs.  `sent` is the schedule that last put it in
-    a batch; until that batch is back, some of its tokens are in flight.  The job ends after `output` tokens; the
-    scheduler foresees an end after `limit` tokens only, which is the later one
-    where a stop token ends the output.  `arrived` is when it reached the engine,
-    in seconds; an engine lets no two arrive at once.
+    The counts have the names of vLLM's `Request`.  With asynchronous scheduling a
+    step is made while the one before it runs: `num_output_placeholders` counts the
+    tokens that are scheduled to be sampled, and not back yet.  `sent` is the
+    schedule that last put the job in a batch; until that batch is back, tokens of
+    the job are in flight.  The job ends after `output` tokens.  The scheduler
+    expects an end after `limit` tokens, which is later where a stop token ends the
+    output.  `arrived` is when the job reached the engine, in seconds; an engine
+    lets no two arrive at once.
     """
 
     request: Request
     number: int
     output: int
     limit: int
-    holding: Holding
-    known: int
+    block_table: BlockTable
+    num_tokens: int
     arrived: float = 0.0
     reads_cache: bool = True
     state: State = State.WAITING
-    computed: int = 0
-    due: int = 0
+    num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
     preemptions: int = 0
     cached: int = 0  # tokens found in the prefix cache at its latest admission
     rank: int = -1  # the number of its latest admission
     step: int = -1  # the schedule it was last part of
     sent: int = -1
-    decoding: bool = False  # did its latest chunk reach the end of what is known?
+    decoding: bool = False  # did its latest chunk reach the end of its tokens?
     passed_over: bool = False  # at admission, since it was last preempted: it had tokens in flight
-    # While it is steady, the counts above are those before schedule `start`, `end` yields its last token, and `needs`
-    # says where its blocks are counted (see ksim.scheduling.steady).
-    steady: bool = False
+    # While it is in the decode set, the counts above are those before schedule `start`, `end` yields its last token,
+    # and `needs` says where its blocks are counted (see ksim.scheduling.decode_set).
+    in_decode_set: bool = False
     start: int = 0
     end: int = 0
     needs: int = -1
@@ -68,25 +71,31 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
-           limit: int | None = None, holding: Holding | None = None, arrived: float | None = None) -> "Job":
+           limit: int | None = None, block_table: BlockTable | None = None, arrived: float | None = None) -> "Job":
         """Make the job of *request*, the *number*-th of its engine; by default it yields `request.output` tokens.
 
-        A cache's own *holding* may spare it the names of blocks.
+        By default its *block_table* is one for BlockCache; every cache makes its own kind.
         """
         output = request.output if output is None else output
         return cls(request, number, output, output if limit is None else limit,
-                   Holding(request.content(block_tokens)) if holding is None else holding, request.prompt,
+                   BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
                    request.arrival if arrived is None else arrived)
+
+    # Names that plug-ins may read for one more release.
+    known = renamed("known", "num_tokens")
+    computed = renamed("computed", "num_computed_tokens")
+    due = renamed("due", "num_output_placeholders")
+    holding = renamed("holding", "block_table")
 
     @property
     def sampled(self) -> int:
         """Output tokens so far."""
-        return self.known - self.request.prompt
+        return self.num_tokens - self.request.prompt
 
     @property
     def backlog(self) -> int:
-        """Tokens it has yet to compute before the next one is sampled."""
-        return self.known + self.due - self.computed
+        """Tokens it has yet to compute before the next one is sampled; vLLM's `num_new_tokens` before any limit."""
+        return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
 
     def emit(self, count: int, index: int) -> None:
         """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""

@@ -8,33 +8,31 @@ import simpy
 from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
-from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.remote_replica import RemoteReplica
 from ksim.compute.model import Model
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.overlap import Overlap
-from ksim.cost.remembering.remembered import Remembered, remembered
 from ksim.cost.step import StepTimer
-from ksim.engine.convoy import Convoy
+from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
+from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.horizon import Horizon
-from ksim.engine.ranks import Gang
-from ksim.engine.skipping import Skipping
+from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
-from ksim.engine.stepping import Stepping
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
-from ksim.foundation import folders
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
-from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.network.network import Network
 from ksim.oracles import peak
-from ksim.oracles.efficiency.library import Library
+from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.defaults import Defaults, fused, graphs
@@ -75,14 +73,10 @@ class Site:
     routing: Routing = Routing()
     rates: Rates = Rates()
     skips: bool = True
-    remembered: Remembered | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario, cached: bool = True) -> "Site":
-        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be.
-
-        Prices are shared with other runs where they are `cached`.
-        """
+    def of(cls, scenario: Scenario) -> "Site":
+        """Look everything up, and derive the settings that are not given; raises KsimError for what cannot be."""
         model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
@@ -97,23 +91,18 @@ class Site:
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
                           oracle=oracle)
-        asked = plugin("oracles", oracle)
-        return cls(resolved, model, gpu, system, network, _priced(asked, version), host_of(scenario.host), version,
-                   routing_of(scenario.routing, model), rates_of(scenario.energy, system),
-                   remembered=remembered(asked, folders.cache() if cached else None))
-
-    def close(self) -> None:
-        """Write down what new prices there are."""
-        if self.remembered is not None:
-            self.remembered.close()
+        priced = _priced(plugin("oracles", oracle), version)
+        return cls(resolved, model, gpu, system, network, priced, host_of(scenario.host), version,
+                   routing_of(scenario.routing, model), rates_of(scenario.energy, system))
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What users should know of the GPU, and of the prices that are kept."""
+        """What users should know of the GPU."""
         power = self.gpu.power
-        estimated = (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
-                     f" {power.idle:g} idle): joules may be {power.reach:.0%} off",) * (power.basis == "estimated")
-        return (*estimated, *(self.remembered.remarks if self.remembered is not None else ()))
+        if power.basis != "estimated":
+            return ()
+        return (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
+                f" {power.idle:g} idle): joules may be {power.reach:.0%} off",)
 
     @property
     def shards(self) -> list[Shard]:
@@ -129,19 +118,19 @@ class Site:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": alike,
                 "expert": tuple(gpu + rank for gpu in alike for rank in range(width))}
 
-    def timers(self, first: int = 0, recalling: Any = None) -> list[StepTimer]:
-        """One step timer for each pipeline stage of an engine whose first GPU is *first*; `recalling` as there."""
+    def timers(self, first: int = 0) -> list[StepTimer]:
+        """One step timer for each pipeline stage of an engine whose first GPU is *first*."""
         serve = self.scenario.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                          self.host, overlap, recalling)
+                          self.host, overlap)
                 for stage, shard in enumerate(self.shards)]
 
 
 def _priced(oracle: Any, version: EngineVersion) -> Any:
     """*oracle* for the kernels that *version* launches."""
-    return Library(oracle, version.paces) if version.paces else oracle
+    return ScaledOracle(oracle, version.paces) if version.paces else oracle
 
 
 def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
@@ -149,20 +138,20 @@ def build(site: Site, env: Horizon, log: Log, on_end: Callable[[], None],
     """Build *site*'s engines and the cluster around them; those that are not *here* are left to other processes."""
     scenario = site.scenario
     ranks = scenario.serve.data_parallel_size
-    convoy = Convoy(env, ranks) if site.shards[0].data > 1 else None
+    group = DataParallelGroup(env, ranks) if site.shards[0].data > 1 else None
     router = plugin("cluster.routers", scenario.router)
     watched = ranks > 1 and not getattr(router, "blind", False)
     blocks = kv_blocks(site.model, site.shards, site.gpu, scenario.serve, site.system)
-    engines = [_engine(site, number, env, log, blocks, convoy, watched) if here is None or number in here
-               else Elsewhere(number) for number in range(ranks)]
+    engines = [_engine(site, number, env, log, blocks, group, watched) if here is None or number in here
+               else RemoteReplica(number) for number in range(ranks)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
 
 
-def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy: Convoy | None,
+def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, group: DataParallelGroup | None,
             watched: bool) -> Engine:
     serve = site.scenario.serve
     first = number * serve.gpus
-    timers = site.timers(first, _priced(site.remembered, site.version) if site.remembered else None)
+    timers = site.timers(first)
     cache = _cache(site, blocks)
     scheduler = Scheduler(limits(serve, site.version), policy_of(serve.scheduling_policy), cache,
                           plugin("scheduling.admissions", serve.admission))
@@ -170,13 +159,13 @@ def _engine(site: Site, number: int, env: Horizon, log: Log, blocks: int, convoy
     stages, governor = _stages(site, env, first), _governor(site)
     common: dict[str, Any] = {"number": number, "env": env, "scheduler": scheduler, "timers": timers, "log": log,
                               "host": site.host, "workers": serve.gpus, "governor": governor}
-    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, convoy, governor):
-        return Skipping(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
-    return Stepping(**common, stages=stages, convoy=convoy)
+    if site.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
+        return LookaheadEngine(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
+    return EventEngine(**common, stages=stages, group=group)
 
 
-def _may_skip(stages: WholeSteps, convoy: Convoy | None, governor: Supervised | None) -> bool:
-    return (stages.stages == 1 and convoy is None
+def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
+    return (stages.stages == 1 and group is None
             and (governor is None or governor.governor is None))
 
 
@@ -198,7 +187,7 @@ def _cache(site: Site, blocks: int) -> Cache:
     room = blocks, serve.block_size, serve.enable_prefix_caching
     if eviction is vllm:
         return VllmCache(*room, site.version.unhashed_blocks_first)
-    return KVCache(*room, eviction, site.version.unhashed_blocks_first)
+    return BlockCache(*room, eviction, site.version.unhashed_blocks_first)
 
 
 def _known_clock(gpu: Gpu) -> float:
@@ -215,7 +204,7 @@ def _stages(site: Site, env: simpy.Environment, first: int) -> Stages:
         raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {site.shards[0].data} share the"
                                     f" experts of {site.model.name}; set it to 'step'")
     groups = [site.groups(stage, first) for stage in range(stages)]
-    return KernelByKernel(env, [Gang(env, site.network, group["tensor"], group) for group in groups], clocks)
+    return KernelByKernel(env, [RankGroup(env, site.network, group["tensor"], group) for group in groups], clocks)
 
 
 def _record(site: Site, number: int, cache: Cache) -> EngineBuilt:

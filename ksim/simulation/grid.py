@@ -106,7 +106,7 @@ def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Out
     for settings in chosen:
         try:
             changed = scenario.with_values(settings)
-            build(Site.of(changed, cached=False), Horizon(), Log(), lambda: None)
+            build(Site.of(changed), Horizon(), Log(), lambda: None)
             if (source := (changed.workload, changed.seed)) not in read:
                 next(iter(changed.workload.requests(changed.seed)), None)
                 read.append(source)

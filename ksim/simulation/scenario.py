@@ -59,13 +59,13 @@ class Scenario:
     router: Choice = Choice("round_robin")
     """Which replica gets a request, where `data_parallel_size` is above 1. Names: cluster.routers."""
     oracle: Choice | None = None
-    """What prices a kernel. Default: measured where the GPU has a profile, else learned. Names: cost.oracles. Example:
+    """What prices a kernel. Default: measured where the GPU has a profile, else learned. Names: oracles. Example:
     "roofline"."""
     routing: Choice = Choice("uniform")
     """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of their
     shares. Example: {name = "zipf", exponent = 0.5}."""
     collectives: tuple[str, ...] = COLLECTIVES
-    """Algorithms that may carry out a collective; the fastest that can is taken. Names: cost.collectives."""
+    """Algorithms that may carry out a collective; the fastest that can is taken. Names: network.collectives."""
     host: str = "default"
     """What CPUs add to each request and step. Names: hosts."""
     slo: Slo = Slo()

@@ -8,32 +8,29 @@ from ksim.engine.horizon import Horizon
 from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.foundation import collector
+from ksim.foundation import garbage
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
 from ksim.simulation import capped
-from ksim.simulation.apart import Coupled, alone, check, merged, shares
 from ksim.simulation.assembly import Site, build
+from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
 from ksim.simulation.processes import spread
 from ksim.simulation.scenario import Scenario
 from ksim.workload.ledger import Ledger
 
 
-def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1,
-             cached: bool = True) -> Result:
+def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
     """Build everything *scenario* names, run it until the last request has ended, and return what happened.
 
     `on_end` is called for each request that ends.  Replicas that nothing couples
     run in as many processes as *jobs* says, with the same result; where they are
-    coupled, a remark of the result says by what.  Prices of kernels that earlier
-    runs have worked out are read, where they are *cached*, which changes nothing
-    else.  Raises KsimError for a scenario that cannot be built, or a workload that
-    cannot be read.
+    coupled, a remark of the result says by what.  Raises KsimError for a scenario
+    that cannot be built, or a workload that cannot be read.
     """
-    site, ledger, remarks = Site.of(scenario, cached), Ledger(), []
+    site, ledger, remarks = Site.of(scenario), Ledger(), []
     if jobs > 1:
         try:
-            return _apart(site, scenario, on_end, jobs, cached)
+            return _in_processes(site, scenario, on_end, jobs)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
     result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
@@ -58,19 +55,16 @@ def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[]
     capped.check(site)
     cluster = build(site, env, log, on_end, here)
     env.process(cluster.serve(requests))
-    try:
-        with collector.paused():
-            env.run()
-            cluster.close()
-    finally:
-        site.close()
+    with garbage.paused():
+        env.run()
+        cluster.close()
 
 
-def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int, cached: bool) -> Result:
+def _in_processes(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
     """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
     check(site)
-    logs, remarks, play_some = [], (), partial(_part, scenario, cached)
-    with collector.paused():
+    logs, remarks, play_some = [], (), partial(_part, scenario)
+    with garbage.paused():
         for packed in spread(play_some, shares(site.scenario.serve.data_parallel_size, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
@@ -79,12 +73,12 @@ def _apart(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int
         return _remarked(site, _result(site, merged(logs), remarks))
 
 
-def _part(scenario: Scenario, cached: bool, here: Container[int]) -> bytes:
+def _part(scenario: Scenario, here: Container[int]) -> bytes:
     """The log of the replicas that are *here*, and the remarks on the workload."""
     ledger = Ledger()
     requests = alone(scenario.workload.requests(scenario.seed, ledger))
-    result = play(Site.of(scenario, cached), requests, ledger=ledger, here=here)
-    with collector.paused():  # takes half as long
+    result = play(Site.of(scenario), requests, ledger=ledger, here=here)
+    with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 
 

@@ -40,14 +40,13 @@ class Streamed:
         return vllm_block(self.summary)
 
 
-def stream(scenario: Scenario, directory: Path | str, on_end: Callable[[], None] = lambda: None,
-           cached: bool = True) -> Streamed:
+def stream(scenario: Scenario, directory: Path | str, on_end: Callable[[], None] = lambda: None) -> Streamed:
     """Run *scenario* as `simulate` does, and write requests.parquet, steps.parquet, summary.json and scenario.toml.
 
     Memory holds what is in flight, however many requests come.  docs/glossary.md says what such a run does not tell.
     An earlier run in *directory* is replaced; raises ConfigError where it cannot be written, and what `simulate` does.
     """
-    site, ledger = Site.of(scenario, cached), Ledger()
+    site, ledger = Site.of(scenario), Ledger()
     return stream_requests(site, scenario.workload.requests(scenario.seed, ledger), directory, on_end, ledger)
 
 

@@ -127,7 +127,7 @@ def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", valu
 class EngineSettings:
     """The settings of one engine, with the names and defaults of ``vllm serve`` (0.33).
 
-    A setting that is None is derived as the simulated release derives it: studies/defaults.py.
+    A setting that is None is derived as the simulated release derives it: simulation/defaults.py.
     """
 
     tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
@@ -164,7 +164,7 @@ class EngineSettings:
     """Prefix cache to simulate: block hashes as in vLLM, or a radix tree as in SGLang. Source: ksim."""
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
-    Names: memory.evictions. Source: ksim. Example: "lfu"."""
+    Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))

@@ -73,7 +73,7 @@ class PowerSettings:
     """Highest SM clock. Unit: Hz. Default: the boost clock. Example: "1500 MHz"."""
     governor: Choice | None = None
     """What chooses caps and clocks step by step, below `cap` and `clock`. Default: nothing does. Names:
-    runtime.governors. Example: {name = "slack", share = 0.05}."""
+    engine.governors. Example: {name = "slack", share = 0.05}."""
 
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.cap, self.clock, self.governor))

@@ -1,4 +1,4 @@
-"""Property tests for anyone's scheduling policy, scheduler or KV cache."""
+"""Does a plug-in keep the rules?  Property tests for anyone's scheduling policy, scheduler or KV cache."""
 
 try:
     import hypothesis  # noqa: F401

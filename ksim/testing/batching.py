@@ -64,7 +64,7 @@ def time_scaling(policy: Any, case: Case) -> str | None:
 
 
 def chunk_size(policy: Any, case: Case) -> str | None:
-    """However prompts are cut, each request gets as many tokens; and computes as many, where nobody gives way."""
+    """However prompts are cut, each request gets as many tokens; and computes as many, where nobody is preempted."""
     found = []
     for threshold in (0, 1, 3, 8):
         cut = case.settings | {"long_prefill_token_threshold": threshold, "prefix_caching": False, "blocks": 2000}
@@ -81,7 +81,7 @@ def chunk_size(policy: Any, case: Case) -> str | None:
 
 def more_blocks(policy: Any, case: Case) -> str | None:
     """With blocks for all, everything ends no later than with few: for first come, first served, without prefix cache,
-    with a token budget and seats for all, whole prompts and nothing in flight."""
+    with a token budget and sequence slots for all, whole prompts and nothing in flight."""
     roomy = {"prefix_caching": False, "max_num_batched_tokens": 100_000, "max_num_seqs": 1000, "watermark": 0.0,
              "long_prefill_token_threshold": 0, "prefill_schedule_interval": 1, "pipeline_parallel_size": 1,
              "async_scheduling": False, "enable_chunked_prefill": True}

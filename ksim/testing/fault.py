@@ -28,6 +28,6 @@ def describe(case: Case) -> str:
     """The case in a few lines."""
     lines = [f"settings: {', '.join(f'{key}={value}' for key, value in case.settings.items())}"]
     lines += [f"request {number}: {arrival}" for number, arrival in enumerate(case.coming)]
-    lines += [f"abort of request {number} in turn {turn}, {'with' if flying else 'without'} a batch in flight"
-              for turn, number, flying in case.aborts]
+    lines += [f"abort of request {number} in turn {turn}, {'with' if in_flight else 'without'} a batch in flight"
+              for turn, number, in_flight in case.aborts]
     return "\n".join(lines)

@@ -6,9 +6,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from ksim.scheduling.assignment import Assignment, Grant
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
+from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 
 @frozen
@@ -26,8 +26,8 @@ class Share:
         return self.start + self.tokens
 
     @classmethod
-    def of(cls, grant: Grant) -> "Share":
-        return cls(grant.job.number, grant.tokens, grant.start, bool(grant.samples), grant.admitted)
+    def of(cls, entry: ScheduledTokens) -> "Share":
+        return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted)
 
 
 @frozen
@@ -36,7 +36,7 @@ class Moment:
 
     `queue` has the (place in the policy's order, number, tokens known) of those that could be admitted, as they
     waited before the schedule, and `live` counts all that were there; `known` is the tokens known of those that
-    are admitted in it.  `holdings` are blocks by request, `users` counts by block,
+    are admitted in it.  `block_tables` are blocks by request, `ref_counts` users by block,
     empty for a cache that does not count them.
     """
 
@@ -50,8 +50,8 @@ class Moment:
     running: tuple[int, ...]
     waiting: tuple[int, ...]
     states: dict[int, State]
-    holdings: dict[int, tuple[int, ...]]
-    users: tuple[int, ...]
+    block_tables: dict[int, tuple[int, ...]]
+    ref_counts: tuple[int, ...]
     free: int
     in_flight: int
     known: dict[int, int] = field(factory=dict)
@@ -116,7 +116,7 @@ class Recorder:
 
     scheduler: Any
     history: History = field(init=False)
-    _flying: int = 0
+    _in_flight: int = 0
     _shares: Counter[int] = field(factory=Counter)  # in flight, by request
 
     def __attrs_post_init__(self) -> None:
@@ -137,26 +137,26 @@ class Recorder:
             self.history.aborted[job.number] = self.scheduler.steps
         self.scheduler.abort(job)
 
-    def schedule(self, now: float) -> Assignment:
+    def schedule(self, now: float) -> Schedule:
         policy = self.scheduler.policy
         order = getattr(policy, "order", _unknown_order if hasattr(policy, "queue") else _arrival_order)
-        queue = tuple((order(job), job.number, job.known) for job in self.scheduler.waiting
+        queue = tuple((order(job), job.number, job.num_tokens) for job in self.scheduler.waiting
                       if not self._shares[job.number])
         ran = tuple(job.number for job in self.scheduler.running)
         live = len(self.scheduler.running) + len(self.scheduler.waiting)
-        assignment: Assignment = self.scheduler.schedule(now)
-        known = {grant.job.number: grant.job.known for grant in assignment.grants if grant.admitted}
-        preempted = tuple(job.number for job in assignment.preempted)
-        self._note("schedule", now, -1, _shares(assignment), preempted, (), known=known, queue=queue, live=live,
+        schedule: Schedule = self.scheduler.schedule(now)
+        known = {entry.job.number: entry.job.num_tokens for entry in schedule.entries if entry.admitted}
+        preempted = tuple(job.number for job in schedule.preempted)
+        self._note("schedule", now, -1, _shares(schedule), preempted, (), known=known, queue=queue, live=live,
                    ran=ran)
-        self._flying += bool(assignment)
+        self._in_flight += bool(schedule)
         self._shares.update(share.request for share in self.history.moments[-1].shares)
-        return assignment
+        return schedule
 
-    def update(self, assignment: Assignment, index: int) -> list[Job]:
-        shares = _shares(assignment)
-        finished: list[Job] = self.scheduler.update(assignment, index)
-        self._flying -= bool(assignment)
+    def update(self, schedule: Schedule, index: int) -> list[Job]:
+        shares = _shares(schedule)
+        finished: list[Job] = self.scheduler.update(schedule, index)
+        self._in_flight -= bool(schedule)
         self._shares.subtract(share.request for share in shares)
         self._note("update", float(index), index, shares, (), tuple(job.number for job in finished))
         return finished
@@ -168,12 +168,12 @@ class Recorder:
             kind, scheduler.steps, now, index, shares, preempted, finished,
             tuple(job.number for job in scheduler.running), tuple(job.number for job in scheduler.waiting),
             {job.number: job.state for job in self.history.jobs},
-            {job.number: tuple(job.holding.blocks) for job in self.history.jobs if job.holding.blocks},
-            tuple(getattr(pool, "users", ())), pool.free, self._flying, **rest))
+            {job.number: tuple(job.block_table.blocks) for job in self.history.jobs if job.block_table.blocks},
+            tuple(getattr(pool, "ref_counts", ())), pool.free, self._in_flight, **rest))
 
 
 def _arrival_order(job: Job) -> int:
-    """Those that gave way before all others, which come in order of arrival."""
+    """Those that were preempted before all others, which come in order of arrival."""
     return 0 if job.preemptions else job.number + 1
 
 
@@ -182,8 +182,8 @@ def _unknown_order(job: Job) -> int:
     return 0
 
 
-def _shares(assignment: Assignment) -> tuple[Share, ...]:
-    return tuple(Share.of(grant) for grant in assignment.all_grants())
+def _shares(schedule: Schedule) -> tuple[Share, ...]:
+    return tuple(Share.of(entry) for entry in schedule.all_entries())
 
 
 def emitted(job: Job) -> list[int]:

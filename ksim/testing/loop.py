@@ -7,12 +7,12 @@ from typing import Any
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.assignment import Assignment
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 #: Limits that do not bind, but for those that a test sets.
@@ -29,8 +29,8 @@ class Loop:
     scheduler: Any
     jobs: list[Job] = field(factory=list)
     finished: list[Job] = field(factory=list)
-    assignment: Assignment = field(factory=Assignment)  # the latest
-    flying: deque[Assignment] = field(factory=deque)
+    last_schedule: Schedule = field(factory=Schedule)  # the latest
+    in_flight: deque[Schedule] = field(factory=deque)
     turns: int = 0
     job_class: type[Job] = Job
     latest: float = -1.0  # when the last request reached the engine, in seconds
@@ -48,8 +48,8 @@ class Loop:
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
                           prompt, output, chunks, block_tokens, priority, tenant=tenant)
-        job = self.job_class.of(request, number, block_tokens, limit=limit, holding=self.cache.holding(request),
-                                arrived=arrived)
+        job = self.job_class.of(request, number, block_tokens, limit=limit, arrived=arrived,
+                                block_table=self.cache.block_table(request))
         job.reads_cache = reads_cache
         self.jobs.append(job)
         self.scheduler.add(job)
@@ -57,15 +57,15 @@ class Loop:
 
     def schedule(self) -> dict[Job, int]:
         """Make a batch: tokens by job, in the order of the batch."""
-        self.assignment = self.scheduler.schedule(self.turns * self.tick)
-        self.flying.append(self.assignment)
-        return {grant.job: grant.tokens for grant in self.assignment.all_grants()}
+        self.last_schedule = self.scheduler.schedule(self.turns * self.tick)
+        self.in_flight.append(self.last_schedule)
+        return {entry.job: entry.tokens for entry in self.last_schedule.all_entries()}
 
     def update(self) -> list[Job]:
         """Take in the oldest batch, if enough are in flight; return who is done."""
         done: list[Job] = []
-        if len(self.flying) == self.scheduler.limits.depth:
-            done = self.scheduler.update(self.flying.popleft(), self.turns)
+        if len(self.in_flight) == self.scheduler.limits.depth:
+            done = self.scheduler.update(self.in_flight.popleft(), self.turns)
         self.turns += 1
         self.finished += done
         return done
@@ -87,7 +87,7 @@ class Loop:
 
 
 def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
-         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = KVCache, **limits: Any) -> Loop:
+         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache, **limits: Any) -> Loop:
     """A loop whose limits do not bind, but for those given; *scheduler* and *cache* are classes such as ksim's."""
     store = cache(blocks, block_tokens, prefix_caching)
     return Loop(scheduler(Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,

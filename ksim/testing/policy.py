@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.scheduler import Scheduler
 from ksim.testing.case import Case
@@ -34,7 +34,7 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
     *policy* and *admission* are each a class, an object, or a name as in a
     scenario.  A policy that lets some wait as long as others come (priority,
     shortest first) `starves`: it is spared `bounded_wait`, not `everything_ends`.
-    One that leaves seats empty on purpose does not conserve work: it is spared
+    One that leave sequence slots empty on purpose does not conserve work: it is spared
     `work_conserved`, not `no_idle_step`.  *invariants* names those to be checked,
     by default all.  The scenario file is written to *write_to* where given, and its
     trace beside it under the same name.  The same *seed* plays the same cases.
@@ -43,7 +43,7 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
                     max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
 
 
-def check_scheduler(scheduler: Any, *, cache: Any = KVCache, policy: Any = "fcfs", admission: Any = Always,
+def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = Always,
                     starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
                     invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
     """Do as `check_policy` for a *scheduler* or a *cache* of one's own: classes such as ksim's.

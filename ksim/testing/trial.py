@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from ksim.foundation import catalog
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.job import Job
 from ksim.scheduling.scheduler import Scheduler
@@ -45,7 +45,7 @@ class Subject:
 
     policy: Any
     scheduler: Any = Scheduler
-    cache: Any = KVCache
+    cache: Any = BlockCache
     admission: Any = Always
     starves: bool = False
     conserves_work: bool = True
@@ -137,7 +137,7 @@ def _other_names(subject: Subject, case: Case, history: History) -> tuple[int, s
 
 def _plain(subject: Subject, case: Case, history: History) -> tuple[int, str] | None:
     """What happens is what ksim's own scheduler and cache do."""
-    if subject.scheduler is Scheduler and subject.cache is KVCache:
+    if subject.scheduler is Scheduler and subject.cache is BlockCache:
         return None
     plain = Subject(subject.policy, admission=subject.admission)
     return _difference(history, plain.play(case), "on ksim's own scheduler and cache")

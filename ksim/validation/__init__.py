@@ -1,1 +1,1 @@
-"""Does ksim do as the real thing did?  Recorded behaviour, played again and compared."""
+"""Is it as in reality?  Recorded schedules, kernels, runs and energy, played again and compared."""

@@ -14,7 +14,7 @@ from attrs.validators import ge, gt, in_, le
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 from ksim.scheduling.limits import Limits
 from ksim.validation import prompts
 
@@ -178,7 +178,7 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
 
 def _load(path: Path) -> Mapping[str, Any]:
     try:
-        content = regular(path).read_bytes()
+        content = regular_file(path).read_bytes()
         table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(str(path), f"is not a gzip file, or cut short: {error}") from None

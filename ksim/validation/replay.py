@@ -11,9 +11,9 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.vllm import VllmCache
-from ksim.scheduling.assignment import Assignment
-from ksim.scheduling.encore import Encore
 from ksim.scheduling.job import Job, State
+from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from ksim.validation import prompts
 from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
@@ -34,21 +34,21 @@ class Replay:
     repeats: bool = True
     end: str = field(default="", init=False)
     _scheduler: Scheduler = field(init=False)
-    _encore: Encore = field(init=False)
+    _forecast: ScheduleForecast = field(init=False)
     _jobs: list[Job] = field(init=False)
     _places: dict[Job, int] = field(init=False)
     _outcomes: list[dict[str, Any]] = field(init=False)
     _arrivals: deque[tuple[int, int]] = field(init=False)  # steps, and places in the list
     _aborts: dict[str, deque[Abort]] = field(init=False)
     _added: dict[str, Job] = field(factory=dict, init=False)
-    _flying: deque[tuple[int, Assignment]] = field(factory=deque, init=False)
+    _in_flight: deque[tuple[int, Schedule]] = field(factory=deque, init=False)
     _updates: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         case, settings = self.case, self.case.settings
         cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
         self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
-        self._encore = Encore(self._scheduler)
+        self._forecast = ScheduleForecast(self._scheduler)
         self._jobs = list(_jobs(case, cache))
         self._places = {job: place for place, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
@@ -92,37 +92,37 @@ class Replay:
 
     def _turn(self, step: int) -> tuple[dict[str, Any], bool]:
         """Make a batch and take in the oldest, if enough are in flight; say whether anything can come of it."""
-        assignment = self._schedule(step)
-        self._flying.append((step, assignment))
-        stirs = any(batch for _, batch in self._flying) or bool(assignment.preempted)
-        row = {"s": step, "sched": self._granted(assignment, step), **self._state(), "upd": None}
-        if assignment.preempted:
-            row["pre"] = [self._places[job] for job in assignment.preempted]
-        if len(self._flying) == self.case.settings.depth:
+        schedule = self._schedule(step)
+        self._in_flight.append((step, schedule))
+        stirs = any(batch for _, batch in self._in_flight) or bool(schedule.preempted)
+        row = {"s": step, "sched": self._granted(schedule, step), **self._state(), "upd": None}
+        if schedule.preempted:
+            row["pre"] = [self._places[job] for job in schedule.preempted]
+        if len(self._in_flight) == self.case.settings.depth:
             if aborted := self._abort("during", step):
                 row["ab2"], stirs = aborted, True
-            row["upd"] = self._flying[0][0]
+            row["upd"] = self._in_flight[0][0]
             if finished := self._land(step):
                 row["fin"] = finished
         return row | self._state("2"), stirs
 
-    def _schedule(self, step: int) -> Assignment:
+    def _schedule(self, step: int) -> Schedule:
         """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
-        if self.repeats and self._encore.turns() > 0 and self._encore.repeat():
-            return self._encore.latest()
+        if self.repeats and self._forecast.repeats_left() > 0 and self._forecast.repeat():
+            return self._forecast.latest()
         return self._scheduler.schedule(float(step))
 
-    def _granted(self, assignment: Assignment, step: int) -> list[list[int]]:
+    def _granted(self, schedule: Schedule, step: int) -> list[list[int]]:
         rows = []
-        for grant in assignment.all_grants():
-            place = self._places[grant.job]
+        for entry in schedule.all_entries():
+            place = self._places[entry.job]
             outcome = self._outcomes[place]
             if outcome["first"] is None:
                 outcome["first"] = step
-            if grant.admitted:
-                outcome["hit"] += grant.start
-            kind = (2 if grant.job.preemptions else 1) if grant.admitted else 0
-            rows.append([place, kind, grant.tokens, grant.start])
+            if entry.admitted:
+                outcome["hit"] += entry.start
+            kind = (2 if entry.job.preemptions else 1) if entry.admitted else 0
+            rows.append([place, kind, entry.tokens, entry.start])
         return rows
 
     def _state(self, suffix: str = "") -> dict[str, Any]:
@@ -149,8 +149,8 @@ class Replay:
 
     def _land(self, step: int) -> list[int]:
         """Take in the oldest batch; return who is done."""
-        _, assignment = self._flying.popleft()
-        finished = self._scheduler.update(assignment, self._updates)
+        _, schedule = self._in_flight.popleft()
+        finished = self._scheduler.update(schedule, self._updates)
         self._updates += 1
         for job in finished:
             request = self.case.requests[self._places[job]]
@@ -159,7 +159,7 @@ class Replay:
         return [self._places[job] for job in finished]
 
     def _land_all(self, step: int) -> None:
-        while self._flying:
+        while self._in_flight:
             self._land(step)
 
     def _note_end(self, job: Job, step: int, why: str) -> None:
@@ -182,6 +182,6 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
         output[-1] = _STOP
     content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size)
     asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
-    job = Job.of(asked, number, settings.block_size, limit=request.limit, holding=cache.holding(asked))
+    job = Job.of(asked, number, settings.block_size, limit=request.limit, block_table=cache.block_table(asked))
     job.reads_cache = not request.skip_cache
     return job

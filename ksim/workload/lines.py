@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 
 _GZIP = b"\x1f\x8b"
 #: Lines of a JSON document, at most, in which a format is looked for.
@@ -69,7 +69,7 @@ class Lines:
 
     def _open(self) -> BinaryIO:
         """Open the file, which is read more than once, and from its start."""
-        with regular(self.path).open("rb") as file:
+        with regular_file(self.path).open("rb") as file:
             packed = file.read(2) == _GZIP
         return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")
 

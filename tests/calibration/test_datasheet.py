@@ -113,12 +113,12 @@ def test_a_card_without_a_system_is_in_a_node_over_pcie_or_alone(tmp_path):
 def test_a_run_says_that_power_is_estimated_and_runs_again(tmp_path):
     (tmp_path / "mine.toml").write_text(_toml(sheet()))
     table = {"model": "llama-3.2-1b", "gpu": str(tmp_path / "mine.toml"), "workload": ANY_WORKLOAD}
-    site = Site.of(Scenario.of(table), cached=False)
+    site = Site.of(Scenario.of(table))
     assert site.remarks == ("power of L40S is estimated from its data sheet (350 W, of which 63 idle): joules may be"
                             " 40% off",)
-    again = Site.of(site.scenario, cached=False)
+    again = Site.of(site.scenario)
     assert (again.gpu, again.system) == (site.gpu, site.system)
-    assert not Site.of(Scenario.of({**table, "gpu": "l40s"}), cached=False).remarks
+    assert not Site.of(Scenario.of({**table, "gpu": "l40s"})).remarks
 
 
 def test_systems_are_of_gpus_that_have_their_links(tmp_path):

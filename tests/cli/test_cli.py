@@ -153,24 +153,3 @@ def test_a_trace_out_of_order_is_an_error_until_it_may_be_sorted(tmp_path):
 def test_a_directory_that_cannot_be_written_is_an_error(scenario):
     (scenario / "locked").mkdir(mode=0o500)
     assert "no permission" in ksim("run", "s.toml", "-o", "locked/out", folder=scenario, code=1)
-
-
-def test_prices_are_kept_shown_and_cleared_or_not_kept_at_all(scenario):
-    kept = {"KSIM_CACHE_DIR": str(scenario / "kept")}
-    ksim("run", "s.toml", "--quiet", "-o", "a", "--no-plots", "--no-price-cache", folder=scenario, **kept)
-    assert not (scenario / "kept").exists()
-    for name in ("cold", "warm"):
-        ksim("run", "s.toml", "--quiet", "-o", name, "--no-plots", folder=scenario, **kept)
-        assert all(path.read_bytes() == (scenario / name / path.name).read_bytes()
-                   for path in (scenario / "a").iterdir())
-    shown = ksim("cache", folder=scenario, **kept)
-    assert f"prices in {scenario / 'kept'}" in shown and ".prices" in shown
-    assert f"removed 0.0 MiB from {scenario / 'kept'}" in ksim("cache", "--clear", folder=scenario, **kept)
-    assert ".prices" not in ksim("cache", folder=scenario, **kept)
-    assert "nothing is kept" in ksim("cache", folder=scenario, KSIM_CACHE_DIR="off")
-
-
-def test_a_run_says_that_it_cannot_keep_prices(scenario):
-    (scenario / "file").touch()
-    done = ksim_here("run", "s.toml", folder=scenario, KSIM_CACHE_DIR="file")
-    assert done.status == 0 and done.stderr.startswith("ksim: prices are not kept in file/")

@@ -20,8 +20,9 @@ POWER = Power(idle=100.0, limit=700.0, flop={DType.BF16: 1e-12}, hbm=0.0, link=0
 def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0, busy: float = 0.0) -> StepCost:
     """A step that draws so much more than idle power: shares of it for what its SMs do, and while they do anything."""
     drawn = watts * seconds
-    return StepCost.of([PricedBlock.of((KernelCost.of("work", "gemm", seconds, joules=drawn, bound=bound, sm_action_joules=core * drawn,
-                                  sm_active_joules=busy * drawn),))])
+    work = KernelCost.of("work", "gemm", seconds, joules=drawn, bound=bound, sm_action_joules=core * drawn,
+                         sm_active_joules=busy * drawn)
+    return StepCost.of([PricedBlock.of((work,))])
 
 
 def clock(**changes) -> Clock:
@@ -29,7 +30,7 @@ def clock(**changes) -> Clock:
 
 
 shares, spans = st.floats(0.0, 1.0), st.builds(
-    lambda seconds, joules, core, busy, bound: KernelCost.of("work", "gemm", seconds, joules, bound=bound,
+    lambda seconds, joules, core, busy, bound: KernelCost.of("work", "gemm", seconds, joules=joules, bound=bound,
                                                     sm_action_joules=core * joules, sm_active_joules=busy * joules),
     st.floats(0.0, 1.0), st.floats(0.0, 900.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0),
     st.sampled_from(["compute", "memory", "communication"]))
@@ -39,7 +40,8 @@ shares, spans = st.floats(0.0, 1.0), st.builds(
        pace=st.builds(ClockScaling, st.floats(1.0, 3.0), shares, shares))
 def test_a_step_draws_at_any_pace_what_its_spans_draw(runs, pace):
     timeline = StepCost.of([PricedBlock.of((span,), count) for span, count in runs])
-    assert timeline.joules_at(pace) == pytest.approx(sum(count * span.joules_at(pace) for span, count in runs), abs=1e-6)
+    joules = sum(count * span.joules_at(pace) for span, count in runs)
+    assert timeline.joules_at(pace) == pytest.approx(joules, abs=1e-6)
 
 
 def test_below_the_limit_nothing_slows_down():

@@ -8,17 +8,17 @@ from attrs import evolve, frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.routers.round_robin import RoundRobin
-from ksim.engine.convoy import Convoy
+from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
+from ksim.engine.event_engine import EventEngine
 from ksim.engine.stages import WholeSteps
-from ksim.engine.stepping import Stepping
 from ksim.flow.batch import Batch
 from ksim.flow.events import Emitted, Stepped
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
@@ -50,16 +50,17 @@ class Timer:
 
 
 def engine(env: simpy.Environment, log: Log, number: int = 0, *, steps: tuple[Seconds, ...] = (10.0,),
-           host: Host = FREE, launch: float = 0.0, convoy: Convoy | None = None, blocks: int = 1000,
+           host: Host = FREE, launch: float = 0.0, group: DataParallelGroup | None = None, blocks: int = 1000,
            policy: Any = None, **settings: Any) -> Engine:
     """An engine with a pipeline stage for each of *steps*, whose launches take *launch* seconds of a CPU.
 
     *settings* are those of its scheduler.
     """
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 1000, **settings}
-    scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), KVCache(blocks, 16))
-    return Stepping(number=number, env=env, scheduler=scheduler, timers=[Timer(seconds, launch) for seconds in steps],
-                    stages=WholeSteps(env, len(steps)), host=host, log=log, workers=len(steps), convoy=convoy)
+    scheduler = Scheduler(Limits(pipeline_parallel_size=len(steps), **limits), policy or Fcfs(), BlockCache(blocks, 16))
+    timers = [Timer(seconds, launch) for seconds in steps]
+    return EventEngine(number=number, env=env, scheduler=scheduler, timers=timers, stages=WholeSteps(env, len(steps)),
+                       host=host, log=log, workers=len(steps), group=group)
 
 
 def play(requests: Iterable[Request], *, engines: int = 1, router: Any = None, max_concurrency: int | None = None,

@@ -1,4 +1,4 @@
-"""What `Gang` is held against: ranks that wait for every kernel, meet, and send each piece by an event of its own."""
+"""What `RankGroup` is held against: ranks that wait for every kernel, meet, and send each piece by its own event."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -16,7 +16,7 @@ Process = Generator[simpy.Event, Any, None]
 
 
 @define(eq=False)
-class Meeting:
+class Barrier:
     """A barrier for `size` processes, good for any number of meetings."""
 
     env: simpy.Environment
@@ -73,24 +73,23 @@ class Exchange:
 
 @define(eq=False)
 class Crowd:
-    """As `Gang`, each of whose ranks has kernels of its own, with the same collectives among them, whose seconds stand for
-    their bytes."""
+    """As `RankGroup`, each of whose ranks has a timeline of its own, with the same collectives in it."""
 
     env: simpy.Environment
     network: Any
     ranks: Sequence[int]
 
     def play(self, timelines: Sequence[StepCost], pace: ClockScaling) -> simpy.Event:
-        meeting = Meeting(self.env, len(self.ranks))
+        barrier = Barrier(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
-        return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, meeting, exchanges))
+        return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, barrier, exchanges))
                                 for rank, timeline in zip(self.ranks, timelines, strict=True)])
 
-    def _rank(self, rank: int, timeline: StepCost, pace: ClockScaling, meeting: Meeting,
+    def _rank(self, rank: int, timeline: StepCost, pace: ClockScaling, barrier: Barrier,
               exchanges: dict[int, Exchange]) -> Process:
         hidden: list[simpy.Event] = []
         for position, span in enumerate(timeline):
-            played = (self._meet(rank, position, span, meeting, exchanges) if span.group else
+            played = (self._meet(rank, position, span, barrier, exchanges) if span.group else
                       self._compute(span, pace.time if span.is_compute_bound and not span.hidden else 1.0))
             if span.hidden:
                 hidden.append(self.env.process(played))
@@ -102,13 +101,14 @@ class Crowd:
     def _compute(self, span: KernelCost, pace: float) -> Process:
         yield self.env.timeout(span.lasts * pace)
 
-    def _meet(self, rank: int, position: int, span: KernelCost, meeting: Meeting, exchanges: dict[int, Exchange]) -> Process:
-        yield meeting.join()
+    def _meet(self, rank: int, position: int, span: KernelCost, barrier: Barrier,
+              exchanges: dict[int, Exchange]) -> Process:
+        yield barrier.join()
         exchange = exchanges.get(position)
         if exchange is None:
             exchange = exchanges[position] = self._exchange(span)
         yield from exchange.take_part(rank)
-        yield meeting.join()
+        yield barrier.join()
 
     def _exchange(self, span: KernelCost) -> Exchange:
         return Exchange(self.env, self.network.route(span, self.ranks), span.lasts)

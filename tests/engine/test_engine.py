@@ -166,7 +166,7 @@ def test_a_policy_may_wait_for_requests_that_are_on_their_way():
 
 @frozen
 class Selfless:
-    """Proposes one running job or else a waiting one, and has that very job give way when the cache is full."""
+    """Proposes one running job or else a waiting one, and has that very job preempted when the cache is full."""
 
     def propose(self, waiting, running, now):
         return [(job, 100) for job in (*running[:1], *waiting)][:1] if len(running) == 2 else [
@@ -177,7 +177,7 @@ class Selfless:
 
 
 def test_a_turn_that_only_preempts_is_followed_by_another():
-    """Two requests of one block each outgrow a cache of two: the first gives way to none, then the second runs."""
+    """Two requests of one block each outgrow a cache of two: the first preempts none, then the second runs."""
     cluster = play([Request(0, 0.0, 16, 3), Request(1, 0.0, 16, 3)], policy=Selfless(), blocks=2)
     assert [event.request_id for event in cluster.log.of(Preempted)] == [0]
     assert {event.request_id for event in cluster.log.of(Finished)} == {0, 1}

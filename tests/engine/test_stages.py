@@ -3,9 +3,9 @@
 import pytest
 import simpy
 
-from ksim.engine.ranks import Gang
+from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, WholeSteps
-from ksim.engine.workers import Supply
+from ksim.engine.workers import LaunchTimes
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
@@ -14,7 +14,7 @@ from tests.engine.by_hand import timeline
 #: The first stage is one kernel, the second two.
 BATCH = (timeline(10.0), timeline(15.0, 5.0))
 #: Inputs and launches that nobody waits for.
-AT_ONCE = [Supply(0.0, 0.0)] * 2
+AT_ONCE = [LaunchTimes(0.0, 0.0)] * 2
 
 
 def whole(env):
@@ -22,7 +22,7 @@ def whole(env):
 
 
 def kernel_by_kernel(env):
-    return KernelByKernel(env, [Gang(env, None, [stage], {}) for stage in range(2)])
+    return KernelByKernel(env, [RankGroup(env, None, [stage], {}) for stage in range(2)])
 
 
 each_detail = pytest.mark.parametrize("detail", [whole, kernel_by_kernel])
@@ -31,9 +31,9 @@ each_detail = pytest.mark.parametrize("detail", [whole, kernel_by_kernel])
 @each_detail
 def test_a_batch_goes_through_all_stages(detail):
     env = simpy.Environment()
-    flight = detail(env).launch(BATCH, AT_ONCE)
-    env.run(flight.done)
-    assert (flight.start, flight.end, env.now) == (0, 30, 30)
+    in_flight = detail(env).launch(BATCH, AT_ONCE)
+    env.run(in_flight.done)
+    assert (in_flight.start, in_flight.end, env.now) == (0, 30, 30)
 
 
 @each_detail
@@ -41,9 +41,9 @@ def test_a_batch_enters_a_stage_when_the_one_before_has_left_it(detail):
     """The second is through stage 0 at 20, and waits for stage 1 until 30."""
     env = simpy.Environment()
     stages = detail(env)
-    flights = [stages.launch(BATCH, AT_ONCE) for _ in range(3)]
-    env.run(flights[-1].done)
-    assert [(flight.start, flight.end) for flight in flights] == [(0, 30), (10, 50), (20, 70)]
+    batches = [stages.launch(BATCH, AT_ONCE) for _ in range(3)]
+    env.run(batches[-1].done)
+    assert [(in_flight.start, in_flight.end) for in_flight in batches] == [(0, 30), (10, 50), (20, 70)]
 
 
 @each_detail
@@ -71,9 +71,9 @@ def test_tokens_that_are_there_already_are_not_waited_for(detail):
 def test_a_stage_waits_for_its_inputs_and_for_its_last_launch(detail):
     """Inputs at 3 for the first stage, which is launched at 50; the second has its own at 60, and ends at 80."""
     env = simpy.Environment()
-    flight = detail(env).launch(BATCH, [Supply(3.0, 50.0), Supply(60.0, 61.0)])
-    env.run(flight.done)
-    assert (flight.start, flight.end) == (3, 80)
+    in_flight = detail(env).launch(BATCH, [LaunchTimes(3.0, 50.0), LaunchTimes(60.0, 61.0)])
+    env.run(in_flight.done)
+    assert (in_flight.start, in_flight.end) == (3, 80)
 
 
 @pytest.mark.parametrize("detail", ["step", "kernel"])
@@ -86,7 +86,7 @@ def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
     env = simpy.Environment()
     lap = PricedBlock.of((KernelCost.of("a", "gemm", 4.0, bound="compute"), KernelCost.of("b", "gemm", 6.0)))
     stages = (WholeSteps(env, 1, [Slow()]) if detail == "step"
-              else KernelByKernel(env, [Gang(env, None, [0], {})], [Slow()]))
-    flight = stages.launch([StepCost.of([lap])], [Supply(0.0, 0.0)])
-    env.run(flight.done)
-    assert (flight.end, flight.paces) == (12, (ClockScaling(1.5),))
+              else KernelByKernel(env, [RankGroup(env, None, [0], {})], [Slow()]))
+    in_flight = stages.launch([StepCost.of([lap])], [LaunchTimes(0.0, 0.0)])
+    env.run(in_flight.done)
+    assert (in_flight.end, in_flight.paces) == (12, (ClockScaling(1.5),))

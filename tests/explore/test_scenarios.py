@@ -31,7 +31,7 @@ def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
         warnings.simplefilter("error")
         try:
             scenario = Scenario.of(table)
-            result = simulate(scenario, cached=False)
+            result = simulate(scenario)
         except KsimError as error:
             assert str(error).strip() and "\n" not in str(error)
             return
@@ -44,7 +44,7 @@ def check(scenario: Scenario, result: Result) -> None:
     energy_adds_up(result)
     numbers_are_numbers(result)
     assert result.report() and result.kernels.num_rows and result.attribution is not None
-    again = simulate(Scenario.of(tomllib.loads(result.scenario)), cached=False)
+    again = simulate(Scenario.of(tomllib.loads(result.scenario)))
     assert again.summary == result.summary and again.scenario == result.scenario
 
 

@@ -29,11 +29,11 @@ def test_offsets_that_come_of_others_know_what_new_ones_know(offsets, more, data
 @given(several=windows, window=st.sampled_from([0, 128, 4096]))
 def test_attention_of_many_batches_is_that_of_each(several, window):
     layer = AttentionLayer(32, 8, 128, window)
-    columns = layer.columns(Batches.of(several))
-    assert [columns.at(row) for row in range(len(several))] == [layer.over(batch) for batch in several]
+    sweep = layer.sweep(Batches.of(several))
+    assert [*sweep] == [sweep[row] for row in range(len(several))] == [layer.over(batch) for batch in several]
     for name in ("flops", "bytes", "padded"):
         amounts = [getattr(layer.over(batch).work, name) for batch in several]
-        assert np.broadcast_to(getattr(columns.work, name), len(several)).tolist() == amounts
+        assert np.broadcast_to(getattr(sweep.kernel.work, name), len(several)).tolist() == amounts
 
 
 @given(several=windows)

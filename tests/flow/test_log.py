@@ -7,17 +7,19 @@ from hypothesis import strategies as st
 
 from ksim.flow import log as module
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Stepped
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.flow.step_block import StepBlock
-from ksim.flow.costs import AT_BOOST
-from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
+
+BLOCKS = (PricedBlock.of((KernelCost.of("a", "gemm", 1e-3), 0)),)
 
 
 def _step(engine: int, index: int, stages: int = 1) -> Stepped:
-    timeline = StepCost.of((PricedBlock.of((KernelCost.of("a", "gemm", 1e-3), 0)),), [KernelCost.of("b", "attention", 1e-4 * index)])
+    timeline = StepCost.of(BLOCKS, [KernelCost.of("b", "attention", 1e-4 * index)])
     return Stepped(1.0 + index, engine, index, *(index + 0.1 * moment for moment in range(5)), Batch.of((1, index)),
                    0, 1, 2, (timeline,) * stages, (AT_BOOST,) * stages)
 

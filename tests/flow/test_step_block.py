@@ -1,16 +1,19 @@
 """Steps as columns say what the steps say."""
 
 from ksim.flow.batch import Batch, Contexts, Offsets
-from ksim.flow.events import Stepped
-from ksim.flow.step_block import StepBlock
 from ksim.flow.costs import ClockScaling
+from ksim.flow.events import Stepped
 from ksim.flow.kernels import KernelCost
+from ksim.flow.step_block import StepBlock
 from ksim.flow.steps import PricedBlock, StepCost
+
+GEMM = KernelCost.of("a", "gemm", 1e-3, joules=2.0, bound="compute")
+BLOCKS = (PricedBlock.of((GEMM,), 3), PricedBlock.of((0,), 2))
 
 
 def _step(index: int, stages: int) -> Stepped:
-    laps = (PricedBlock.of((KernelCost.of("a", "gemm", 1e-3, joules=2.0, bound="compute"),), 3), PricedBlock.of((0,), 2))
-    timelines = [StepCost.of(laps, [KernelCost.of("b", "attention", index * 1e-4, low=0.0, high=1.0)]) for _ in range(stages)]
+    attention = KernelCost.of("b", "attention", index * 1e-4, low=0.0, high=1.0)
+    timelines = [StepCost.of(BLOCKS, [attention]) for _ in range(stages)]
     batch = Batch(Contexts((3, 4), index), ((5, 6),), 2, 7)
     return Stepped(9.0 + index, 1, index, 1.0, 2.0, 3.0, 4.0, 5.0, batch, 6, 7, 8, tuple(timelines),
                    tuple(ClockScaling(1.0 + stage, 0.5, 0.4, 1e9) for stage in range(stages)))

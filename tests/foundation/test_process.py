@@ -12,7 +12,7 @@ from ksim.foundation import process
 def test_it_has_one_thread_and_looks_for_no_cycles(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")  # so that it is as it was afterwards
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-    with process.alone():
+    with process.dedicated():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -21,7 +21,7 @@ def test_it_has_one_thread_and_looks_for_no_cycles(monkeypatch):
 @pytest.mark.parametrize("threads", ["2", "8"])
 def test_the_environment_may_ask_for_more_threads(monkeypatch, threads):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", threads)
-    with process.alone():
+    with process.dedicated():
         assert os.environ["OPENBLAS_NUM_THREADS"] == threads
 
 
@@ -34,7 +34,7 @@ def default_sigterm():
 
 def test_sigterm_unwinds_the_stack_and_a_second_one_does_not_disturb_that(default_sigterm):
     cleaned = []
-    with pytest.raises(process.Ended) as ended, process.terminable():
+    with pytest.raises(process.Terminated) as ended, process.terminable():
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:

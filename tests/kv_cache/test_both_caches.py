@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.request import Request
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.kv_cache import KVCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job, State
@@ -22,6 +22,7 @@ from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from tests.kv_cache.trees import nodes
 from tests.properties import examples
 from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
@@ -41,7 +42,7 @@ class Proposing:
 
 
 #: And vLLM's block by block.
-EVERY = CACHES | {"blocks": KVCache}
+EVERY = CACHES | {"blocks": BlockCache}
 
 
 def engine_of(workload: Workload, name: str, policy: Any) -> Loop:
@@ -72,11 +73,11 @@ def check_slots(engine: Loop) -> None:
     """Of SGLang's cache: each token is empty, in the tree, or some running request's own; locks are those of these."""
     cache = engine.cache
     if isinstance(cache, SglangCache):
-        holdings = [job.holding for job in engine.scheduler.running]
-        runs = sum(run.tokens for run in cache.tree)
-        assert cache.pool.empty + runs + sum(h.tokens - h.entered for h in holdings) == cache.capacity
-        assert all(job.holding.node is None for job in engine.scheduler.waiting)
-        assert sum(child.locks for child in cache.tree.root.children.values()) == sum(h.entered > 0 for h in holdings)
+        tables = [job.block_table for job in engine.scheduler.running]
+        runs = sum(run.tokens for run in nodes(cache.tree))
+        assert cache.pool.empty + runs + sum(t.num_slots - t.published for t in tables) == cache.capacity
+        assert all(job.block_table.node is None for job in engine.scheduler.waiting)
+        assert sum(child.locks for child in cache.tree.root.children.values()) == sum(t.published > 0 for t in tables)
 
 
 @each_cache
@@ -105,8 +106,9 @@ def test_aborts_leave_nothing_behind(name, workload):
 
 def seen(engine: Loop) -> dict[str, Any]:
     return {
-        "grants": [(g.job.number, g.tokens, g.start, g.samples, g.admitted) for g in engine.assignment.all_grants()],
-        "preempted": [job.number for job in engine.assignment.preempted],
+        "entries": [(entry.job.number, entry.tokens, entry.start, entry.samples, entry.admitted)
+                    for entry in engine.last_schedule.all_entries()],
+        "preempted": [job.number for job in engine.last_schedule.preempted],
         "running": [job.number for job in engine.scheduler.running],
         "free": engine.cache.pool.free,
     }
@@ -132,7 +134,8 @@ def test_vllms_cache_in_runs_makes_the_schedules_that_it_makes_block_by_block(po
 def one_by_one(cache: Cache, requests: Sequence[Request]) -> list[int]:
     """Serve *requests*, one at a time; return how many tokens each finds."""
     engine = Loop(Scheduler(Limits(**ROOMY), Fcfs(), cache))
-    jobs = [Job.of(request, request.id, cache.block_tokens, holding=cache.holding(request)) for request in requests]
+    jobs = [Job.of(request, request.id, cache.block_tokens, block_table=cache.block_table(request))
+            for request in requests]
     for job in jobs:
         engine.scheduler.add(job)
         while job.state is not State.DONE:
@@ -174,7 +177,7 @@ def test_sglang_finds_the_tokens_of_a_block_that_vllm_does_not():
 def at_once(cache: Cache, requests: Sequence[Request], policy: Any = None, **limits: Any) -> list[Job]:
     """Let all *requests* arrive together; return them in order of admission."""
     engine = Loop(Scheduler(Limits(**(ROOMY | limits)), policy or Fcfs(), cache))
-    engine.jobs = [Job.of(request, request.id, cache.block_tokens, holding=cache.holding(request))
+    engine.jobs = [Job.of(request, request.id, cache.block_tokens, block_table=cache.block_table(request))
                    for request in requests]
     for job in engine.jobs:
         engine.scheduler.add(job)

@@ -6,29 +6,29 @@ import pytest
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.cache import Hit, Holding
-from ksim.kv_cache.kv_cache import KVCache
-from ksim.kv_cache.order import EvictionOrder
-from ksim.kv_cache.radix import TrackedNode
+from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv_cache.block_trie import TrackedNode
+from ksim.kv_cache.cache import BlockTable, PrefixHit
+from ksim.kv_cache.eviction_queue import EvictionQueue
 from ksim.kv_cache.sglang import SglangCache
 
 
 def cache_of(name, eviction, room=9):
     """A cache in which each token has a block of its own."""
-    return SglangCache(room, True, eviction) if name == "sglang" else KVCache(room, 1, True, eviction)
+    return SglangCache(room, True, eviction) if name == "sglang" else BlockCache(room, 1, True, eviction)
 
 
 def leave(kv, content):
     """Let a request of *content* come and go."""
-    holding = Holding(content)
-    kv.open(holding, kv.lookup(holding, len(content) + 1))
-    assert kv.grow(holding, len(content))
-    kv.enter(holding, len(content))
-    kv.close(holding, len(content))
+    table = BlockTable(content)
+    kv.attach_prefix(table, kv.find_prefix(table, len(content) + 1))
+    assert kv.allocate(table, len(content))
+    kv.publish(table, len(content))
+    kv.free(table, len(content))
 
 
-def found(kv, *contents):
-    return [kv.lookup(Holding(content), 99).tokens for content in contents]
+def cached(kv, *contents):
+    return [kv.find_prefix(BlockTable(content), 99).tokens for content in contents]
 
 
 @pytest.mark.parametrize(("name", "eviction", "left"), [
@@ -37,13 +37,13 @@ def found(kv, *contents):
     ("vllm", "mru", [1, 3, 3]), ("vllm", "deepest_first", [3, 2, 2]),
     ("sglang", "vllm", [3, 0, 3]), ("sglang", "lru", [3, 0, 3]), ("sglang", "lfu", [3, 0, 3]),
     ("sglang", "fifo", [0, 3, 3]), ("sglang", "mru", [0, 3, 3]), ("sglang", "deepest_first", [3, 0, 3])])
-def test_what_goes_first(name, eviction, left):
-    """vLLM's loses blocks, a request's last before its first; SGLang's a run of tokens."""
+def test_which_prefixes_an_eviction_keeps(name, eviction, left):
+    """vLLM's cache loses blocks, the last of a request first; SGLang's a run of tokens."""
     kv = cache_of(name, catalog.find("kv_cache.evictions", eviction))
     for content in ("abc", "def", "ghi", "abc"):
         leave(kv, content)
     leave(kv, "xy")
-    assert found(kv, "abc", "def", "ghi") == left
+    assert cached(kv, "abc", "def", "ghi") == left
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
@@ -62,22 +62,22 @@ def test_a_block_that_was_lost_begins_anew_though_others_followed_it():
     kv = cache_of("vllm", lambda node: node.depth, room=3)
     leave(kv, "abc")
     leave(kv, "x")
-    assert found(kv, "abc") == [0]
-    holding = Holding("abc")
-    kv.open(holding, Hit(0))
-    kv.grow(holding, 1)
-    kv.enter(holding, 1)
+    assert cached(kv, "abc") == [0]
+    table = BlockTable("abc")
+    kv.attach_prefix(table, PrefixHit(0))
+    kv.allocate(table, 1)
+    kv.publish(table, 1)
     (a,) = (node for node in kv.tree if node.name == "a")
     assert (a.hits, a.created) == (0, a.last_use)
 
 
-def test_what_holds_nothing_goes_before_all_that_does():
-    kv = KVCache(4, 2, True, lambda node: -node.last_use)
-    holding = Holding("ab")
-    kv.open(holding, Hit(0))
-    kv.grow(holding, 5)
-    kv.enter(holding, 5)
-    kv.close(holding)
+def test_blocks_without_reusable_content_go_before_all_others():
+    kv = BlockCache(4, 2, True, lambda node: -node.last_use)
+    table = BlockTable("ab")
+    kv.attach_prefix(table, PrefixHit(0))
+    kv.allocate(table, 5)
+    kv.publish(table, 5)
+    kv.free(table)
     assert [kv.pool.take() for _ in range(4)] == [2, 3, 1, 0]
 
 
@@ -87,7 +87,7 @@ def test_what_holds_nothing_goes_before_all_that_does():
     (lambda node: "x" if node.depth > 1 else 3, "eviction <lambda>: TypeError: .*not supported"),
     (lambda node: math.nan, "eviction <lambda>: a key is not a number")])
 def test_a_broken_key_function_is_named(eviction, message):
-    order = EvictionOrder(eviction)
+    order = EvictionQueue(eviction)
     with pytest.raises(ConfigError, match=message):
         for depth in range(3):
             node = TrackedNode("a", None)

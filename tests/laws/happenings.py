@@ -4,6 +4,7 @@ from typing import Any
 
 from attrs import fields
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import (
     Admitted,
     Arrived,
@@ -17,7 +18,6 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Log
-from ksim.flow.costs import ClockScaling
 from ksim.flow.steps import StepCost
 
 #: What may be off by rounding: whoever is priced beside others, or waits by another sum, differs in the last bits.

@@ -18,7 +18,7 @@ from ksim.scheduling.policies.fcfs import Fcfs
 from tests.laws.test_policies import AGES, check_batch, check_blocks, policy
 from tests.properties import examples
 from tests.scheduling.loop import Loop, loop
-from tests.scheduling.test_steady import PAUSES, ProposingFcfs, seen
+from tests.scheduling.test_decode_set import PAUSES, ProposingFcfs, seen
 from tests.scheduling.workloads import Workload, workloads
 
 NAMES = catalog.names("scheduling.admissions")
@@ -64,8 +64,9 @@ class Exact:
     shown: list[Any]
 
     def admits(self, job: Job, running: Sequence[Job], cache: Any) -> bool:
-        self.shown.append([(each.number, each.computed, each.known, each.due) for each in (*running, job)])
-        return not running or sum(each.known + each.computed for each in running) % 3 > 0
+        self.shown.append([(each.number, each.num_computed_tokens, each.num_tokens, each.num_output_placeholders)
+                           for each in (*running, job)])
+        return not running or sum(each.num_tokens + each.num_computed_tokens for each in running) % 3 > 0
 
 
 @given(workload=workloads())

@@ -6,7 +6,7 @@ import pytest
 
 from ksim.compute.blocks import experts
 from ksim.compute.model import Config
-from ksim.engine.stepping import DUMMY
+from ksim.engine.event_engine import DUMMY
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
 from ksim.report.result import Result
@@ -33,7 +33,7 @@ def scenario(count: int = 1, model: str = "qwen3-30b-a3b", sigma: float = 0.0, *
 def gemm_flops(result: Result) -> float:
     families = result.usage.of_kinds(lambda kind: "gemm" in kind.family)
     return float((result.usage.counts(result.history.steps.lane_ranks) * families
-                  * result.usage.column("flops")).sum())
+                  * result.usage.kernels.costs.flops).sum())
 
 
 @pytest.mark.parametrize("count, sigma", [(1, 0.0), (2, 1.5), (7, 1.5), (4, 0.0)])
@@ -59,8 +59,8 @@ def test_all_ranks_together_do_2_flop_for_each_active_weight_and_token(count, si
 def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
     """Of the same sequences, dummies included but for their logits.  Routing alone, which each rank repeats, adds 0.1 %
     at most."""
-    together = Site.of(scenario(model=model, enable_expert_parallel=dealt), cached=False).timers()[0]
-    alone = Site.of(scenario(model=model, data_parallel_size=1), cached=False).timers()[0]
+    together = Site.of(scenario(model=model, enable_expert_parallel=dealt)).timers()[0]
+    alone = Site.of(scenario(model=model, data_parallel_size=1)).timers()[0]
     batches = [Batch.of(*own) if own else DUMMY for own in ranks]
     brought = [batch.tokens for batch in batches]
     union = Batch.of(*(each for own in ranks for each in own or [(1, 0)]), samples=sum(map(len, ranks)))

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
-from ksim.kv_cache.cache import Hit, Holding
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.kv_cache.sglang import SglangCache
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
@@ -22,14 +22,14 @@ each_eviction = pytest.mark.parametrize("name", NAMES)
 each_cache = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 
 
-def cache_of(kind: str, blocks: int, block_tokens: int, prefix_caching: bool, name: str) -> KVCache | SglangCache:
+def cache_of(kind: str, blocks: int, block_tokens: int, prefix_caching: bool, name: str) -> BlockCache | SglangCache:
     eviction = catalog.find("kv_cache.evictions", name)
     if kind == "sglang":
         return SglangCache(blocks * block_tokens, prefix_caching, eviction)
-    return KVCache(blocks, block_tokens, prefix_caching, eviction)
+    return BlockCache(blocks, block_tokens, prefix_caching, eviction)
 
 
-def play(workload: Workload, cache: KVCache | SglangCache) -> Loop:
+def play(workload: Workload, cache: BlockCache | SglangCache) -> Loop:
     limits = {key: value for key, value in workload.settings.items()
               if key not in ("blocks", "block_tokens", "prefix_caching")}
     engine = Loop(Scheduler(Limits(**(ROOMY | limits)), Fcfs(), cache))
@@ -68,12 +68,12 @@ def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
 @examples(40)
 def test_what_is_in_use_stays(name, kind, prompts, kept):
     cache = cache_of(kind, 20, 1, True, name)
-    holding = _start(cache, kept)
+    table = _start(cache, kept)
     for prompt in prompts:
-        cache.close(_start(cache, prompt), len(prompt))
-    assert cache.lookup(Holding(kept), len(kept) + 1).tokens == len(kept)
+        cache.free(_start(cache, prompt), len(prompt))
+    assert cache.find_prefix(BlockTable(kept), len(kept) + 1).tokens == len(kept)
     assert cache.pool.used == len(kept)
-    cache.close(holding, len(kept))
+    cache.free(table, len(kept))
     assert cache.pool.used == 0
 
 
@@ -84,18 +84,18 @@ def test_what_is_in_use_stays(name, kind, prompts, kept):
 def test_all_that_nobody_uses_can_be_had(name, kind, prompts):
     cache = cache_of(kind, 20, 1, True, name)
     for prompt in prompts:
-        cache.close(_start(cache, prompt), len(prompt))
-    rest = Holding()
-    cache.open(rest, Hit(0))
-    assert cache.grow(rest, 20)
-    assert not any(cache.lookup(Holding(prompt), len(prompt) + 1).tokens for prompt in prompts)
+        cache.free(_start(cache, prompt), len(prompt))
+    rest = BlockTable()
+    cache.attach_prefix(rest, PrefixHit(0))
+    assert cache.allocate(rest, 20)
+    assert not any(cache.find_prefix(BlockTable(prompt), len(prompt) + 1).tokens for prompt in prompts)
 
 
-def _start(cache: KVCache | SglangCache, prompt: str) -> Holding:
+def _start(cache: BlockCache | SglangCache, prompt: str) -> BlockTable:
     """Hold *prompt*, from what is cached of it, and have the rest computed."""
-    holding = Holding(prompt)
-    cache.open(holding, cache.lookup(holding, len(prompt) + 1))
-    assert cache.grow(holding, len(prompt))
-    cache.enter(holding, len(prompt))
-    cache.computed(holding, len(prompt))
-    return holding
+    table = BlockTable(prompt)
+    cache.attach_prefix(table, cache.find_prefix(table, len(prompt) + 1))
+    assert cache.allocate(table, len(prompt))
+    cache.publish(table, len(prompt))
+    cache.publish_computed(table, len(prompt))
+    return table

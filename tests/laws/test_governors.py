@@ -19,9 +19,9 @@ from ksim.simulation.lookup import gpu_of, plugin
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),
                     st.integers(1, 4), st.lists(st.integers(2, 100), max_size=2))
-timelines = st.builds(lambda clocked, rest: StepCost.of([PricedBlock.of((KernelCost.of("a", "gemm", clocked, bound="compute"),
-                                                              KernelCost.of("b", "gemm", rest)))]),
-                      st.floats(0, 1), st.floats(1e-6, 1))
+timelines = st.builds(lambda computing, rest: StepCost.of([PricedBlock.of((
+    KernelCost.of("a", "gemm", computing, bound="compute"), KernelCost.of("b", "gemm", rest)))]),
+    st.floats(0, 1), st.floats(1e-6, 1))
 
 
 @pytest.mark.parametrize("name", catalog.names("engine.governors"))

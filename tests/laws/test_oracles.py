@@ -5,6 +5,7 @@ import sys
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import astuple, evolve
 from hypothesis import assume, given
@@ -16,6 +17,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, affine_sweeps
 from ksim.cost.energy import actions
 from ksim.flow.batch import Batch
 from ksim.flow.events import Stepped
@@ -134,10 +136,10 @@ def test_rows_of_an_embedding_come_from_memory(gpu):
 @examples(30)
 def test_an_answer_depends_on_the_question_alone(name, data):
     """Not on what was asked before, nor on whom."""
-    several = data.draw(st.lists(launches(name), min_size=2, max_size=5))
-    answers = [estimate(build(name), *launch) for launch in several]
+    asked = data.draw(st.lists(launches(name), min_size=2, max_size=5))
+    answers = [estimate(build(name), *launch) for launch in asked]
     build.cache_clear()
-    assert [estimate(build(name), *launch) for launch in reversed(several)] == answers[::-1]
+    assert [estimate(build(name), *launch) for launch in reversed(asked)] == answers[::-1]
 
 
 def bits(found: Estimate) -> tuple[Any, ...]:
@@ -149,7 +151,7 @@ def bits(found: Estimate) -> tuple[Any, ...]:
 @given(data=st.data())
 @examples(12)
 def test_company_changes_no_bit_of_an_answer(name, gpu, data):
-    """So that it makes no difference which kernels are asked about together, and which are known from before."""
+    """So that it makes no difference which kernels are asked about together, and which have a price already."""
     kernels = data.draw(st.lists(parts(GPUS[gpu]), min_size=2, max_size=14))
     together = [bits(each) for each in estimates(build(name), kernels, GPUS[gpu])]
     some = data.draw(st.permutations(range(len(kernels))).flatmap(
@@ -158,6 +160,26 @@ def test_company_changes_no_bit_of_an_answer(name, gpu, data):
     assert [bits(each) for each in among] == [together[place] for place in some]
     place = data.draw(st.integers(0, len(kernels) - 1))
     assert bits(estimate(build(name), kernels[place], GPUS[gpu])) == together[place]
+
+
+@cache
+def growing(model: str) -> list[AffineSweep]:
+    """The kernels of a model's body whose sizes grow with its tokens, those of one kind together."""
+    blocks = AffineBlocks.of(lambda tokens: model_of(model).body(tokens, Shard())).blocks
+    return affine_sweeps(enumerate(
+        op for ops, _ in blocks for op in ops if isinstance(op, AffineKernel) and op.kind in COLUMNAR))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-2-2b"])
+@given(tokens=st.lists(st.integers(1, 20_000), min_size=1, max_size=6))
+@examples(8)
+def test_a_sweep_changes_no_bit_of_an_answer(name, model, tokens):
+    """Kernels priced as columns have the prices that they have one by one."""
+    for group in growing(model):
+        sweep = group.at(np.array(tokens))
+        alone = [estimate(build(name), kernel, GPUS["h200"]) for kernel in sweep]
+        assert [bits(answer) for answer in estimates(build(name), sweep, GPUS["h200"])] == [*map(bits, alone)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -33,22 +33,22 @@ def play(workload: Workload, name: str) -> Loop:
 
 
 def check_batch(engine: Loop) -> None:
-    limits, grants = engine.scheduler.limits, engine.assignment.all_grants()
-    tokens = Counter({grant.job: grant.tokens for grant in grants})
-    assert len(tokens) == len(grants), "a job is in the batch twice"
+    limits, entries = engine.scheduler.limits, engine.last_schedule.all_entries()
+    tokens = Counter({entry.job: entry.tokens for entry in entries})
+    assert len(tokens) == len(entries), "a job is in the batch twice"
     assert min(tokens.values(), default=1) > 0
     assert tokens.total() <= limits.max_num_batched_tokens
     assert len(engine.scheduler.running) <= limits.active
-    assert not tokens.keys() & set(engine.assignment.preempted)
+    assert not tokens.keys() & set(engine.last_schedule.preempted)
 
 
 def check_blocks(engine: Loop) -> None:
     """Each block has the users that hold it, and the others are free; who waits holds none."""
     scheduler, pool = engine.scheduler, engine.cache.pool
-    users = Counter(block for job in scheduler.running for block in job.holding.blocks)
-    assert [users[block] for block in range(pool.capacity)] == pool.users
+    users = Counter(block for job in scheduler.running for block in job.block_table.blocks)
+    assert [users[block] for block in range(pool.capacity)] == pool.ref_counts
     assert len(users) == pool.used
-    assert not any(job.holding.blocks for job in scheduler.waiting)
+    assert not any(job.block_table.blocks for job in scheduler.waiting)
 
 
 @each_policy

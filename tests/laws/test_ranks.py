@@ -1,4 +1,4 @@
-"""A gang's legs take as long as its ranks take kernel by kernel and piece by piece, however unlike they are."""
+"""Segments take as long as ranks take kernel by kernel and piece by piece, however unlike they are."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.graph import Collective
-from ksim.engine.legs import Way
-from ksim.engine.ranks import Gang
+from ksim.engine.rank_group import RankGroup
+from ksim.engine.rank_program import RankProgram
 from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
@@ -75,7 +75,7 @@ def along(route: Route, span: KernelCost | int) -> KernelCost | int:
 @given(laps=laps, route=routes, fill=products, pace=st.floats(1, 2),
        skews=st.lists(st.floats(1, 3), min_size=RANKS, max_size=RANKS))
 @examples(200)
-def test_legs_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
+def test_segments_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, skews):
     skewed = [[([slower(span, times) for span in spans], repeat) for spans, repeat in laps] for times in skews]
     sized, timed = ([StepCost.of([PricedBlock.of([of(span) for span in spans], repeat) for spans, repeat in blocks],
                                  [slower(fill, times)]) for blocks, times in zip(skewed, skews, strict=True)]
@@ -83,6 +83,7 @@ def test_legs_take_as_long_as_their_kernels_and_pieces(laps, route, fill, pace, 
     network, pace = Streets(route), ClockScaling(pace)
     crowd = Crowd(simpy.Environment(), network, range(RANKS))
     crowd.env.run(crowd.play(sized, pace))
-    gang = Gang(simpy.Environment(), network, range(RANKS), {"tensor": range(RANKS)})
-    gang.env.run(gang.travel([Way.of(timeline.blocks).timed(timeline.batch_kernels, pace) for timeline in timed]))
-    assert gang.env.now == pytest.approx(crowd.env.now, rel=1e-12)
+    rank_group = RankGroup(simpy.Environment(), network, range(RANKS), {"tensor": range(RANKS)})
+    rank_group.env.run(rank_group.run_segments([
+        RankProgram.of(step.blocks).timed(step.batch_kernels, pace) for step in timed]))
+    assert rank_group.env.now == pytest.approx(crowd.env.now, rel=1e-12)

@@ -7,7 +7,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.cluster.elsewhere import Elsewhere
+from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation import catalog
@@ -62,5 +62,5 @@ def test_equal_histories_have_equal_answers(name, history):
 @given(history=histories)
 @examples(60)
 def test_a_blind_one_answers_without_looking(name, history):
-    unseen = [([Elsewhere(view.number) for view in views], prompt) for views, prompt in history]
+    unseen = [([RemoteReplica(view.number) for view in views], prompt) for views, prompt in history]
     assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]

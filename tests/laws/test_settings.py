@@ -29,7 +29,7 @@ SCENARIO = {"model": "llama-3.2-1b", "gpu": "h200",
 
 @pytest.mark.parametrize("engine", catalog.entries("engines"))
 def test_every_request_gets_its_tokens(engine):
-    site = Site.of(Scenario.of(SCENARIO | {"engine": engine}), cached=False)
+    site = Site.of(Scenario.of(SCENARIO | {"engine": engine}))
     prefix_cache = "sglang" if engine.startswith("sglang") else "vllm"
     for eviction, policy, (threshold, adaptive) in product(EVICTIONS, POLICIES, THRESHOLDS):
         serve = evolve(site.scenario.serve, prefix_cache=prefix_cache, eviction=eviction and Choice(eviction),

@@ -10,9 +10,8 @@ from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.network.collectives import Transfer
 from ksim.network.fabric import fabric
-from ksim.network.intervals import FITTED, UNFITTED
 from ksim.network.network import Network
-from ksim.network.protocols import NCCL, Protocol, measured
+from ksim.network.protocols import FITTED, NCCL, UNFITTED, Protocol, measured
 from ksim.specs.hardware import Link, System, Timing, Transport
 from tests.cost.toys import network, system
 
@@ -52,7 +51,7 @@ def test_a_ring_over_many_nodes_is_worked_out_once():
     for route in wide._routes["ring", "all_gather", tuple(range(32)), 0]:
         assert len(route.rounds) == 31
         assert len({id(hops) for hops in route.rounds}) == 1
-        assert len(route._slowest._lines) < 20
+        assert len(route._critical_path._lines) < 20
 
 
 @pytest.mark.parametrize("name, source, target, nodes, bytes_per_second", [
@@ -101,7 +100,7 @@ def test_peers_that_read_each_other_share_their_own_links():
 def test_a_switch_that_adds_passes_each_piece_once():
     """Eight GPUs send seven pieces to their owners, who send theirs once: not 2 x 7/8 of the message but all of it."""
     size = GIB
-    (route,) = network("hgx-h200", "nvls")._ways("nvls", "all_reduce", tuple(range(8)))
+    (route,) = network("hgx-h200", "nvls")._routes_of("nvls", "all_reduce", tuple(range(8)))
     timing = over("nvlink", "NVLS")
     assert route.sent == pytest.approx(1.0)
     assert route.seconds(size) == pytest.approx(timing.start + 2 * 7 / 8 * size / (450e9 * 0.824 * timing.share))

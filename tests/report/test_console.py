@@ -1,8 +1,7 @@
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
-
-from . import by_hand
+from tests.results import by_hand
 
 # As vLLM prints it: labels padded to 40, values to 10.
 EXPECTED = """\

@@ -4,8 +4,7 @@ from pathlib import Path
 from ksim.report.result import Result
 from ksim.results.attribution.phases import phases
 from ksim.results.metrics import Limits
-
-from . import by_hand
+from tests.results import by_hand
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
 

@@ -9,8 +9,7 @@ from ksim import Layer, attend, communicate, op, pointwise, ring, ulysses
 from ksim.flow.log import Log
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report.result import TABLES, Result
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 NASTY = '<script>alert("&")</script>'
 SIZES = {"b": 1, "s": 4096, "z": 4096, "m": 4096, "K": 8, "r": 4, "h": 128, "F": 14336}

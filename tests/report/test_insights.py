@@ -1,6 +1,5 @@
 from ksim.report.result import Result
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 
 def texts(result: Result) -> str:

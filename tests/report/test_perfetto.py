@@ -12,8 +12,7 @@ from ksim.report.perfetto import trace, write_trace
 from ksim.report.perfetto.flows import _arrivals
 from ksim.report.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, phases
 from ksim.results.history import History
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 
 def load(log: Log, window=None) -> dict:

@@ -8,10 +8,9 @@ from ksim.report.plots.composition import composition
 from ksim.report.plots.energy import MOST, largest
 from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
 from ksim.results.history import History
-from ksim.results.kernels import FamilyShare
 from ksim.results.kernel_usage import KernelUsage
-
-from . import fabricate
+from ksim.results.kernels import FamilyShare
+from tests.results import fabricate
 
 
 def test_composition_adds_up_to_the_steps():

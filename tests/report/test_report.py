@@ -4,8 +4,7 @@ from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.report.text import as_text, bar, report
 from ksim.report.wording import number, percent
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 
 def test_the_report_says_what_ran_and_what_came_out():

@@ -10,8 +10,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.report import run_directory
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 FILES = {"summary.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet", "kernels.csv",
          "trace.json.gz"}

@@ -18,8 +18,7 @@ from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
 from ksim.results.kernels import families
 from ksim.results.metrics import Limits
-
-from . import by_hand, fabricate
+from tests.results import by_hand, fabricate
 
 LIMITS = Limits(ttft=0.05, e2el=2.0)
 LABELS = {"model_id": "llama", "gpu": "h200"}

@@ -3,8 +3,7 @@
 import pytest
 
 from ksim.report.subject import subject
-
-from . import fabricate
+from tests.results import fabricate
 
 LABELS = {"model_id": "llama", "gpu": "h200"}
 

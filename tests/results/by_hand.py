@@ -14,19 +14,19 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 
 #: Two GPUs of 100 W static power, 1,000 FLOP/s and 100 bytes/s.
 ENGINE = EngineBuilt(4, "tiny", "toy", ranks=2, stages=1, kv_blocks=100, block_tokens=16, peak_flops=1000.0,
                      peak_bandwidth=100.0, static_watts=100.0, memory=1e9, weights=1e6)
 
-GEMM = KernelCost.of("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5, shape="8x8",
-            launch="128x128", source="sweep", roofline_ratio=2.5, low=0.08, high=0.12)
+GEMM = KernelCost.of("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5,
+                     shape="8x8", launch="128x128", source="sweep", roofline_ratio=2.5, low=0.08, high=0.12)
 ATTENTION = KernelCost.of("attention", "attention", 0.15, joules=10.0, flops=4.0, bytes=6.0, bound="memory", waves=0.5,
-                 idle=0.25, source="roofline", low=0.12, high=0.2, extrapolated=True)
+                          idle=0.25, source="roofline", low=0.12, high=0.2, extrapolated=True)
 LAPS = (PricedBlock.of((GEMM, 0), repeat=2),)
 
 
@@ -37,10 +37,10 @@ def _timeline(laps: tuple[PricedBlock, ...]) -> StepCost:
 
 def overlapped() -> Log:
     """One step of two layers: half a product, the other with the sum of the first hidden beside it, and its own."""
-    half = evolve(GEMM, seconds=0.2, sms=3)
-    message = KernelCost.of("sum", "all_reduce", 0.1, joules=1.0, bound="communication", group="tensor", shape="8 B", sms=1,
-                   launch="ring Simple", low=0.05, high=0.15)
-    hidden = evolve(message, seconds=0.0, low=0.0, high=0.0, hidden=0.1)
+    half = evolve(GEMM.replaced(seconds=0.2), sms=3)
+    message = KernelCost.of("sum", "all_reduce", 0.1, joules=1.0, bound="communication", group="tensor", shape="8 B",
+                            sms=1, launch="ring Simple", low=0.05, high=0.15)
+    hidden = message.beside()
     timeline = StepCost.of([PricedBlock.of((half, hidden, half, message), repeat=2)])
     return Log([ENGINE], [Stepped(2.5, 4, 0, 1.0, 1.0, 1.0, 2.0, 2.5, Batch.of((6, 4)), 0, 1, 1, (timeline,))])
 

@@ -19,9 +19,9 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 
 PEAK_FLOPS, PEAK_BANDWIDTH, HOST = 990e12, 4.8e12, 300e-6
@@ -55,9 +55,9 @@ def _attention(batch: Batch, ranks: int) -> KernelCost:
     pairs = batch.contexts.total + sum(new * (context + new / 2) for new, context in batch.chunks)
     flops, moved = 4.0 * HIDDEN * pairs / ranks, 4096.0 * cached / ranks
     compute, memory = flops / (0.5 * PEAK_FLOPS), moved / (0.7 * PEAK_BANDWIDTH)
-    return KernelCost.of("attention", "attention", max(compute, memory, 4e-6), joules=flops * 3e-13 + moved * 4e-11, flops=flops,
-                bytes=moved, bound="compute" if compute > memory else "memory", waves=batch.sequences / 4,
-                shape=f"{batch.sequences} sequences", source="made up")
+    return KernelCost.of("attention", "attention", max(compute, memory, 4e-6), joules=flops * 3e-13 + moved * 4e-11,
+                         flops=flops, bytes=moved, bound="compute" if compute > memory else "memory",
+                         waves=batch.sequences / 4, shape=f"{batch.sequences} sequences", source="made up")
 
 
 @cache
@@ -68,8 +68,8 @@ def _laps(tokens: int, ranks: int, stages: int) -> tuple[PricedBlock, ...]:
         _pointwise("silu_mul", tokens), _gemm("down", tokens, HIDDEN, FFN, ranks),
     ]
     if ranks > 1:
-        layer.append(KernelCost.of("all_reduce", "all-reduce", 8e-6 + tokens * 2e-8, joules=1e-3, bytes=2.0 * tokens * HIDDEN,
-                          bound="communication", group="tensor", shape=f"{tokens}x{HIDDEN}", source="ring"))
+        layer.append(KernelCost.of("all_reduce", "all-reduce", 8e-6 + tokens * 2e-8, joules=1e-3,
+                                   bytes=2.0 * tokens * HIDDEN, bound="communication", group="tensor", shape=f"{tokens}x{HIDDEN}", source="ring"))
     head = _gemm("lm_head", min(tokens, 256), 128256, HIDDEN, ranks)
     return PricedBlock.of(tuple(layer), LAYERS // stages), PricedBlock.of((head,))
 

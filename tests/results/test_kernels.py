@@ -4,14 +4,15 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 
+from ksim.flow.bounds import BOUNDS
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.log import Log
-from ksim.flow.costs import ClockScaling
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
-from ksim.results.kernels import BOUNDS, families, joules_of, kernel_table, seconds_by
-from ksim.results.metrics import summarise
 from ksim.results.kernel_usage import KernelUsage
+from ksim.results.kernels import families, joules_of, kernel_table, seconds_by
+from ksim.results.metrics import summarise
 from tests.properties import examples
 
 from . import by_hand, fabricate

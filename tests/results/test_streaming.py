@@ -129,6 +129,6 @@ def test_what_has_ended_is_forgotten(tmp_path):
         most = 0
         for event in told(log):
             sink.add(event)
-            most = max(most, sum(1 for _ in sink.of(Arrived)), sum(map(len, sink.stretches)))
+            most = max(most, sum(1 for _ in sink.of(Arrived)), sum(map(len, sink.step_blocks)))
         sink.summary()
     assert most < sum(1 for _ in log.of(Stepped)) / 5

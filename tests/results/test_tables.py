@@ -3,9 +3,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.log import Log
-from ksim.flow.costs import ClockScaling
 from ksim.report.result import Result
 from ksim.results.history import History
 from ksim.results.tables import step_table

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Stepped
-from ksim.flow.log import Log
 from ksim.flow.kernels import KernelCost
+from ksim.flow.log import Log
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
 from ksim.results.metrics import summarise
@@ -66,7 +66,10 @@ def test_one_kernel_without_interval_leaves_the_step_without():
 
 def test_intervals_of_a_run_grow_with_those_of_its_steps():
     log = by_hand.small()
-    wide = [evolve(event, timelines=tuple(evolve(t, costs=t.costs.replaced(below=t.seconds, above=9.0 - t.seconds)) for t in event.timelines))
+    def wider_of(step):
+        return evolve(step, costs=step.costs.replaced(below=step.seconds, above=9.0 - step.seconds))
+
+    wide = [evolve(event, timelines=tuple(map(wider_of, event.timelines)))
             if isinstance(event, Stepped) else event for event in log.events]
     narrow, wider = uncertainty(History(log)), uncertainty(History(Log(log.engines, wide)))
     assert wider["median_ttft_low_ms"] < narrow["median_ttft_low_ms"]

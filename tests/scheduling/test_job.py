@@ -10,11 +10,20 @@ def job(prompt: int = 10, output: int = 5) -> Job:
     return Job.of(Request(0, 0.0, prompt, output), 0, 16)
 
 
-def test_the_backlog_is_what_is_known_or_due_and_not_computed():
+def test_backlog_counts_tokens_and_placeholders_that_are_not_computed():
     fresh = job()
     assert (fresh.backlog, fresh.sampled) == (10, 0)
-    fresh.computed, fresh.known, fresh.due = 10, 11, 1
+    fresh.num_computed_tokens, fresh.num_tokens, fresh.num_output_placeholders = 10, 11, 1
     assert (fresh.backlog, fresh.sampled) == (2, 1)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("known", "num_tokens"), ("computed", "num_computed_tokens"), ("due", "num_output_placeholders")])
+def test_old_names_of_counts_still_work_and_warn(old, new):
+    renamed = job()
+    setattr(renamed, new, 7)
+    with pytest.warns(FutureWarning, match=f"Job.{old} is {new} now"):
+        assert getattr(renamed, old) == 7
 
 
 def test_by_default_the_scheduler_foresees_the_end():

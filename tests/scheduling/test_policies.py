@@ -20,7 +20,7 @@ def test_by_priority_the_least_urgent_gives_way_even_if_it_is_in_the_batch_and_i
     b, c = engine.add(8), engine.add(20)
     assert engine.turn() == {a: 1, b: 8, c: 1}
     assert engine.turn() == {b: 1, c: 9}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_by_priority_one_that_gives_way_itself_does_not_end_the_pass():
@@ -30,7 +30,7 @@ def test_by_priority_one_that_gives_way_itself_does_not_end_the_pass():
     b = engine.add(7)
     assert engine.turn() == {a: 1, b: 7}
     assert engine.turn() == {b: 1}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_by_priority_one_that_gave_way_goes_back_to_its_place():

@@ -49,7 +49,7 @@ def test_who_has_most_left_gives_way():
     a, b = engine.add(8, output=12), engine.add(12, output=3)
     assert list(engine.turn()) == [b, a]
     assert engine.turn() == {b: 1}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_after_a_burst_with_a_heavy_tail_the_mean_is_far_lower():
@@ -74,7 +74,7 @@ def test_errors_follow_from_the_seed_alone():
 def test_one_that_has_passed_its_prediction_counts_as_all_but_done():
     jobs = [Job.of(Request(number, 0.0, 10, 1000), number, 16) for number in range(10)]
     for job in jobs:
-        job.computed, job.known = 508, 509
+        job.num_computed_tokens, job.num_tokens = 508, 509
     left = [SrptPredicted(error=1.0).remaining(job) for job in jobs]
     assert min(left) == 2 and max(left) > 502
 
@@ -99,7 +99,7 @@ def test_the_latest_deadline_gives_way():
     a, b = engine.add(7, priority=4), engine.add(8)
     assert list(engine.turn()) == [b, a]
     assert engine.turn() == {b: 1}
-    assert engine.assignment.preempted == [a]
+    assert engine.last_schedule.preempted == [a]
 
 
 def test_more_deadlines_are_met_than_by_arrival_alone():

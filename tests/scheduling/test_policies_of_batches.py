@@ -148,7 +148,7 @@ def test_static_batches_take_longer_than_continuous_ones():
 
 
 def test_throughput_rises_from_static_to_iteration_level_to_paged():
-    """The order of Orca's and of vLLM's papers: seats that stand empty, then memory that does."""
+    """The order of Orca's and of vLLM's papers: slots that stand empty, then memory that does."""
     small = {"num_gpu_blocks_override": 1500, "enable_prefix_caching": False}
     static, orca, paged = (summary({**small, **serve})["output_throughput"] for serve in (
         {"scheduling_policy": "request_level", "admission": "reserve_output"},

@@ -1,9 +1,9 @@
-"""vLLM's rules, one by one: who is in the batch, with how many tokens, and who has to give way."""
+"""vLLM's rules, one by one: who is in the batch, with how many tokens, and who is preempted."""
 
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.kv_cache import Holding
+from ksim.kv_cache.block_cache import BlockTable
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
@@ -66,7 +66,7 @@ def test_an_output_ends_at_the_longest_sequence_the_model_takes():
     engine = loop(max_model_len=10)
     job = engine.add(7, output=100)
     engine.run()
-    assert job.known == 10
+    assert job.num_tokens == 10
 
 
 # Caps on one job's share.
@@ -124,7 +124,7 @@ def test_nothing_is_reserved_so_prompts_admitted_side_by_side_can_run_out():
     a, b = engine.add(24), engine.add(24)
     assert [engine.turn() for _ in range(2)] == [{a: 8, b: 8}] * 2
     assert engine.turn() == {a: 8}
-    assert engine.assignment.preempted == [b]
+    assert engine.last_schedule.preempted == [b]
 
 
 def test_the_watermark_is_kept_free_at_admission_only():
@@ -184,8 +184,8 @@ def test_the_last_admitted_gives_way_and_starts_over_with_what_it_sampled():
     a, b = engine.add(8, output=9), engine.add(7, output=3)
     assert engine.turn() == {a: 8, b: 7}
     assert engine.turn() == {a: 1}
-    assert engine.assignment.preempted == [b]
-    assert (b.state, b.computed, b.sampled, b.holding.blocks) == (State.WAITING, 0, 1, [])
+    assert engine.last_schedule.preempted == [b]
+    assert (b.state, b.num_computed_tokens, b.sampled, b.block_table.blocks) == (State.WAITING, 0, 1, [])
     assert engine.turns_of(b, 9) == [0, 0, 0, 0, 0, 0, 0, 8, 1]
     assert [job.sampled for job in engine.finished] == [9, 3]
 
@@ -214,7 +214,7 @@ def test_the_last_one_gives_way_itself():
     a, b = engine.add(7), engine.add(8)
     engine.turn()
     assert engine.turn() == {a: 1}
-    assert engine.assignment.preempted == [b]
+    assert engine.last_schedule.preempted == [b]
 
 
 # Aborts.
@@ -281,11 +281,11 @@ def test_one_preempted_with_a_token_on_its_way_blocks_nobody_and_waits_until_it_
     a, b = engine.add(8, output=9), engine.add(7)
     engine.turn()
     engine.schedule()
-    assert (engine.assignment.preempted, b.due) == ([b], 1)
+    assert (engine.last_schedule.preempted, b.num_output_placeholders) == ([b], 1)
     engine.scheduler.abort(a)
     c = engine.add(3)
     assert engine.schedule() == {c: 3}
-    engine.scheduler.update(engine.flying.popleft(), 0)
+    engine.scheduler.update(engine.in_flight.popleft(), 0)
     assert engine.schedule() == {c: 1, b: 8}
 
 
@@ -297,7 +297,7 @@ def test_a_block_can_be_found_when_its_last_token_is_back_even_if_its_job_rests(
     engine = loop(policy=Resting(), async_scheduling=True)
     job = engine.add(7, chunks="abc")
     assert engine.turns_of(job, 3) == [7, 1, 0]
-    assert engine.cache.lookup(Holding("ab"), 9).tokens == 8
+    assert engine.cache.find_prefix(BlockTable("ab"), 9).tokens == 8
 
 
 # Several batches in flight.

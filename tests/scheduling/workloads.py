@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 from hypothesis import strategies as st
 
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from tests.scheduling.loop import Loop, loop
 
 
@@ -36,7 +36,7 @@ class Workload:
     def longest(self) -> int:
         return max(min(a.prompt + a.output, self.settings["max_model_len"]) for a in self.arrivals)
 
-    def play(self, policy: Any, cache: Any = KVCache) -> Iterator[Loop]:
+    def play(self, policy: Any, cache: Any = BlockCache) -> Iterator[Loop]:
         """Play it with *policy*, and pause after every schedule and every update."""
         engine = loop(policy=policy, cache=cache, **self.settings)
         coming = sorted(self.arrivals, key=lambda arrival: arrival.turn)
@@ -75,7 +75,7 @@ def workloads(draw: st.DrawFn, *, aborts: bool = True, pipelines: bool = False) 
     settings = {
         "max_model_len": max_model_len,
         "max_num_seqs": draw(st.sampled_from([1, 2, 4, 100])),
-        "max_num_batched_tokens": draw(st.sampled_from([3, 5, 16, 50, 1000])),  # fewer than there are seats, too
+        "max_num_batched_tokens": draw(st.sampled_from([3, 5, 16, 50, 1000])),  # fewer than sequence slots, too
         "block_tokens": block_tokens,
         "blocks": -(-(longest + 1) // block_tokens) + draw(st.integers(0, 20)),
         "prefix_caching": draw(st.booleans()),

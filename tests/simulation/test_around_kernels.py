@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.flow.costs import ClockScaling
 from ksim.report.result import Result
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import host_of

@@ -8,7 +8,7 @@ import pytest
 
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.kv_cache.kv_cache import KVCache
+from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.priority import Priority
@@ -159,7 +159,7 @@ def test_releases_differ_in_whether_a_whole_prompt_must_fit():
 @pytest.mark.parametrize(("binds", "tokens"), [(False, 500), (True, 100)])
 def test_the_cap_on_a_request_that_is_alone(binds, tokens):
     limits = Limits(2048, 16, 4096, long_prefill_token_threshold=100, cap_binds_lone_request=binds)
-    scheduler = Scheduler(limits, Priority(), KVCache(100, 16))
+    scheduler = Scheduler(limits, Priority(), BlockCache(100, 16))
     scheduler.add(Job.of(Request(0, 0.0, 500, 4), 0, 16))
     assert [grant.tokens for grant in scheduler.schedule(0.0).grants] == [tokens]
 
@@ -168,7 +168,7 @@ def test_the_cap_on_a_request_that_is_alone(binds, tokens):
 def test_who_runs_behind_a_request_that_preempts_itself(ends, served):
     """Request 0 is less urgent, came first, and needs a third block when request 1 has it."""
     limits = Limits(64, 4, 4096, scheduler_reserve_full_isl=False, self_preemption_ends_turn=ends)
-    scheduler = Scheduler(limits, Priority(), KVCache(3, 16))
+    scheduler = Scheduler(limits, Priority(), BlockCache(3, 16))
     scheduler.add(Job.of(Request(0, 0.0, 31, 8, priority=1), 0, 16))
     scheduler.update(scheduler.schedule(0.0), 0)
     scheduler.add(Job.of(Request(1, 1.0, 8, 8, priority=0), 1, 16))

@@ -15,7 +15,7 @@ CONFIG = Path(__file__).parents[2] / "ksim" / "data" / "models" / "llama-3.2-1b.
 
 
 def test_a_table_is_a_scenario_that_runs():
-    assert simulate(Scenario.of(SMALL), cached=False).summary["completed"] == 4
+    assert simulate(Scenario.of(SMALL)).summary["completed"] == 4
 
 
 def test_the_table_stays_as_it_was_and_the_scenario_too():

@@ -5,7 +5,7 @@ from ksim.simulation.simulate import simulate
 
 
 def test_two_that_are_sent_at_once_do_not_take_each_others_blocks_for_ever():
-    """Under priority scheduling, of two equal in priority and arrival the first gives way: neither could end."""
+    """Under priority scheduling, of two equal in priority and arrival the first is preempted: neither could end."""
     serve = {"scheduling_policy": "priority", "async_scheduling": False, "max_model_len": 1000, "max_num_seqs": 2,
              "max_num_batched_tokens": 1000, "block_size": 4, "enable_prefix_caching": False,
              "long_prefill_token_threshold": 4, "scheduler_reserve_full_isl": False, "num_gpu_blocks_override": 5}

@@ -43,7 +43,7 @@ def test_first_come_first_served_keeps_what_is_said_of_batching(name):
 
 
 def test_one_more_block_can_make_everything_end_later():
-    """With few tokens a step: what fits beside others takes from their tokens, and then gives way after all."""
+    """With few tokens a step: what fits beside others takes from their tokens, and then is preempted after all."""
     arrivals = (Arrival(2, prompt=8, output=8), Arrival(2, prompt=6, output=8), Arrival(3, prompt=10, output=4))
     settings = {"max_model_len": 1000, "max_num_seqs": 3, "max_num_batched_tokens": 4, "block_tokens": 4,
                 "prefix_caching": False, "scheduler_reserve_full_isl": False}

@@ -35,6 +35,7 @@ def test_two_equals_rob_each_other_for_ever_under_vllms_priority():
     assert found.value.invariant == "everything_ends"
 
 
+@pytest.mark.slow
 def test_the_counter_example_is_a_scenario_that_runs(tmp_path):
     file = tmp_path / "fault.toml"
     with pytest.raises(PolicyFault, match="LastComeFirst breaks bounded_wait in step") as found:
@@ -44,6 +45,7 @@ def test_the_counter_example_is_a_scenario_that_runs(tmp_path):
     assert len(list(result.log.events)) > len(found.value.case.arrivals)
 
 
+@pytest.mark.slow
 def test_two_counter_examples_in_one_folder_keep_their_own_traces(tmp_path):
     traces = {}
     for name, policy, invariant in (("first", LastComeFirst, "bounded_wait"),
@@ -56,6 +58,7 @@ def test_two_counter_examples_in_one_folder_keep_their_own_traces(tmp_path):
     assert {path.stem: path.read_text() for path in tmp_path.iterdir() if path.suffix != ".toml"} == traces
 
 
+@pytest.mark.slow
 def test_a_case_is_small_and_the_same_each_time():
     texts = []
     for _ in range(2):

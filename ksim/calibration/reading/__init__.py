@@ -15,7 +15,7 @@ from ksim.calibration.reading.frames import Frame, NoTable, load
 from ksim.calibration.reading.names import gpu_name
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError, UnknownName
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 
 __all__ = ["is_candidate", "read"]
 
@@ -89,7 +89,7 @@ def is_candidate(path: Path) -> bool:
 
 def _start(path: Path) -> str:
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             return file.read(_START).decode(errors="replace")
     except OSError as error:
         raise DataError(str(path), f"cannot be read: {error.strerror}") from None

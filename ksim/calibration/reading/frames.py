@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from ksim.calibration.measurements import MISSING, Column, Floats, Ints, Texts
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 _LIST_MARKS = re.compile(r"[\[\](),;|]")
@@ -133,7 +133,7 @@ def _parse(text: str) -> list[int]:
 def load(path: Path) -> Frame:
     """Load a Parquet file, or a CSV file with every column a text; raise NoTable for what is neither."""
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             parquet = file.read(4) == b"PAR1"
         if parquet:
             table = pq.read_table(path)
@@ -150,7 +150,7 @@ def load(path: Path) -> Frame:
 def column_names(path: Path) -> list[str]:
     """The columns of the table at *path*, without its rows; none where it is no table."""
     try:
-        with regular(path).open("rb") as file:
+        with regular_file(path).open("rb") as file:
             parquet = file.read(4) == b"PAR1"
         return list(pq.read_schema(path).names) if parquet else _header(path)
     except (DataError, OSError, pa.ArrowInvalid, UnicodeDecodeError, csv.Error):

@@ -6,9 +6,10 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.batches import Batches
 from ksim.foundation.units import DType
@@ -32,7 +33,7 @@ class Attention:
     key) pairs, and `chunk_reach` what they would be without masks: new tokens
     times keys.
 
-    Many kernels of one layer may be one whose counts are columns of (kernels,): then its work is columns too.
+    In a `KernelSweep` the counts are columns of (kernels,).
     """
 
     decodes: int
@@ -53,20 +54,12 @@ class Attention:
     family = "attention"
 
     def __str__(self) -> str:
-        return self._printed(self.sequences, self.queries, self.keys)
+        return self.template.format(self.sequences, self.queries, self.keys)
 
-    def _printed(self, sequences: int, queries: int, keys: int) -> str:
-        return f"{sequences} seqs, {queries} queries, {keys} keys, {self.heads}/{self.kv_heads}x{self.head_dim}"
-
-    def texts(self) -> list[str]:
-        """How each of many kernels prints whose counts are columns."""
-        counts: list[Any] = [self.sequences, self.queries, self.keys]
-        return list(map(self._printed, *(column.tolist() for column in counts)))
-
-    def at(self, row: int) -> "Attention":
-        """One of many kernels whose counts are columns."""
-        counts: Any = {name: int(getattr(self, name)[row]) for name in COUNTS}
-        return evolve(self, **counts)
+    @property
+    def template(self) -> str:
+        """How it prints, with places for its sequences, queries and keys."""
+        return f"{{}} seqs, {{}} queries, {{}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}"
 
     @property
     def sequences(self) -> int:
@@ -167,8 +160,8 @@ class AttentionLayer:
             longest = furthest if furthest > longest else longest
         return *self._decode_counts(batch.contexts), len(batch.chunks), queries, keys, pairs, reach, most, longest
 
-    def columns(self, batches: Batches) -> Attention:
-        """The kernels that compute each of *batches*, as one whose counts are columns of (batches,)."""
+    def sweep(self, batches: Batches) -> KernelSweep:
+        """The kernels that compute each of *batches*."""
         new, context, chunks = batches.chunks.new, batches.chunks.context, batches.chunks
         seen = np.minimum(context, self.window - 1) + new if self.window else context + new
         longest = np.minimum(seen, self.window) if self.window else seen
@@ -176,7 +169,7 @@ class AttentionLayer:
         counts = [batches.decodes, *self._all_decode_keys(batches)]
         counts += [chunks.sums(each) for each in (np.ones_like(new), new, seen, pairs, new * seen)]
         counts += [chunks.most(each) for each in (new, longest)]
-        return self.kernel(counts)
+        return KernelSweep.of(self.kernel(counts))
 
     def _decode_counts(self, contexts: Contexts) -> tuple[int, int, int]:
         """Sequences with one new token, and the keys that they read: all of them, and the longest."""

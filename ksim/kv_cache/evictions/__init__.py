@@ -1,16 +1,16 @@
-"""Evictions: what of that which nobody uses should be lost first.
+"""Evictions: which cached content without users is lost first.
 
-An eviction is one key function.  It is asked for a node's key when the last
-request that uses the node leaves it, and the smallest goes first; equal keys go
-in the order in which they became free.  Blocks that hold nothing that can be
-found again always go before.  To add one, add a file with such a function:
+An eviction is one key function.  It is called with a node when the last request
+that uses the node leaves it.  The smallest key is evicted first; equal keys go
+in the order in which their nodes became free.  Blocks without reusable content
+always go before.  To add an eviction, add a file with such a function:
 
     def lru(node):
         return node.last_use
 
-What it can look at is in `Tracked`.  In vLLM's cache a node is a block, in
-SGLang's a leaf of the tree: a run of tokens that nothing cached follows.  Keys
-must be comparable with each other.
+`Tracked` has what it can look at.  In vLLM's cache a node is a block.  In
+SGLang's it is a leaf of the tree: a run of tokens that no other cached tokens
+follow.  Keys must be comparable with each other.
 
 One from elsewhere is named ``package.module:function``, or is a class with
 options that is called in the same way.
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 
 class Tracked(Protocol):
-    """A node, and its past in ticks: one for each request that starts, finishes, or has tokens entered."""
+    """A node and its history, in ticks: one per request that starts, finishes, or publishes tokens."""
 
     @property
     def depth(self) -> int:
@@ -29,12 +29,12 @@ class Tracked(Protocol):
 
     @property
     def created(self) -> int:
-        """When its tokens were entered."""
+        """When its tokens were published."""
         ...
 
     @property
     def last_use(self) -> int:
-        """When a request last started from it, entered it, or finished with it."""
+        """When a request last started from it, published it, or finished with it."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What was entered first goes first, however often it was used."""
+"""What was published first goes first, however often it was used."""
 
 from ksim.kv_cache.evictions import Tracked
 

@@ -21,7 +21,7 @@ from ksim.oracles.efficiency.pricing import faded, places_of
 from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
-__all__ = ["Singly", "heads_of"]
+__all__ = ["ProfiledAttention", "heads_of"]
 
 
 def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
@@ -76,7 +76,7 @@ class _Fitted:
 
 
 @define(eq=False)
-class Singly:
+class ProfiledAttention:
     """What a profile says of a layer's kernels: what `estimates` does, but for their intervals."""
 
     own: _Fitted
@@ -87,7 +87,7 @@ class Singly:
     tell: Teller | None
 
     @classmethod
-    def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "Singly | None":
+    def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "ProfiledAttention | None":
         """Priced by their *own* efficiency, and beyond it more and more by the *other*, if there is one; None where
         models, or the first one's region, look at more than features."""
         place = places_of(own.place, FEATURES)

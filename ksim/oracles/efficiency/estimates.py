@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from numpy.typing import NDArray
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.sweep import KernelSweep
 from ksim.foundation.catalog import DATA
-from ksim.oracles import Estimate, bounds
-from ksim.oracles.compiled.attention import Singly, heads_of
-from ksim.oracles.efficiency.answers import Estimates, bound_of
-from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, attentions, family_of
+from ksim.oracles import Estimates, least_seconds
+from ksim.oracles.answers import bound_codes
+from ksim.oracles.compiled.attention import ProfiledAttention, heads_of
+from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
 from ksim.oracles.efficiency.physics import Physics
 from ksim.oracles.efficiency.pointwise import uncached
 from ksim.oracles.efficiency.pricing import Prices, blend, price
 from ksim.oracles.efficiency.profile import Efficiency, Profile
-from ksim.oracles.efficiency.several import Several
 from ksim.oracles.efficiency.stacked import Stack
 from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
@@ -78,56 +78,33 @@ class Profiled:
     fallback: "Profiled | None" = None
     _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
 
-    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """All of *kernels*, those of one efficiency together; but for attention, what is said of one is the same to the
         last bit whatever others are asked about.
 
         No estimate is below what the peaks allow, but for kernels that only move memory: what they
         touch may be in the L2 cache, as far as it fits.
         """
+        if isinstance(kernels, KernelSweep) and (answers := self._sweep(kernels, gpu)) is not None:
+            return answers
         groups: dict[object, list[int]] = {}
         for i, kernel in enumerate(kernels):
             family = family_of(kernel)
             group = Pointwise if isinstance(kernel, Pointwise) else family and family.names(kernel)
             groups.setdefault(group, []).append(i)
-        found: dict[int, Estimate] = {}
-        for places in groups.values():
-            found.update(zip(places, self._group([kernels[i] for i in places], gpu).each(), strict=True))
-        return [found[i] for i in range(len(kernels))]
+        parts = [self._group([kernels[i] for i in places], gpu) for places in groups.values()]
+        return Estimates.joined(parts, list(groups.values())) if parts else Estimates.of([])
 
-    @property
-    def contents(self) -> tuple[bytes, ...]:
-        """The files that prices come from."""
-        return self.profile.content, *(self.fallback.contents if self.fallback else ())
-
-    def columns(self, kernel: Attention, gpu: Gpu) -> Estimates:
-        """Of many kernels that are one, whose counts are columns."""
-        family = FAMILIES["attention"]
-        found = self._alike(family, kernel, attentions(kernel), gpu)
-        return (found or _by_waves([kernel.at(row) for row in range(np.size(kernel.decodes))], gpu)).at_least(
-            np.maximum(*bounds(kernel, gpu)))
-
-    def several(self, kernels: Several, gpu: Gpu) -> Estimates | None:
-        """Of many kernels that are one, as `estimates` says; None where it has no columns of such, or knows nothing."""
-        family, kernel = family_of(kernels.kernel), kernels.kernel
-        if family is None or family.several is None:
-            return None
-        shapes = family.several(kernel, gpu)
-        if isinstance(kernel, Pointwise):
-            rows, kinds = _numbered(kernels.kinds)
-            return self._in_one(family, kinds, np.repeat(rows, kernels.sizes), shapes, gpu)
-        found = self._alike(family, kernel, shapes, gpu)
-        return found and found.at_least(np.maximum(*bounds(kernel, gpu)))
-
-    def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
-        """What prices kernels of *layer* as `estimates` does but for intervals; None where that is more than an
+    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> ProfiledAttention | None:
+        """What prices kernels of *layer* as `estimates` does, without intervals; None where that takes more than an
         efficiency and another beyond it."""
         names = FAMILIES["attention"].names(layer)
         chosen, fallback = self._chosen(names, gpu), self.fallback
         if chosen is None or (fallback is not None and fallback.fallback is not None):
             return None
         other = fallback._chosen(names, gpu) if fallback is not None and chosen.tier == self.tier else None
-        return Singly.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None, chosen.further)
+        return ProfiledAttention.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None,
+                                    chosen.further)
 
     def price(self, family: Family, names: Sequence[str], shapes: Shapes,
               gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
@@ -157,14 +134,25 @@ class Profiled:
                     return other if other is not None and other.exact else own
         return None if self.fallback is None else self.fallback._chosen(names, gpu)
 
+    def _sweep(self, sweep: KernelSweep, gpu: Gpu) -> Estimates | None:
+        """Kernels whose numbers are columns; None for those of a family that has no columns of such, or is unknown."""
+        family, kernel = family_of(sweep.kernel), sweep.kernel
+        if family is None or family.sweep is None:
+            return None
+        shapes = family.sweep(kernel, gpu)
+        if isinstance(kernel, Pointwise):
+            rows, kinds = _numbered([evolve(kernel, family=name) for name in sweep.families])
+            return self._in_one(family, kinds, sweep.spread(rows), shapes, gpu)
+        answers = self._alike(family, kernel, shapes, gpu)
+        return answers and answers.at_least(least_seconds(sweep, gpu))
+
     def _group(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Kernels of one efficiency, or memory-bound ones of several."""
         family = family_of(kernels[0])
         if family is not None and isinstance(kernels[0], Pointwise):
             return self._side_by_side(family, kernels, gpu)
         found = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
-        least = np.array([max(bounds(kernel, gpu)) for kernel in kernels])
-        return (_by_waves(kernels, gpu) if found is None else found).at_least(least)
+        return (_by_waves(kernels, gpu) if found is None else found).at_least(least_seconds(kernels, gpu))
 
     def _alike(self, family: Family, kernel: Kernel, shapes: Shapes, gpu: Gpu) -> Estimates | None:
         """Kernels of one efficiency, such as *kernel*, by their columns; None where nothing is known of them."""
@@ -186,9 +174,9 @@ class Profiled:
             return found
         if len(kinds) == 1:
             return _by_waves(kernels, gpu)
-        each = [iter(self._side_by_side(family, [kernels[i] for i in np.flatnonzero(rows == row).tolist()], gpu).each())
-                for row in range(len(kinds))]
-        return Estimates.of([next(each[row]) for row in rows])
+        places = [np.flatnonzero(rows == row).tolist() for row in range(len(kinds))]
+        apart = [self._side_by_side(family, [kernels[i] for i in some], gpu) for some in places]
+        return Estimates.joined(apart, places)
 
     def _in_one(self, family: Family, kinds: Sequence[Kernel], rows: NDArray[np.intp], shapes: Shapes,
                 gpu: Gpu) -> Estimates | None:
@@ -233,7 +221,7 @@ def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]
 
 
 def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-    return Estimates.of([Waves().estimate(kernel, gpu) for kernel in kernels])
+    return Estimates.of(Waves().estimates(kernels, gpu))
 
 
 def _alone(physics: Physics, within: float) -> Prices:
@@ -246,7 +234,8 @@ def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequen
                chosen: NDArray[np.intp] | int = 0) -> Estimates:
     """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
     outside = prices.beyond > 0
-    bound = bound_of(physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
-    return Estimates(prices.seconds, bound, physics.waves, physics.idle, physics.launch, 2 * chosen + outside,
-                     prices.seconds / np.maximum(physics.roofline, 1e-12), prices.low, prices.high, outside,
-                     family.launches, sources)
+    bound = bound_codes(physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
+    return Estimates(
+        seconds=prices.seconds, bound=bound, waves=physics.waves, idle=physics.idle, launch=physics.launch,
+        source=2 * chosen + outside, roofline_ratio=prices.seconds / np.maximum(physics.roofline, 1e-12),
+        low=prices.low, high=prices.high, extrapolated=outside, launches=family.launches, sources=sources)

@@ -36,8 +36,8 @@ class Family:
     `names` lists the efficiencies that speak of a kernel, the one that fits best
     first: what follows it was fitted to other formats or to kernels alike.  Where no
     profile has any of them, physics with its own constants stands, if nine of ten
-    kernels are known to be `within` so much of it in log time.  `several` makes columns
-    of a kernel that is many, whose numbers are columns.
+    kernels are known to be `within` so much of it in log time.  `sweep` makes columns of
+    the kernel of a `KernelSweep`.
     """
 
     physics: Callable[[Gpu, Shapes, Constants], Physics]
@@ -46,7 +46,7 @@ class Family:
     columns: Callable[[Sequence[Any], Gpu], Shapes]
     names: Callable[[Any], tuple[str, ...]]
     within: Callable[[Gpu], float] | None = None
-    several: Callable[[Any, Gpu], Shapes] | None = None
+    sweep: Callable[[Any, Gpu], Shapes] | None = None
 
 
 def family_of(kernel: Kernel) -> Family | None:
@@ -83,15 +83,14 @@ def _gemms(kernels: Sequence[Gemm], gpu: Gpu) -> Shapes:
     return dict(zip(_PRODUCT, table.T, strict=True))
 
 
-def _several_gemms(kernel: Any, gpu: Gpu) -> Shapes:
-    """Of many that are one, whose sizes are columns."""
+def _gemm_sweep(kernel: Any, gpu: Gpu) -> Shapes:
     table = np.empty((len(_PRODUCT), len(kernel.m)))
     table[0], table[1], table[2] = kernel.m, kernel.n, kernel.k
     table[3:] = [[kernel.weights.bytes], [kernel.activations.bytes], [peak(gpu, kernel.activations)], [np.inf]]
     return dict(zip(_PRODUCT, table, strict=True))
 
 
-def _several_pointwise(kernel: Any, gpu: Gpu) -> Shapes:
+def _pointwise_sweep(kernel: Any, gpu: Gpu) -> Shapes:
     return {name: np.broadcast_to(np.asarray(getattr(kernel, name), dtype=np.float64), np.shape(kernel.read_bytes))
             for name in _MOVED}
 
@@ -109,8 +108,8 @@ def _attentions(kernels: Sequence[Attention], gpu: Gpu) -> Shapes:
     }
 
 
-def attentions(kernel: Attention) -> Shapes:
-    """Of many kernels that are one, whose counts are columns; what is the same for all is a number."""
+def _attention_sweep(kernel: Any, gpu: Gpu) -> Shapes:
+    """What is the same for all kernels is a number."""
     counts = {name: np.asarray(getattr(kernel, name), dtype=np.float64) for name in COUNTS}
     alone = not counts["chunks"].any()
     same: Any = {"heads": float(kernel.heads), "kv_heads": float(kernel.kv_heads), "head_dim": float(kernel.head_dim),
@@ -181,11 +180,12 @@ FAMILIES: Mapping[str, Family] = {
         gemm.FEATURES, gemm.LAUNCHES, _gemms,
         lambda kernel: tuple(dict.fromkeys((
             f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
-            "gemm/bf16"))), several=_several_gemms),
+            "gemm/bf16"))), sweep=_gemm_sweep),
     "attention": Family(
         lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
         attention.FEATURES, attention.LAUNCHES, _attentions,
-        lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16")))),
+        lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))),
+        sweep=_attention_sweep),
     "grouped_gemm": Family(
         lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Reach(**constants)),
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
@@ -199,7 +199,7 @@ FAMILIES: Mapping[str, Family] = {
         lambda gpu, shapes, constants: pointwise.physics(gpu, shapes, asdict(pointwise.Terms(**constants))),
         pointwise.FEATURES, pointwise.LAUNCHES,
         lambda kernels, gpu: _attributes(kernels, _MOVED),
-        lambda kernel: (kernel.family, _PLAIN), several=_several_pointwise),
+        lambda kernel: (kernel.family, _PLAIN), sweep=_pointwise_sweep),
     "batched_gemm": _two_sided("batched_gemm", _sides),
     **{name: _two_sided(name, _sides) for name in ("index_scores", "conv_prompts", "conv_decodes")},
     **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},

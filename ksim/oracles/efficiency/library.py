@@ -1,39 +1,51 @@
 """An oracle for kernels of another library than was measured: so much faster or slower, kind by kind."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from typing import Any
 
+import numpy as np
 from attrs import evolve, field, frozen
 
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.oracles import Estimate, bounds, estimates
-from ksim.oracles.efficiency.answers import Singly, singly
+from ksim.compute.kernels.sweep import KernelSweep
+from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds
+from ksim.oracles.answers import Floats
 from ksim.specs.hardware import Gpu
+
+__all__ = ["ScaledOracle"]
 
 
 @frozen
-class Library:
-    """What `oracle` says, times what `paces` has for "family/format of weights"; never faster than the roofline.
+class ScaledOracle:
+    """What `oracle` says, times what `time_factors` has for "family/format of weights"; never below the roofline.
 
     The constants of profiles come from vLLM's kernels.
     """
 
     oracle: Any
-    paces: Mapping[str, float] = field(factory=dict)
+    time_factors: Mapping[str, float] = field(factory=dict)
 
-    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
-        answers = estimates(self.oracle, kernels, gpu)
-        return [self._paced(kernel, answer, gpu) for kernel, answer in zip(kernels, answers, strict=True)]
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+        answers, factors = estimates(self.oracle, kernels, gpu), self._factors(kernels)
+        scaled = ~np.isnan(factors)
+        if not scaled.any():
+            return answers
+        factors = np.maximum(factors, least_seconds(kernels, gpu) / answers.seconds)
+        factors = np.where(scaled, factors, 1.0)
+        return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
+                      low=factors * answers.low, high=factors * answers.high)
 
-    def singly(self, layer: AttentionLayer, gpu: Gpu) -> Singly | None:
-        """What prices kernels of *layer* one by one, where their library is the one that was measured."""
-        return None if f"{layer.family}/" in self.paces else singly(self.oracle, layer, gpu)
+    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+        """That of the oracle, where attention is not scaled."""
+        return compile_attention(self.oracle, layer, gpu) if isnan(self._factor(layer.family, layer)) else None
 
-    def _paced(self, kernel: Kernel, answer: Estimate, gpu: Gpu) -> Estimate:
-        pace = self.paces.get(f"{kernel.family}/{getattr(kernel, 'weights', '')}")
-        if pace is None:
-            return answer
-        pace = max(pace, max(bounds(kernel, gpu)) / answer.seconds)
-        return evolve(answer, seconds=pace * answer.seconds, eta=pace * answer.eta, low=pace * answer.low,
-                      high=pace * answer.high)
+    def _factors(self, kernels: Sequence[Kernel]) -> Floats:
+        """The factor of each of *kernels*, nan where it has none."""
+        if isinstance(kernels, KernelSweep):
+            return kernels.spread([self._factor(family, kernels.kernel) for family in kernels.families])
+        return np.array([self._factor(kernel.family, kernel) for kernel in kernels])
+
+    def _factor(self, family: str, kernel: Any) -> float:
+        return self.time_factors.get(f"{family}/{getattr(kernel, 'weights', '')}", nan)

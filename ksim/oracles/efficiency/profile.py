@@ -16,7 +16,7 @@ from attrs import define, field, fields, frozen
 from numpy.typing import NDArray
 
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 from ksim.oracles.efficiency.models import KINDS, Model
 from ksim.oracles.efficiency.region import Region
 from ksim.oracles.efficiency.spread import Spread
@@ -54,13 +54,9 @@ class Efficiency:
 
 @define(eq=False)
 class Profile:
-    """The efficiencies in a file, by name such as ``gemm/bf16``; `gpu` is whose they are, or empty for any.
-
-    `content` is the whole file.
-    """
+    """The efficiencies in a file, by name such as ``gemm/bf16``; `gpu` is whose they are, or empty for any."""
 
     path: Path
-    content: bytes = field(repr=False)
     header: Mapping[str, Any]
     _arrays: Mapping[str, NDArray[np.generic]] = field(repr=False)
     _read: dict[str, Efficiency] = field(factory=dict, init=False)
@@ -70,8 +66,7 @@ class Profile:
         """Open a profile; raises DataError for a file that is none, or that another version's format made."""
         try:
             # In memory, so that no file stays open while arrays are still to be read.
-            content = regular(path).read_bytes()
-            arrays = np.load(io.BytesIO(content), allow_pickle=False)
+            arrays = np.load(io.BytesIO(regular_file(path).read_bytes()), allow_pickle=False)
             header = json.loads(str(arrays["header"]))
         except OSError as error:
             raise DataError(str(path), error.strerror or str(error)) from None
@@ -80,7 +75,7 @@ class Profile:
         if header.get("format") != FORMAT:
             raise DataError(str(path), f"has format {header.get('format')}, and this ksim reads format {FORMAT};"
                                        f" rebuild it with `{header.get('command', f'ksim calibrate SWEEP -o {path}')}`")
-        return cls(path, content, header, arrays)
+        return cls(path, header, arrays)
 
     @property
     def gpu(self) -> str:

@@ -1,6 +1,6 @@
 """Admissions: may a waiting job start now, beyond what the scheduler itself demands?
 
-The scheduler asks when a job has a seat, tokens and blocks to begin with.  To add
+The scheduler asks when a job has a sequence slot, tokens and blocks to begin with.  To add
 one, add a file with a class that has this member, or a function like it:
 
     admits(job, running, cache) -> bool

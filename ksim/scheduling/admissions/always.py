@@ -1,4 +1,4 @@
-"""Whoever has a seat, tokens and blocks to begin with may start."""
+"""Whoever has a sequence slot, tokens and blocks to begin with may start."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ __all__ = ["Always"]
 
 @frozen
 class Always:
-    """vLLM's V1 scheduler (2025): jobs whose KV cache grows too large give way later.
+    """vLLM's V1 scheduler (2025): jobs whose KV cache grows too large are preempted later.
 
-    Good for: full batches while memory is ample; where it is not, each job that
-    gives way computes its tokens again.
+    Good for: full batches while memory is ample; where it is not, each job that is
+    preempted computes its tokens again.
 
         admission = "always"
     """

@@ -20,7 +20,7 @@ class FutureMemory:
     """Demand grows by a token a step and job, and falls when one ends: its peak is at one of the predicted ends.
 
     Source: the past-future scheduler of LightLLM (Gong et al., ASPLOS 2025).
-    Good for: larger batches than `reserve_output` has, with fewer that give way
+    Good for: larger batches than `reserve_output` has, with fewer that are preempted
     than with `always`.  An output is predicted as its true length times
     `reserve`; or, where a `quantile` between 0 and 1 is given, as that quantile
     of the latest `window` outputs, those that are longer than it is so far,
@@ -48,7 +48,9 @@ class FutureMemory:
 
     def peak(self, jobs: Sequence[Job], block_tokens: int) -> int:
         """Tokens of KV cache that *jobs* take at most at once, from now to their ends."""
-        ends = sorted(((self._left(job), job.known + job.due + block_tokens - 1) for job in jobs), reverse=True)
+        full = block_tokens - 1
+        ends = sorted(((self._left(job), job.num_tokens + job.num_output_placeholders + full) for job in jobs),
+                      reverse=True)
         held = accumulate(tokens for _, tokens in ends)
         return max(tokens + left * (place + 1) for place, (tokens, (left, _)) in
                    enumerate(zip(held, ends, strict=True)))
@@ -56,7 +58,7 @@ class FutureMemory:
     def _left(self, job: Job) -> int:
         """Tokens that *job* is thought to add to the cache yet; its last one is sampled, and not computed on."""
         output = job.output if self.quantile is None else self._usual(job)
-        return max(ceil(output * self.reserve) - job.sampled - job.due - 1, 0)
+        return max(ceil(output * self.reserve) - job.sampled - job.num_output_placeholders - 1, 0)
 
     def _usual(self, job: Job) -> int:
         """The quantile of those finished outputs that are longer than *job*'s is so far."""

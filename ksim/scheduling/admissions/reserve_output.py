@@ -12,7 +12,7 @@ __all__ = ["ReserveOutput"]
 
 @frozen
 class ReserveOutput:
-    """Memory for prompt and output limit is set aside from the start, so that nobody ever gives way.
+    """Memory for prompt and output limit is set aside from the start, so that nobody ever is preempted.
 
     Source: Orca (Yu et al., OSDI 2022).  Good for: the classic baseline, and
     for tails without recomputation; batches are the smaller, the more outputs

@@ -1,4 +1,4 @@
-"""Scheduling policies: who should run next, and who should give way.
+"""Scheduling policies: who should run next, and who should be preempted.
 
 A policy proposes and the scheduler disposes: it only orders jobs and wishes for
 tokens, so it cannot break the token budget or the cache.  To add one, add a
@@ -6,14 +6,14 @@ file with an attrs class that has any of these members; what it lacks is as in
 vLLM's first come, first served:
 
     order(job) -> key           the waiting queue's order, smallest first; a job's key must not change while it waits
-    victim(running) -> job      who gives way when the cache is full; `running` is in order of admission
+    victim(running) -> job      who is preempted when the cache is full; `running` is in order of admission
     propose(waiting, running, now) -> wishes
                                 (job, most tokens) in order of preference, granted until a limit is met; a waiting
                                 job that cannot be admitted ends admission for the step, running ones go on; it is
                                 asked in every step, so that nothing is foreseen or skipped where there is one
     queue() -> WaitingQueue     a queue of its own instead of one by `order`, where the order changes while jobs wait
     attach(cache)               called once, before all others, with the engine's cache (ksim.kv_cache.cache), which it
-                                may ask (`lookup`, `fits`, `pool`) and must not change
+                                may ask (`find_prefix`, `can_allocate`, `pool`) and must not change
 
 Each wish must be for a job that waits or runs, no job may be named twice in a
 step, and a victim must be running: ConfigError names a policy that does otherwise.

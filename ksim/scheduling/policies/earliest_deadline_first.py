@@ -1,4 +1,4 @@
-"""Earliest deadline of the first token first; the latest gives way."""
+"""Earliest deadline of the first token first; the latest is preempted."""
 
 from collections.abc import Sequence
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attrs import define, field
 
 from ksim.kv_cache.cache import Cache
-from ksim.kv_cache.runs import agreement
+from ksim.kv_cache.radix_tree import common_tokens
 from ksim.scheduling.job import Job
 from ksim.scheduling.queue import ArrivalQueue
 
@@ -56,11 +56,11 @@ class PrefixQueue(ArrivalQueue):
         return iter(sorted(jobs, key=lambda job: (job in later, -hits[job])))
 
     def _hit(self, job: Job) -> int:
-        return self._cache.lookup(job.holding, job.known).tokens if job.reads_cache else 0
+        return self._cache.find_prefix(job.block_table, job.num_tokens).tokens if job.reads_cache else 0
 
     def _begin_alike(self, jobs: list[Job]) -> set[Job]:
         """Those of *jobs* that had better wait until one before them has been computed."""
-        if not (self._cache.enters_computed and self._cache.prefix_caching):
+        if not (self._cache.publishes_computed and self._cache.prefix_caching):
             return set()
         ahead, later = list[Job](), set[Job]()
         for job in jobs:
@@ -72,4 +72,4 @@ class PrefixQueue(ArrivalQueue):
 
 
 def _common(job: Job, other: Job) -> int:
-    return agreement(job.holding, other.holding, 0, min(job.known, other.known))
+    return common_tokens(job.block_table, other.block_table, 0, min(job.num_tokens, other.num_tokens))

@@ -1,4 +1,4 @@
-"""By priority, smaller numbers first, then by arrival; the least urgent gives way."""
+"""By priority, smaller numbers first, then by arrival; the least urgent is preempted."""
 
 from collections.abc import Sequence
 

@@ -17,10 +17,10 @@ class RequestLevel:
     """A batch is filled and its prompts computed, then all of it decodes until the last has ended.
 
     Source: how FasterTransformer and Triton batched, the baseline of Orca (Yu
-    et al., OSDI 2022).  Good for: the classic comparison; seats stand empty as
+    et al., OSDI 2022).  Good for: the classic comparison; slots stand empty as
     the shorter outputs of a batch end.  A batch has at most `batch` requests,
     fewer where fewer wait or fit.  Kinder than the original in two ways: an
-    output is out when it ends, and seats that stand empty cost nothing.  With
+    output is out when it ends, and slots that stand empty cost nothing.  With
     ``admission = "reserve_output"``, memory is set aside for the outputs.
 
         scheduling_policy = {name = "request_level", batch = 32}

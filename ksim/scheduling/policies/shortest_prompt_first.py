@@ -19,4 +19,4 @@ class ShortestPromptFirst:
     """
 
     def order(self, job: Job) -> tuple[int, float, int]:
-        return job.known, job.request.arrival, job.number
+        return job.num_tokens, job.request.arrival, job.number

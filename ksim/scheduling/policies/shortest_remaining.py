@@ -1,4 +1,4 @@
-"""Shortest remaining work first among those that wait; who has most left gives way."""
+"""Shortest remaining work first among those that wait; who has most left is preempted."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class ShortestRemaining:
     Source: Schrage (1968): no order has a lower mean time in a queue with one
     server.  Good for: the bound that a policy with predictions is measured
     against (see `srpt_predicted`); long requests may wait for ever.  A running
-    job gives way only when the KV cache is full, and then the one that has most
+    job is preempted only when the KV cache is full, and then the one that has most
     left does; what it had computed counts as work again.
 
         scheduling_policy = "shortest_remaining"
@@ -31,4 +31,4 @@ class ShortestRemaining:
 
 def remaining(job: Job) -> int:
     """Tokens of prompt and output that *job* has yet to compute."""
-    return job.request.prompt + job.output - job.computed
+    return job.request.prompt + job.output - job.num_computed_tokens

@@ -46,7 +46,7 @@ class SrptPredicted:
     def remaining(self, job: Job) -> float:
         """Tokens that *job* is thought to have yet to compute, those of its output being a guess."""
         output = max(job.output * self._factor(job.number), job.sampled + 1)
-        return job.request.prompt + output - job.computed
+        return job.request.prompt + output - job.num_computed_tokens
 
     def _factor(self, number: int) -> float:
         while number >= len(self._factors):

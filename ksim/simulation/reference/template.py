@@ -102,8 +102,7 @@ def _blocks(site: Site) -> int:
 
 
 def _site(model: str, gpu: str, serve: Mapping[str, Any]) -> Site:
-    return Site.of(Scenario.of({"model": model, "gpu": gpu, "serve": serve, "workload": {"synthetic": LOAD}}, "init"),
-                   cached=False)
+    return Site.of(Scenario.of({"model": model, "gpu": gpu, "serve": serve, "workload": {"synthetic": LOAD}}, "init"))
 
 
 @frozen

@@ -9,13 +9,13 @@ from ksim.testing.history import History
 def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
     """At all times each block has as many users as hold it, nobody holds one twice, and all others are free."""
     for moment in history.moments:
-        if not moment.users:
+        if not moment.ref_counts:
             return
-        users = Counter(block for blocks in moment.holdings.values() for block in blocks)
-        for number, blocks in moment.holdings.items():
+        users = Counter(block for blocks in moment.block_tables.values() for block in blocks)
+        for number, blocks in moment.block_tables.items():
             if len(set(blocks)) < len(blocks):
                 yield moment.step, f"request {number} holds a block twice: {blocks}"
-        for block, counted in enumerate(moment.users):
+        for block, counted in enumerate(moment.ref_counts):
             if counted != users[block]:
                 yield moment.step, f"block {block} has {users[block]} holders, and {counted} are counted"
         if len(users) + moment.free != history.capacity:
@@ -26,9 +26,9 @@ def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
     """Who was given tokens holds exactly the blocks that all its tokens so far need."""
     for moment in history.schedules:
         for share in moment.shares:
-            if not moment.users:
+            if not moment.ref_counts:
                 return
-            held, needed = len(moment.holdings.get(share.request, ())), history.blocks(share.end)
+            held, needed = len(moment.block_tables.get(share.request, ())), history.blocks(share.end)
             if held != needed:
                 yield moment.step, f"request {share.request} holds {held} blocks for {share.end} tokens, not {needed}"
 
@@ -36,7 +36,7 @@ def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
 def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
     """Who does not run holds no block."""
     for moment in history.moments:
-        for number in moment.holdings:
+        for number in moment.block_tables:
             if number not in moment.running:
                 yield moment.step, f"request {number} holds blocks, and does not run"
 

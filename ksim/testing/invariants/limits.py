@@ -22,7 +22,7 @@ def sequence_limit(history: History) -> Iterator[tuple[int, str]]:
 
 
 def one_share_each(history: History) -> Iterator[tuple[int, str]]:
-    """A batch has each request once, with one token or more, and none that gave way in the same step."""
+    """A batch has each request once, with one token or more, and none that was preempted in the same step."""
     for moment in history.schedules:
         counted = Counter(share.request for share in moment.shares)
         for share in moment.shares:
@@ -31,7 +31,7 @@ def one_share_each(history: History) -> Iterator[tuple[int, str]]:
             if share.tokens < 1:
                 yield moment.step, f"request {share.request} is in the batch with {share.tokens} tokens"
             if share.request in moment.preempted:
-                yield moment.step, f"request {share.request} gave way, and is in the batch"
+                yield moment.step, f"request {share.request} was preempted, and is in the batch"
 
 
 def chunk_cap(history: History) -> Iterator[tuple[int, str]]:

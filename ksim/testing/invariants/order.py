@@ -7,8 +7,8 @@ from ksim.testing.history import History, Moment
 
 
 def work_conserved(history: History) -> Iterator[tuple[int, str]]:
-    """While budget is left and nobody gave way, all who run compute what they can, and the first in the queue is let
-    in if there are a seat and blocks for all that it knows."""
+    """While budget is left and nobody was preempted, all who run compute what they can, and the first in the
+    queue is let in if there are a sequence slot and blocks for all its tokens."""
     if history.limits.prefill_schedule_interval > 1:
         return
     computed: dict[int, int] = {}
@@ -42,13 +42,14 @@ def _head(history: History, moment: Moment, left: int) -> Iterator[tuple[int, st
     needed = history.blocks(known)  # the most, whatever it finds in the cache
     if needed + (history.spare if moment.running else 0) <= moment.free:
         yield moment.step, (f"request {number} is first in the queue and is not let in, with {left} tokens,"
-                            f" {history.limits.active - len(moment.running)} seats and {moment.free} blocks left")
+                            f" {history.limits.active - len(moment.running)} sequence slots and {moment.free} blocks"
+                            f" left")
 
 
 def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
     """Nobody is admitted while one before it in the policy's order is left waiting.
 
-    Without an `order` it is: those that gave way, then the others as they came.
+    Without an `order` it is: those that were preempted, then the others as they came.
     """
     for moment in history.schedules:
         places = {number: place for place, number, _ in moment.queue}
@@ -61,8 +62,8 @@ def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
 
 
 def no_admission_after_preemption(history: History) -> Iterator[tuple[int, str]]:
-    """A step in which somebody gives way admits nobody."""
+    """A step in which somebody is preempted admits nobody."""
     for moment in history.schedules:
         for share in moment.shares:
             if share.admitted and moment.preempted:
-                yield moment.step, f"request {share.request} is admitted, and {moment.preempted} gave way"
+                yield moment.step, f"request {share.request} is admitted, and {moment.preempted} were preempted"

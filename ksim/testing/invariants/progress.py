@@ -23,7 +23,7 @@ def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
 
 
 def no_idle_step(history: History) -> Iterator[tuple[int, str]]:
-    """A step computes something, unless a batch is in flight, somebody gives way, or nobody is there."""
+    """A step computes something, unless a batch is in flight, somebody is preempted, or nobody is there."""
     for moment in history.schedules:
         if not (moment.shares or moment.preempted or moment.in_flight) and (moment.waiting or moment.running):
             yield moment.step, (f"nothing is scheduled and nothing is in flight, while {len(moment.waiting)} requests"

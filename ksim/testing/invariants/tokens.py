@@ -61,17 +61,17 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
 
 def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str]]:
     """A request is admitted again only when every batch that contains it has come back, partial prompt chunks too."""
-    flying = Counter[int]()
+    in_flight = Counter[int]()
     for moment in history.moments:
         numbers = [share.request for share in moment.shares]
         if moment.kind == "update":
-            flying.subtract(numbers)
+            in_flight.subtract(numbers)
             continue
         for share in moment.shares:
-            if share.admitted and flying[share.request]:
-                yield moment.step, (f"request {share.request} is admitted again while {flying[share.request]} of its"
+            if share.admitted and in_flight[share.request]:
+                yield moment.step, (f"request {share.request} is admitted again while {in_flight[share.request]} of its"
                                     f" chunks are in flight")
-        flying.update(numbers)
+        in_flight.update(numbers)
 
 
 def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
@@ -96,7 +96,7 @@ def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
                     yield moment.step, (f"request {share.request} finds {share.start} tokens, and nobody has computed"
                                         f" {len(missing)} blocks of them")
             seen.update(_prefixes(history, share.request, share.end))
-        for number in moment.preempted:  # what it was given before it gave way stays findable, as in vLLM
+        for number in moment.preempted:  # what it was given before it was preempted stays findable, as in vLLM
             seen.update(_prefixes(history, number, history.size(number)))
 
 
@@ -129,6 +129,6 @@ def _returns(history: History) -> Iterator[tuple[int, int]]:
 
 def _prefixes(history: History, number: int, tokens: int) -> Iterator[Hashable]:
     """Names of the full prefixes in the first *tokens* tokens; beyond its content, they are the request's own."""
-    content = tuple(history.jobs[number].holding.content)
+    content = tuple(history.jobs[number].block_table.content)
     for blocks in range(1, tokens // history.block_tokens + 1):
         yield content[:blocks] if blocks <= len(content) else (number, blocks)

@@ -17,9 +17,8 @@ from ksim.calibration.selection import Left, Selected, select
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.estimates import Profiled, shipped
+from ksim.oracles.efficiency.oracle import ProfileOracle
 from ksim.oracles.efficiency.profile import Profile
-from ksim.oracles.learned import Learned
-from ksim.oracles.measured import Measured
 from ksim.simulation.lookup import plugin
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Cell, Judged, cells, coverage, families
@@ -140,9 +139,7 @@ def _priced(oracle: Any, course: Course, own: Selected, notes: _Notes) -> Iterat
 
 
 def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
-    if isinstance(oracle, Measured):
-        return oracle.prices(gpu)
-    return oracle.prices if isinstance(oracle, Learned) else None
+    return oracle.prices(gpu) if isinstance(oracle, ProfileOracle) else None
 
 
 def _apart(question: Question, course: Course, selected: Sequence[Selected], notes: _Notes) -> Iterator[Judged]:

@@ -10,7 +10,7 @@ from attrs import fields, frozen
 
 from ksim.calibration.reading.frames import load
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.files import regular
+from ksim.foundation.files import regular_file
 from ksim.specs.deployment import EngineSettings
 
 Row = dict[str, Any]
@@ -109,7 +109,7 @@ def read(path: Path) -> Recording:
 
 def _engine(path: Path) -> Mapping[str, Any]:
     try:
-        table = json.loads(regular(path).read_text(encoding="utf-8"))
+        table = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:

@@ -71,7 +71,7 @@ class _Lanes:
     gpus: int
     block_tokens: int
     _workers: Workers = field(init=False)
-    _flying: list[tuple[float, int]] = field(factory=list, init=False)  # when each is done, and what it samples
+    _in_flight: list[tuple[float, int]] = field(factory=list, init=False)  # when each is done, and what it samples
     _free: float = field(default=0.0, init=False)
     _waited: bool = field(default=False, init=False)
 
@@ -82,14 +82,14 @@ class _Lanes:
         """When the scheduler is called after *step*."""
         launched = self._launch(step) if step.tokens else self._skip(step)
         self._waited = False
-        if len(self._flying) < self.depth:
+        if len(self._in_flight) < self.depth:
             return launched
-        done, samples = self._flying.pop(0)
+        done, samples = self._in_flight.pop(0)
         self._waited = done > launched
         return max(launched, done) + (self.host.core.taking(samples) if samples else 0.0)
 
     def _skip(self, step: Scheduled) -> float:
-        self._flying.append((step.start, 0))
+        self._in_flight.append((step.start, 0))
         return step.start
 
     def _launch(self, step: Scheduled) -> float:
@@ -100,16 +100,16 @@ class _Lanes:
         timeline = self.timer.step_cost(batch)
         blocks = sum(-(-new // self.block_tokens) for new, _ in step.chunks)
         ready = step.start + self.host.core.making(batch.sequences, blocks, self.gpus)
-        (supply,) = self._workers.supply(batch, [timeline], ready)
-        begin = max(self._free, supply.prepared)
+        (launch,) = self._workers.launch(batch, [timeline], ready)
+        begin = max(self._free, launch.prepared)
         pace = self.clock.pace(timeline, begin) if self.clock else AT_BOOST
-        self._free = max(begin + timeline.seconds_at(pace), supply.launched)
-        self._flying.append((self._free, batch.samples))
-        return ready if self.gpus > 1 else supply.launched
+        self._free = max(begin + timeline.seconds_at(pace), launch.launched)
+        self._in_flight.append((self._free, batch.samples))
+        return ready if self.gpus > 1 else launch.launched
 
     def drain(self) -> None:
         """Learn that there was nothing to do, and so that all batches were taken in."""
-        self._flying.clear()
+        self._in_flight.clear()
 
     def observe(self, moment: float, predicted: float) -> None:
         """Learn when the scheduler was called indeed: that is when the GPU was through with the batch waited for."""
@@ -117,7 +117,7 @@ class _Lanes:
             return
         late = moment - predicted
         self._free += late
-        self._flying = [(done + late, samples) for done, samples in self._flying]
+        self._in_flight = [(done + late, samples) for done, samples in self._in_flight]
 
 
 def batch_of(step: Scheduled) -> Batch:

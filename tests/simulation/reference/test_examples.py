@@ -22,7 +22,7 @@ DRAWN = [load["synthetic"] for load in LOADS if "synthetic" in load]
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_it_runs(path):
-    summary = simulate(Scenario.read(path), cached=False).summary
+    summary = simulate(Scenario.read(path)).summary
     assert summary["completed"] >= 30 and summary["failed"] == summary["unfinished"] == 0
 
 

@@ -72,7 +72,7 @@ def test_requests_are_no_longer_than_the_model_takes(tmp_path):
 
 def test_it_runs_as_it_is():
     few = Scenario.of(tomllib.loads(TEXT)).with_values({"workload.synthetic.count": 20})
-    assert simulate(few, cached=False).summary["completed"] == 20
+    assert simulate(few).summary["completed"] == 20
 
 
 def test_a_command_writes_it_and_replaces_nothing_unasked(tmp_path):

@@ -15,7 +15,7 @@ class PassesOverLong:
 
     def propose(self, waiting, running, now):
         yield from ((job, ALL) for job in running)
-        yield from ((job, ALL) for job in waiting if job.known <= 3)
+        yield from ((job, ALL) for job in waiting if job.num_tokens <= 3)
 
 
 class BySetOrder:

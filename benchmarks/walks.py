@@ -1,0 +1,116 @@
+"""How much code four walks through ksim pass: distinct files and functions of `ksim/` that run, each counted once.
+
+A walk is counted when everything it needs has run before: imports, profiles, and whatever is kept from call to call.
+Methods that attrs generates and formulas that are compiled have no file and do not count; comprehensions and lambdas
+count as part of the function around them.  Llama 3.1 8B on one H200 is simulated, with the oracle `measured`.
+
+* **new step**: the seconds of a step, as an engine asks for them, at the boost clock.  The step has 16 decodes and a
+  prompt chunk.  No step before had as many tokens, but the kernels around them are known.
+* **known step**: the same of a step of 16 decodes, each of which has one token more than in the step before.
+* **request**: the life of one request, from its arrival to its row of `requests.parquet`.  Engines are built and their
+  prices worked out on the way.  Reading the scenario and the trace comes before.
+* **GEMM**: the estimate of one matrix product of a new size, from its shape on.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from attrs import frozen
+from ksim.flow.timeline import AT_BOOST
+
+import ksim
+from benchmarks.findings import Findings, Sheet
+from ksim.compute.kernels.gemm import Gemm
+from ksim.flow.batch import Batch
+from ksim.flow.request import Request
+from ksim.foundation.config import Choice
+from ksim.oracles import estimate
+from ksim.simulation.assembly import Site
+from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.simulation.simulate import play
+
+ROOT = Path(ksim.__file__).parent
+SCENARIO = {"model": "llama-3.1-8b", "gpu": "h200", "oracle": "measured", "serve": {"max_model_len": 16384},
+            "workload": ANY_WORKLOAD}
+#: Most files that a walk should pass.
+AIMS = {"new step": 20, "known step": 8, "request": 60, "GEMM": 10}
+
+#: Called with 0, 1 and so on, it does the same each time, of something new.
+Action = Callable[[int], object]
+
+
+def actions() -> dict[str, Action]:
+    """The walks by name.  Nothing else in this file knows what is inside ksim."""
+    site = Site.of(Scenario.of(SCENARIO))
+    timer, gpu, oracle = site.timers()[0], gpu_of("h200"), plugin("oracles", Choice("measured"))
+
+    def seconds(batch: Batch) -> object:
+        return timer.load(batch).paced(AT_BOOST)
+
+    return {
+        "new step": lambda number: seconds(Batch.of(*[(1, 1000)] * 16, (512 + number, 0))),
+        "known step": lambda number: seconds(Batch.of(*[(1, 1000 + number)] * 16)),
+        "request": lambda number: play(site, [Request(0, 0.0, 1000 + number, 20)]).requests,
+        "GEMM": lambda number: estimate(oracle, Gemm(100 + number, 4096, 4096), gpu),
+    }
+
+
+@frozen
+class Walk:
+    """The code that a walk passed: (file, function) pairs."""
+
+    passed: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, action: Action) -> "Walk":
+        """Take it three times and count the last."""
+        action(0)
+        action(1)
+        return cls(frozenset(_passed(lambda: action(2))))
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Every file, and how many of its functions ran."""
+        return dict(sorted(Counter(file for file, _ in self.passed).items()))
+
+
+def _passed(action: Callable[[], object]) -> Iterator[tuple[str, str]]:
+    codes = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    for code in codes:
+        file = Path(code.co_filename)
+        if file.is_relative_to(ROOT):
+            yield file.relative_to(ROOT).as_posix(), _function(code.co_qualname)
+
+
+def _function(name: str) -> str:
+    """The function that *name* is part of: a comprehension, a generator or a lambda is part of the one around it."""
+    return name.partition(".<locals>.<")[0]
+
+
+def findings(listed: bool = False) -> Findings:
+    """Files and functions of each walk; where they are *listed*, the files by name, too."""
+    walks = {name: Walk.of(action) for name, action in actions().items()}
+    counts = [(name, str(len(walk.files)), str(AIMS[name]), str(len(walk.passed))) for name, walk in walks.items()]
+    sheets = [Sheet("Files and functions of ksim/ that a walk passes", ("walk", "files", "aim", "functions"), counts)]
+    return Findings([*sheets, *map(_listed, walks, walks.values())] if listed else sheets)
+
+
+def _listed(name: str, walk: Walk) -> Sheet:
+    return Sheet(f"Files that the walk {name!r} passes, and how many functions of each", ("file", "functions"),
+                 [(file, str(count)) for file, count in walk.files.items()])

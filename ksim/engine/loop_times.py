@@ -1,0 +1,65 @@
+"""The dates of an engine's turns by arithmetic: what its loop, worker, GPUs and front end would wait for each other."""
+
+from collections import deque
+
+from attrs import define, field
+
+from ksim.specs.host import Host
+
+
+@define(eq=False)
+class LoopTimes:
+    """Where an engine's loop and what is in flight stand; seconds from the start of the run.
+
+    The next turn begins `now`; the worker, the GPUs and the front end have work until the moments that bear their
+    names.  A turn launches a batch or nothing, and finishes the oldest in flight once there are enough.
+    """
+
+    host: Host
+    workers: int
+    now: float = 0.0
+    worker: float = 0.0
+    gpus: float = 0.0
+    frontend: float = 0.0
+    _in_flight: deque[tuple[float, int]] = field(factory=deque)
+
+    def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
+        """Make a batch of so many sequences that *touched* so many blocks, and launch it.
+
+        Return when its inputs are prepared, when it is launched, and when GPUs can begin.
+        """
+        return self.ready(self.host.core.making(sequences, touched, self.workers),
+                          self.host.worker.preparing(sequences), launch_seconds)
+
+    def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
+        """The same where it is known how many seconds it takes to make a batch, and to prepare its inputs."""
+        now, gpus = self.now, self.gpus
+        ready = now + making
+        prepared = (ready if ready > self.worker else self.worker) + preparing
+        launched = self.worker = prepared + launch_seconds
+        free = ready if self.workers > 1 else launched
+        if free > now:
+            self.now = free
+        return prepared, launched, prepared if prepared > gpus else gpus
+
+    def compute(self, launched: float, start: float, seconds: float, samples: int) -> float:
+        """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
+        end."""
+        end = start + seconds
+        end = max(end, launched)
+        self.gpus = end
+        self._in_flight.append((end, samples))
+        return end
+
+    def finish(self) -> tuple[float, float]:
+        """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
+        end, samples = self._in_flight.popleft()
+        now, client = self.now, self.host.client
+        taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
+        come = taken + client.deliver + client.deliver_sequence * samples
+        self.frontend = max(self.frontend, come)
+        return taken, self.frontend
+
+    def wake(self, news: float) -> None:
+        """Begin the next turn because of what came at *news*."""
+        self.now = max(self.now, news) + self.host.core.wake

@@ -1,0 +1,213 @@
+"""The running jobs that decode: each gets one token a step, so what will come can be foreseen.
+
+Nothing is counted for them step by step.  A job that joins notes the step with
+which it begins.  Its counts of tokens follow from that, the number of the latest
+step, and the latest step that has come back.  A calendar says at which step a job
+gets its last token.  Where no other job can find its blocks in the cache, it needs
+a new block every `block_tokens` steps, and the jobs that need one at the same step
+are counted together; for the others, the calendar has the steps at which they need
+or fill a block.  A step is a call of `Scheduler.schedule`.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from attrs import define, field
+
+from ksim.flow.batch import Offsets
+from ksim.kv_cache.cache import Cache
+from ksim.scheduling.job import Job
+
+#: Of a job's blocks: they are in the calendar; they are counted, and it needs no more.
+CALENDAR, ENOUGH = -1, -2
+
+
+@define(eq=False)
+class DecodeSet:
+    """The first `length` of the running jobs; of these, `members` get a token at every step.
+
+    The others have their last token on its way.  `offsets` plus the number of a
+    step are the members' contexts at it.  With `ahead`, a step is made
+    before the tokens of the one before it are known.
+    """
+
+    cache: Cache
+    ahead: bool
+    max_model_len: int
+    length: int = 0
+    members: tuple[Job, ...] = ()
+    offsets: Offsets = Offsets()
+    epoch: int = 0  # grows when all leave at once
+    returned: int = 0  # the latest step that has come back
+    index: int = -1  # and the engine's number of that step
+    _blocks: dict[int, list[Job]] = field(factory=dict)
+    _last: dict[int, list[Job]] = field(factory=dict)
+    _ends: list[int] = field(factory=list)  # a heap of when `_last` has somebody, or had
+    _needs: Counter[int] = field(factory=Counter)  # by the remainder of the step's number: who needs a block at it
+
+    def extend(self, running: Sequence[Job], step: int) -> None:
+        """Let those *running* jobs join, next after the others, that will decode from now, after *step*, on."""
+        first = last = self.length
+        while last < len(running) and self._will_decode(running[last], step):
+            last += 1
+        if last > first:
+            self.join(running[first:last], step + 1)
+
+    def _will_decode(self, job: Job, step: int) -> bool:
+        return job.step == step and job.decoding and self.tokens_left(job) > 0
+
+    def join(self, jobs: Sequence[Job], start: int) -> None:
+        """Let *jobs*, which come after the others in order of admission, be in the set from step *start* on."""
+        for job in jobs:
+            job.in_decode_set, job.start = True, start
+            job.end = start - 1 + self.tokens_left(job)
+            if job.end not in self._last:
+                heappush(self._ends, job.end)
+            self._last.setdefault(job.end, []).append(job)
+            self._plan(job, start)
+        self.length += len(jobs)
+        self.members += tuple(jobs)
+        self.offsets = self.offsets.plus([job.num_computed_tokens - start for job in jobs])
+
+    def tokens_left(self, job: Job) -> int:
+        """How many tokens *job* has yet to get, beyond one that is on its way."""
+        return min(job.request.prompt + job.output, self.max_model_len) - (job.num_computed_tokens + 1)
+
+    def decoding(self, step: int) -> int:
+        """How many get a token at *step*, which is the next one, if there are blocks."""
+        self._retire(step)
+        return len(self.members)
+
+    def advance(self, step: int) -> bool:
+        """See to the blocks that the members need at *step*; return whether there were enough."""
+        self._retire(step)
+        return self.renew(step)
+
+    def renew(self, step: int) -> bool:
+        """The same where nobody has gone since the step before; without enough blocks, nothing is done."""
+        needs, due = self._needs.get(step % self.cache.block_tokens, 0), self._blocks.get(step)
+        if due and needs + len(due) > self.cache.pool.free:
+            return False
+        if needs and not self.cache.reserve(needs):
+            return False
+        if due:
+            for job in _due(self._blocks, step):
+                self._renew(job, step)
+        return True
+
+    @property
+    def findable(self) -> bool:
+        """Whether others may find in the cache what a member fills before it ends."""
+        return bool(self._blocks) and not self.cache.publishes_computed
+
+    def awaits(self, job: Job) -> bool:
+        """Whether a batch that contains *job*, of the set or not, has not come back yet."""
+        return job.sent > self.returned
+
+    def first_end(self) -> int:
+        """The first step that yields a last token; the latest that came back where nobody is here."""
+        ends = self._ends
+        while ends and ends[0] not in self._last:
+            heappop(ends)
+        return ends[0] if ends else self.returned
+
+    def ends(self, step: int) -> Sequence[Job]:
+        """The jobs whose last token comes from *step*, in order of admission; asked once."""
+        return _due(self._last, step) if step in self._last else ()
+
+    def leave(self, jobs: Sequence[Job], step: int) -> None:
+        """Let *jobs* go, counted up to and with *step*."""
+        self._drop(jobs)
+        for job in jobs:
+            self._settle(job, step)
+        self.length -= len(jobs)
+
+    def dissolve(self, running: Sequence[Job], step: int) -> None:
+        """Let all go, counted up to and with *step*."""
+        for job in running[: self.length]:
+            self._settle(job, step)
+        self.length, self.members, self.offsets = 0, (), Offsets()
+        self._needs.clear()
+        self._blocks.clear()
+        self._last.clear()
+        self._ends.clear()
+        self.epoch += 1
+
+    def _settle(self, job: Job, step: int) -> None:
+        """Bring the counts of *job* up to date after *step*: it leaves the set."""
+        scheduled = min(step, self._final(job)) - job.start + 1
+        back = max(0, min(self.returned, self._final(job)) - job.start + 1)
+        job.in_decode_set = False
+        job.num_computed_tokens += scheduled
+        job.num_tokens += back
+        if scheduled:
+            job.step = job.sent = job.start - 1 + scheduled
+            job.decoding = True
+        if self.ahead:
+            job.num_output_placeholders += scheduled - back
+        if back:
+            job.emit(back, self.index)
+        self.hold(job, job.num_computed_tokens)
+        if job.needs != CALENDAR:
+            self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
+
+    def hold(self, job: Job, tokens: int) -> None:
+        """Have *job*, which has left the set, hold what was taken for its first *tokens* tokens."""
+        if job.needs != CALENDAR:
+            self.cache.assign(job.block_table, tokens)
+
+    def _retire(self, step: int) -> None:
+        """Before *step*: drop the members whose last token is known to be on its way."""
+        if self.ahead and (ending := self._last.get(step - 1)):
+            self._drop([job for job in ending if job.in_decode_set and self._final(job) < step])
+
+    def _drop(self, jobs: Sequence[Job]) -> None:
+        """Let *jobs* be members no more, as far as they are."""
+        for job in jobs:
+            place = bisect_left(self.members, job.rank, key=_rank)
+            if place < len(self.members) and self.members[place] is job:
+                self.members = self.members[:place] + self.members[place + 1:]
+                self.offsets = self.offsets.without(place)
+                if job.needs >= 0:
+                    self._needs[job.needs] -= 1
+                    job.needs = ENOUGH
+
+    def _renew(self, job: Job, step: int) -> None:
+        """Take the block that *job* needs and enter the one that it fills; there is one."""
+        end = self._computed(job, step) + 1
+        grown = self.cache.allocate(job.block_table, end)
+        assert grown, "one block each was free"
+        self.cache.publish(job.block_table, end - self.ahead)
+        self._plan(job, step + 1)
+
+    def _computed(self, job: Job, step: int) -> int:
+        """How many tokens *job* has computed when *step* begins."""
+        return job.num_computed_tokens + step - job.start
+
+    def _plan(self, job: Job, first: int) -> None:
+        """Note when, from step *first* on, *job* next needs or fills a block."""
+        computed = self._computed(job, first)
+        if self.cache.is_private(job.block_table):
+            job.needs = (first + job.block_table.num_slots - computed) % self.cache.block_tokens
+            self._needs[job.needs] += 1
+            return
+        job.needs = CALENDAR
+        event = first + self.cache.steps_until_change(job.block_table, computed, self.ahead)
+        if event <= self._final(job):
+            self._blocks.setdefault(event, []).append(job)
+
+    def _final(self, job: Job) -> int:
+        """The last step that has *job* in it: one too many where a stop token ends it unforeseen."""
+        foreseen = job.limit <= job.output or job.request.prompt + job.output >= self.max_model_len
+        return job.end if foreseen or not self.ahead else job.end + 1
+
+
+def _due(calendar: dict[int, list[Job]], step: int) -> Sequence[Job]:
+    """Take from *calendar* who is in it for *step*, in order of admission."""
+    return sorted((job for job in calendar.pop(step, ()) if job.in_decode_set), key=_rank)
+
+
+def _rank(job: Job) -> int:
+    return job.rank

@@ -1,0 +1,73 @@
+"""What one call of the scheduler decides; vLLM's `SchedulerOutput`."""
+
+from attrs import define, field
+
+from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.scheduling.job import Job
+
+
+@define
+class ScheduledTokens:
+    """So many tokens of a job, after `start` tokens that are computed already; if it `samples`, a token comes out.
+
+    `admitted` says whether the job joins the batch with this schedule.  The tokens are of a `prompt` if the job had
+    them when it was admitted: those of its own prompt, or tokens to be computed again after a preemption.
+    """
+
+    job: Job
+    tokens: int
+    start: int
+    samples: bool
+    admitted: bool
+    prompt: bool
+
+
+@define(eq=False)
+class Schedule:
+    """Schedule `number`: one token for each of `decodes`, then `entries` for other jobs, in the order of the batch.
+
+    `decodes` are the members of the scheduler's decode set, of which this is `epoch`; `offsets` + `number` are their
+    contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
+    """
+
+    number: int = 0
+    epoch: int = 0
+    decodes: tuple[Job, ...] = ()
+    offsets: Offsets = Offsets()
+    entries: list[ScheduledTokens] = field(factory=list)
+    admitted: list[Job] = field(factory=list)
+    preempted: list[Job] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.decodes or self.entries)
+
+    def batch(self) -> Batch:
+        """What kernels see of it, and whose prompts are in it."""
+        offsets, chunks, singles, prompts = self.offsets, [], [], []
+        samples = tokens = len(offsets)
+        for entry in self.entries:
+            if entry.tokens == 1:
+                singles.append(entry.start - self.number)
+            else:
+                chunks.append((entry.tokens, entry.start))
+            if entry.prompt:
+                prompts.append((entry.job.request.id, entry.tokens, entry.start))
+            samples += entry.samples
+            tokens += entry.tokens
+        if singles:
+            offsets = offsets.plus(singles)
+        return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens, tuple(prompts))
+
+    def touched(self, block_tokens: int) -> int:
+        """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""
+        blocks = 0
+        for entry in self.entries:
+            if entry.tokens > 1 or entry.admitted:
+                blocks -= -(entry.tokens + entry.start * entry.admitted) // block_tokens
+        return blocks
+
+    def all_entries(self) -> list[ScheduledTokens]:
+        """The decodes written out as entries, and the other entries."""
+        decodes = [ScheduledTokens(job, 1, offset + self.number, samples=True, admitted=False, prompt=False)
+                   for job, offset in zip(self.decodes, self.offsets, strict=True)]
+        return decodes + self.entries

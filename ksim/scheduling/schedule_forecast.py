@@ -1,0 +1,90 @@
+"""Schedules that are known before their time: just like the latest, or the same whoever comes until then."""
+
+from attrs import define, field
+
+from ksim.scheduling.job import Job
+from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.scheduler import Scheduler
+
+#: Where fewer jobs wait, it is not long until a newcomer matters.
+QUEUE = 8
+
+
+@define(eq=False)
+class ScheduleForecast:
+    """What `scheduler` will decide as long as its batch only goes on decoding, and whether a newcomer changes it."""
+
+    scheduler: Scheduler
+    _timeless: bool = field(init=False)
+    _in_line: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits, guard = self.scheduler.limits, self.scheduler.guard
+        self._timeless = not guard.proposes
+        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
+                         and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
+                         and limits.pipeline_parallel_size == 1)
+
+    def independent_of_arrivals(self, newcomers: bool) -> bool:
+        """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
+        *newcomers*."""
+        if not newcomers:
+            return self._timeless
+        return self._in_line and len(self.scheduler.waiting) >= QUEUE and self._closed()
+
+    def _closed(self) -> bool:
+        """Whether the next schedule has neither room nor tokens for one more than wait already.
+
+        Who runs or waits may get more than what is counted here, or be refused, which ends admission too.
+        """
+        scheduler, decodes, waiting = self.scheduler, self.scheduler.decodes, self.scheduler.waiting
+        limits, running = scheduler.limits, scheduler.running
+        tokens = limits.max_num_batched_tokens - decodes.decoding(scheduler.steps + 1)
+        if len(waiting) > min(limits.active - len(running), tokens):
+            return True
+        for job in running[decodes.length:]:
+            if not job.num_output_placeholders:
+                tokens -= min(job.backlog, limits.max_model_len - 1 - job.num_computed_tokens)
+        for job in waiting:
+            if tokens <= 0:
+                return True
+            if not decodes.awaits(job):
+                tokens -= job.num_tokens if self._finds_nothing(job) else 1
+        return tokens <= 0
+
+    def _finds_nothing(self, job: Job) -> bool:
+        """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
+        return not job.preemptions and self.scheduler.cache.is_private(job.block_table)
+
+    def repeats_left(self) -> int:
+        """How many more schedules will be just like the latest, if no job comes and none is aborted."""
+        scheduler = self.scheduler
+        latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
+        if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
+            return 0
+        # Who was refused is refused again, unless a policy puts others first, an admission changes its mind, or the
+        # cache has more of its prompt.
+        if waiting and (scheduler.guard.reorders or scheduler.guard.demands or decodes.awaits(next(iter(waiting)))
+                        or decodes.findable):
+            return 0
+        return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+
+    def repeat(self) -> bool:
+        """Make the next of them; return False, with nothing done, where blocks are short."""
+        scheduler = self.scheduler
+        if not scheduler.decodes.renew(scheduler.steps + 1):
+            return False
+        scheduler.steps += 1
+        return True
+
+    def latest(self) -> Schedule:
+        """The one made last."""
+        scheduler, decodes = self.scheduler, self.scheduler.decodes
+        scheduler.latest = Schedule(scheduler.steps, decodes.epoch, decodes.members, decodes.offsets)
+        return scheduler.latest
+
+    def sync(self, index: int) -> None:
+        """Take in that all but those still in flight were computed, up to the engine's step number *index*."""
+        scheduler = self.scheduler
+        scheduler.decodes.returned, scheduler.decodes.index = scheduler.steps - scheduler.limits.async_scheduling, index

@@ -1,0 +1,46 @@
+"""Spans of launches, one by one and together."""
+
+import pytest
+
+from ksim.compute.graph import Collective
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.cost.pricer import Pricer
+from ksim.simulation.lookup import gpu_of
+from tests.cost.toys import network
+
+GEMM, NORM = Gemm(512, 1024, 2048), Pointwise("rms_norm", 1e6, 1e6, 5e5, 512)
+SUM = Collective("all_reduce", 2.0**20, "tensor")
+
+
+class Counted:
+    """A microsecond a kernel; `asked` says how many were asked about at once."""
+
+    def __init__(self):
+        self.asked = []
+
+    def seconds(self, kernel, gpu):
+        self.asked.append(kernel)
+        return 1e-6 * len(self.asked)
+
+
+def pricer(oracle) -> Pricer:
+    return Pricer(gpu_of("h200"), oracle, network("hgx-h200", "ring"), {"tensor": range(4)})
+
+
+def test_launches_are_priced_in_their_order_and_kernels_alone_by_the_oracle():
+    oracle = Counted()
+    spans = pricer(oracle).kernels([("norm", NORM), ("sum", SUM), ("gemm", GEMM)])
+    assert oracle.asked == [NORM, GEMM]
+    assert [(span.label, span.shape) for span in spans] == [("norm", str(NORM)), ("sum", str(SUM)), ("gemm", str(GEMM))]
+    assert [spans[0].seconds, spans[2].seconds] == [1e-6, 2e-6]
+
+
+def test_one_by_one_they_cost_the_same():
+    one = pricer(Counted())
+    assert [one.kernel("gemm", GEMM)] == pricer(Counted()).kernels([("gemm", GEMM)])
+    assert [one.collective("sum", SUM)] == one.kernels([("sum", SUM)])
+
+
+def test_a_ring_of_four_sends_three_quarters_twice():
+    assert pricer(Counted()).sent(SUM) == pytest.approx(1.5 * SUM.bytes)

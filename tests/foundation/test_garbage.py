@@ -1,0 +1,80 @@
+"""The garbage collector is as it was, whatever happens meanwhile, and what a pause leaves behind is found at last."""
+
+import gc
+import weakref
+from contextlib import contextmanager
+
+import pytest
+
+from ksim.foundation import garbage
+
+
+class Circle:
+    """Something that only refers to itself."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@contextmanager
+def collections():
+    """The generations that are looked through meanwhile."""
+    found = []
+
+    def note(phase, about):
+        if phase == "start":
+            found.append(about["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)
+
+
+def test_nothing_is_collected_meanwhile_and_all_is_as_before():
+    assert gc.isenabled()
+    with garbage.paused():
+        assert not gc.isenabled()
+        with garbage.paused():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_error_leaves_it_on():
+    with pytest.raises(ZeroDivisionError), garbage.paused():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_what_a_pause_has_made_is_not_looked_through_at_its_end():
+    with collections() as found, garbage.paused():
+        kept = [[] for _ in range(100_000)]
+        before = len(found)
+    after, kept = found[before:], len(kept)
+    assert not after
+    assert not gc.get_freeze_count()
+
+
+def test_cycles_of_many_pauses_are_found_before_another_one(monkeypatch):
+    monkeypatch.setattr(garbage, "_MANY", 1000)
+    with garbage.paused():
+        circle = Circle()
+        left, others = weakref.ref(circle), [[] for _ in range(2000)]
+        del circle
+    assert left() is not None
+    with garbage.paused():
+        assert left() is None
+    assert len(others) == 2000
+
+
+def test_what_somebody_has_frozen_stays_frozen():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with garbage.paused():
+            pass
+        assert gc.get_freeze_count() >= frozen > 0
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,129 @@
+"""Going ahead never changes anything: an engine that does so does what one does that takes every step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.flow.events import Finished
+from ksim.foundation import catalog
+from ksim.report.result import Result
+from ksim.simulation.assembly import Site
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import play
+from tests.laws.happenings import facts, times
+from tests.laws.tiny import TINY, uniform
+from tests.properties import examples
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "config.json"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+#: Requests that come one by one or all at once, alone, in sessions or with prefixes that they share, or whenever
+#: another is through; into a cache that may be too small for them.
+workloads = st.fixed_dictionaries({
+    "synthetic": st.fixed_dictionaries({
+        "arrivals": st.just({"process": "burst"}) | st.fixed_dictionaries(
+            {"process": st.just("poisson"), "rate": st.sampled_from([20, 100, 500, 5000])}),
+        "prompt": st.sampled_from([uniform(1, 150), uniform(1, 5)]),
+        "output": st.sampled_from([uniform(1, 10), uniform(20, 90)]),
+        "count": st.integers(1, 25), "max_tokens": st.just(250),
+    }, optional={
+        "sessions": st.just({"turns": uniform(1, 3), "think": uniform("0 s", "1 s")}),
+        "prefixes": st.just({"groups": 2, "tokens": 40}),
+    }),
+}, optional={"max_concurrency": st.integers(1, 6)})
+serves = st.fixed_dictionaries({
+    "async_scheduling": st.booleans(), "enable_prefix_caching": st.booleans(),
+    "max_num_seqs": st.sampled_from([2, 8, 32]), "max_num_batched_tokens": st.sampled_from([32, 256]),
+    "num_gpu_blocks_override": st.sampled_from([20, 40, 500]), "max_model_len": st.just(256),
+    "data_parallel_size": st.sampled_from([1, 1, 3]), "pipeline_parallel_size": st.sampled_from([1, 1, 1, 2]),
+    "admission": st.sampled_from(["always", "reserve_output"]), "prefix_cache": st.sampled_from(["vllm", "sglang"]),
+})
+powers = st.sampled_from([{}, {}, {"cap": "200 W"}, {"clock": "1.5 GHz"}, {"governor": "per_phase"}])
+
+
+def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
+    """A run that skips, and one that does not."""
+    made = Scenario.of(scenario)
+    site = Site.of(made)
+    skipped, stepped = (play(evolve(site, skips=skips), made.workload.requests(made.seed)) for skips in (True, False))
+    return skipped, stepped
+
+
+@pytest.mark.parametrize("policy", catalog.names("scheduling.policies"))
+@given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
+       router=st.sampled_from(catalog.names("cluster.routers")))
+@examples(20)
+def test_going_ahead_never_changes_anything(model, policy, serve, workload, power, seed, router):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    assert any(stepped.log.of(Finished))
+    assert facts(skipped.log) == facts(stepped.log)
+    assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
+       oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
+@examples(20)
+def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
+                "serve": serve, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    for name, value in stepped.summary.items():
+        about = pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
+        assert skipped.summary[name] == about, name
+
+
+#: More requests than there is room for, most of the time: who comes then changes nothing for those before.
+crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
+    "arrivals": st.fixed_dictionaries({"process": st.just("poisson"), "rate": st.sampled_from([200, 1000, 5000])}),
+    "prompt": st.sampled_from([uniform(1, 150), uniform(1, 5)]),
+    "output": st.sampled_from([uniform(1, 10), uniform(20, 90)]), "count": st.integers(10, 40),
+    "max_tokens": st.just(250)}, optional={"prefixes": st.just({"groups": 2, "tokens": 40})})})
+
+
+@given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
+@examples(18)
+def test_nor_where_turns_are_taken_before_it_is_known_when_they_are(model, serve, seats, workload, power, seed):
+    scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
+                "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}
+    skipped, stepped = both(scenario)
+    assert facts(skipped.log) == facts(stepped.log)
+    assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
+
+
+@pytest.mark.parametrize("arrivals", [{"process": "burst"}, {"process": "poisson", "rate": 5000}])
+def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arrivals):
+    one_by_one = []
+    summarize = StepTimer.summarize
+    monkeypatch.setattr(StepTimer, "summarize", lambda timer, batches: (
+        isinstance(batches, Batch) and one_by_one.append(batches)) or summarize(timer, batches))
+    workload = {"synthetic": {"arrivals": arrivals, "prompt": uniform(100, 150), "output": uniform(1, 10), "count": 60}}
+    serve = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 256}
+    skipped, _ = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload, "serve": serve})
+    assert len(one_by_one) < skipped.summary["steps"] / 10
+
+
+def test_who_waits_is_seen_to_when_a_prompt_is_computed_that_makes_room(model):
+    """SGLang's cache keeps equal prompts once, when they are computed: then the next one fits."""
+    workload = {"synthetic": {
+        "arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(1, 10), "count": 5,
+        "max_tokens": 250, "sessions": {"turns": uniform(1, 3), "think": uniform("0 s", "1 s")},
+        "prefixes": {"groups": 2, "tokens": 40}}}
+    serve = {"scheduling_policy": "earliest_deadline_first", "max_num_seqs": 8, "max_num_batched_tokens": 256,
+             "num_gpu_blocks_override": 20, "max_model_len": 256, "prefix_cache": "sglang"}
+    skipped, stepped = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload,
+                             "serve": serve})
+    assert facts(skipped.log) == facts(stepped.log)

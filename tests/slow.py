@@ -1,0 +1,25 @@
+"""Which modules are slow: `make test-fast` leaves them out, `make test` does not."""
+
+#: By their paths under `tests`.  Each takes about two CPU seconds or more, and other modules test its package.
+SLOW = frozenset({
+    # Whole runs, held against theory and measurements.
+    "anchors/test_attention_kinds.py", "anchors/test_calibrated_oracles.py", "anchors/test_queueing.py",
+    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_judging.py",
+    "workload/test_extracts.py",
+    # Profiles, fitted and judged.
+    "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_constants.py",
+    "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
+    "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
+    # Hundreds of runs, played twice and compared.
+    "laws/test_lookahead.py", "kv_cache/test_both_caches.py", "results/test_saturation.py", "results/test_streaming.py",
+    "testing/test_mutants.py",
+    # Processes of their own.
+    "cli/test_signals.py", "simulation/test_parallel_replicas.py",
+    # Every command and key with what it must refuse.
+    "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
+    # Figures and traces, drawn and written.
+    "cli/test_explain.py", "cli/test_pareto.py", "cli/test_roofline.py", "report/test_perfetto.py",
+    "report/test_run_plots.py",
+    # The whole repository.
+    "simulation/reference/test_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
+})

@@ -1,0 +1,52 @@
+"""What CONTRIBUTING.md, CITATION.cff, the workflow and the list of slow tests say is so."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import ksim
+from ksim.cli.catalogue import Kind
+from tests.slow import SLOW
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_contributing_has_a_row_for_every_kind_that_is_listed() -> None:
+    kinds = re.findall(r"^\| [^|]+ \| `(\w+)` \|", CONTRIBUTING, re.MULTILINE)
+    assert sorted(kinds) == sorted(Kind)
+
+
+def test_contributing_names_targets_of_the_makefile() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"(?:`|^    )make ([a-z-]+)", CONTRIBUTING, re.MULTILINE)
+    assert {"test", "test-fast", "explore", "lint"} <= {*named} <= {*targets}
+
+
+def test_contributing_names_paths_that_are_there() -> None:
+    for path in re.findall(r"`((?:ksim|tests|docs)/[^`]*)`", CONTRIBUTING):
+        folder = re.sub(r"(NAME|PACKAGE|\*).*", "", path)
+        assert (ROOT / folder).exists(), path
+
+
+def test_the_workflow_runs_every_python_of_the_classifiers() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+", line)]
+    assert re.findall(r'"([\d.]+)"', matrix) == named
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_citation_is_of_this_version_and_place() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^([\w-]+): (.+)$", citation, re.MULTILINE))
+    assert said["version"] == ksim.__version__
+    assert said["repository-code"] == PROJECT["urls"]["Source"]
+
+
+def test_slow_modules_are_there_and_leave_some_of_every_folder() -> None:
+    modules = {path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
+    assert modules >= SLOW
+    folders = {module.partition("/")[0] for module in modules if "/" in module}
+    assert folders <= {module.partition("/")[0] for module in modules - SLOW}
