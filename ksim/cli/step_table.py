@@ -43,7 +43,7 @@ def _row(span: KernelCost, runs: int, total: float) -> tuple[str, ...]:
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
             "hidden" if span.hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
-            span.launch, "" if isnan(span.eta) else f"{span.eta:.2f}",
+            span.launch, "" if isnan(span.roofline_ratio) else f"{span.roofline_ratio:.2f}",
             "" if span.hidden else _interval(span.low, span.high, 1e6), span.source)
 
 

@@ -73,5 +73,5 @@ def inputs(batches: Batches, costs: Inputs) -> BatchKernels:
     nothing, unknown, first = (np.broadcast_to(value, steps) for value in (0.0, np.nan, np.int32(0)))
     return BatchKernels(np.arange(steps), 1, KernelColumns(
         kinds=[KernelKind("inputs", "inputs", "launch", source="host")], kind=first,
-        shapes=Shapes([""], first, np.zeros((0, steps), np.int64)), costs=Costs.of(seconds=seconds), waves=nothing,
+        shapes=Shapes([""], first, np.zeros((0, steps))), costs=Costs.of(seconds=seconds), waves=nothing,
         idle=nothing, roofline_ratio=unknown, hidden=nothing))

@@ -54,7 +54,8 @@ class Pricer:
         return self.kernels([(label, kernel)])[0]
 
     def sweep(self, labels: Sequence[str], sweep: KernelSweep) -> KernelColumns:
-        """Price many kernels in one question; one label goes for as many of them as another, in their order."""
+        """Price many kernels in one question; one label and family go for as many of them as another, in their
+        order."""
         found = estimates(self.oracle, sweep, self.gpu)
         measured = np.array([source in MEASURED for source in found.sources])[found.source]
         cool: Any = sweep.spread([self.cool(family) for family in sweep.families])
@@ -117,12 +118,17 @@ class Pricer:
 
 def _kinds(labels: Sequence[str], sweep: KernelSweep, found: Estimates) -> tuple[list[KernelKind], Any]:
     """The kinds of the kernels of a sweep, and which of them each is."""
-    label = np.repeat(np.arange(len(labels)), len(sweep) // len(labels))
-    family = sweep.codes if sweep.codes is not None else np.zeros(len(sweep), np.intp)
-    sizes = (len(labels), len(sweep.families), len(BOUNDS), len(found.launches), len(found.sources))
-    number = np.ravel_multi_index((label, family, found.bound, found.launch, found.source), sizes)
-    codes, kind = np.unique(number, return_inverse=True)
-    kinds = [KernelKind(labels[label], sweep.families[family], BOUNDS[bound], "", found.launches[launch],
-                        found.sources[source])
-             for label, family, bound, launch, source in zip(*np.unravel_index(codes, sizes), strict=True)]
-    return kinds, kind.astype(np.int32)
+    bounds, launches, sources = len(BOUNDS), len(found.launches), len(found.sources)
+    number = (found.bound * launches + found.launch) * sources + found.source
+    if len(labels) > 1:
+        number = number + np.repeat(np.arange(len(labels)) * (bounds * launches * sources), len(sweep) // len(labels))
+    known: dict[int, int] = {}
+    kind = np.array([known.setdefault(code, len(known)) for code in number.tolist()], dtype=np.int32)
+    kinds = []
+    for code in known:
+        label, rest = divmod(code, bounds * launches * sources)
+        bound, rest = divmod(rest, launches * sources)
+        launch, source = divmod(rest, sources)
+        kinds.append(KernelKind(labels[label], sweep.families[label], BOUNDS[bound], "", found.launches[launch],
+                                found.sources[source]))
+    return kinds, kind

@@ -1,8 +1,5 @@
 """The shapes of many kernels, as the log keeps them."""
 
-from typing import Any
-
-from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.shapes import Shapes
 
@@ -10,8 +7,8 @@ __all__ = ["shapes_of"]
 
 
 def shapes_of(sweep: KernelSweep) -> Shapes:
-    """How the kernels of *sweep* print."""
-    kernel: Any = sweep.kernel
-    if isinstance(kernel, Attention):
-        return Shapes.numbered(kernel.template, kernel.sequences, kernel.queries, kernel.keys)
+    """How the kernels of *sweep* print: a text with columns of numbers, where their class has such."""
+    if hasattr(sweep.kernel, "printed"):
+        template, numbers = sweep.kernel.printed
+        return Shapes.numbered(template, len(sweep), numbers)
     return Shapes.of(sweep.shapes())

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Shapes"]
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
@@ -17,12 +18,12 @@ Codes = NDArray[np.int32]
 class Shapes(Sequence[str]):
     """The shape of each of many kernels, printed when asked for.
 
-    A shape is one of `templates`, whose places (``{}``) its column of `numbers` fills: (numbers, kernels).
+    A shape is one of `templates`, whose places (``{:.0f}``) its column of `numbers` fills: (numbers, kernels).
     """
 
     templates: Sequence[str]
     template: Codes
-    numbers: Ints
+    numbers: Floats
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Shapes":
@@ -30,13 +31,15 @@ class Shapes(Sequence[str]):
         known: dict[str, int] = {}
         template = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int32)
         return cls([text.replace("{", "{{").replace("}", "}}") for text in known], template,
-                   np.zeros((0, len(texts)), np.int64))
+                   np.zeros((0, len(texts))))
 
     @classmethod
-    def numbered(cls, template: str, *numbers: Any) -> "Shapes":
-        """Shapes of one *template* and columns of *numbers*."""
-        columns = np.array(numbers, dtype=np.int64)
-        return cls([template], np.zeros(columns.shape[1], np.int32), columns)
+    def numbered(cls, template: str, kernels: int, numbers: Sequence[Any]) -> "Shapes":
+        """The shapes of so many *kernels* with one *template*, and with these columns of *numbers*, or numbers."""
+        columns = np.empty((len(numbers), kernels))
+        for row, number in enumerate(numbers):
+            columns[row] = number
+        return cls([template], np.zeros(kernels, np.int32), columns)
 
     @classmethod
     def joined(cls, pieces: Sequence["Shapes"]) -> "Shapes":
@@ -45,7 +48,7 @@ class Shapes(Sequence[str]):
         codes = [np.array([known.setdefault(text, len(known)) for text in piece.templates], dtype=np.int32)[
             piece.template] for piece in pieces]
         template, begin = np.concatenate([np.zeros(0, np.int32), *codes]), 0
-        numbers = np.zeros((max((len(piece.numbers) for piece in pieces), default=0), len(template)), np.int64)
+        numbers = np.zeros((max((len(piece.numbers) for piece in pieces), default=0), len(template)))
         for piece in pieces:
             numbers[:len(piece.numbers), begin: begin + len(piece)] = piece.numbers
             begin += len(piece)

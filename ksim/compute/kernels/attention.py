@@ -54,12 +54,14 @@ class Attention:
     family = "attention"
 
     def __str__(self) -> str:
-        return self.template.format(self.sequences, self.queries, self.keys)
+        template, numbers = self.printed
+        return template.format(*numbers)
 
     @property
-    def template(self) -> str:
-        """How it prints, with places for its sequences, queries and keys."""
-        return f"{{}} seqs, {{}} queries, {{}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}"
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """How it prints: a text, and the numbers that fill its places."""
+        return (f"{{:.0f}} seqs, {{:.0f}} queries, {{:.0f}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}",
+                (self.sequences, self.queries, self.keys))
 
     @property
     def sequences(self) -> int:
