@@ -33,7 +33,7 @@ def findings() -> Findings:
     found, yardstick = beside(lambda: {name: {load: min(microseconds(load, make()) for _ in range(3)) for load in LOADS}
                                        for name, make in CACHES.items()})
     rows = [(name, *(f"{figures[load]:.1f}" for load in LOADS)) for name, figures in found.items()]
-    title = (f"The KV cache alone, us of CPU for a request's whole way, {BLOCKS} blocks: best of 3;"
+    title = (f"The KV cache alone, us of CPU for one request from admission to end, {BLOCKS} blocks: best of 3;"
              f" {yardstick:.2f} us for an event of SimPy")
     ours = found[next(iter(CACHES))]
     return Findings([Sheet(title, ("cache", *LOADS), rows)],

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/energy-accuracy.md anew."""
+"""`python -m benchmarks.energy RUNS TABLE`: write the tables of docs/energy-accuracy.md."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from ksim.validation.energy.of_boards import Cell, Errors
 from ksim.validation.serving import judging
 
 PAGE = Path("docs/energy-accuracy.md")
-#: What is bold is worse than this, in per cent.
+#: Errors above these, in per cent, are bold.
 POWER, TIME, RUN, BOARD = 6.0, 5.0, 8.0, 10.0
 ERRORS = (("power", POWER), ("time", TIME), ("energy", POWER))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Judge the folder of our own runs and kernels, and the public table; half a minute."""
+    """Validate our own runs and kernels, and the public table.  This takes half a minute."""
     runs, table = (validate(Question(Path(argument))) for argument in arguments)
     if not (runs.kernels and runs.runs and table.table):
         raise SystemExit("RUNS needs sustained kernels and serving runs, TABLE a table with the power of boards")
@@ -29,12 +29,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _kernels(verdict: of_kernels.Verdict) -> Iterator[str]:
-    """Means of all kernels, by what was left out; then each, foretold without its shape."""
-    yield "| mean absolute errors | kernels | power | time | energy, its time foretold too |"
+    """Means over all kernels, by what the fit leaves out; then each kernel, predicted without its shape."""
+    yield "| mean absolute errors | kernels | power | time | energy, with predicted time |"
     yield "|---|--:|--:|--:|--:|"
     for name, found in (("without the shape", verdict.shapes), ("without the family", verdict.families),
-                        ("without the shape, graphs taken for cool", verdict.recovered_shapes),
-                        ("without the family, graphs taken for cool", verdict.recovered_families)):
+                        ("without the shape, graph times taken as cool", verdict.recovered_shapes),
+                        ("without the family, graph times taken as cool", verdict.recovered_families)):
         cells = [_bold(of_kernels.mape(found, error), goal) for error, goal in ERRORS]
         yield f"| {name} | {len(found)} | {' | '.join(cells)} |"
     yield ""

@@ -16,9 +16,9 @@ from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
-from ksim.oracles.efficiency.estimates import Profiled, shipped
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profiled, shipped
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import gpu_of, plugin
 from ksim.simulation.scenario import Scenario
@@ -61,11 +61,11 @@ def figures(oracle: str) -> dict[str, float]:
     with garbage.paused():
         found = {
             "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
-            "step, new us": 1e6 * _median(timer.timeline, steps),
-            "step, known us": 1e6 * _median(timer.timeline, steps),
+            "step, new us": 1e6 * _median(timer.step_cost, steps),
+            "step, known us": 1e6 * _median(timer.step_cost, steps),
             "decode, steady us": 1e6 * _decoding(timer),
             "load, mixed us": 1e6 * _loading(timer),
-            "new tokens, load us": 1e6 * _median(timer.load, [Batch.of((count, 0)) for count in range(9000, 9300)]),
+            "new tokens, load us": 1e6 * _median(timer.summarize, [Batch.of((count, 0)) for count in range(9000, 9300)]),
             "run of 8, load us": 1e6 * _running(timer, 8),
             **{f"{count} at once us": 1e6 * _together(timer, count) for count in TOGETHER},
         }

@@ -31,7 +31,7 @@ def test_all_public_names_are_there_before_they_are_used():
     for name, home in ksim._HOMES.items():
         assert getattr(ksim, name).__module__ == home
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
-        _ = ksim.simulat
+        _ = ksim.simulat  # type: ignore[attr-defined]
 
 
 def test_its_version_is_that_of_the_package():
@@ -72,7 +72,7 @@ def test_editors_complete_it(code, names):
 
 
 def test_help_begins_with_how_to_use_it():
-    shown = pydoc.render_doc(ksim, renderer=pydoc.plaintext)
+    shown = pydoc.render_doc(ksim, renderer=vars(pydoc)["plaintext"])
     assert shown.index("simulate(scenario") < shown.index("PACKAGE CONTENTS") < shown.index("class Scenario")
 
 

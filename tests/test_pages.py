@@ -66,5 +66,5 @@ def test_links_lead_somewhere(page):
 
 def test_the_index_lists_every_page():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {page.name for page in PAGES if page.parent.name == "docs"}
+    pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
     assert {*re.findall(r"^\| \[([\w-]+\.md)\]", index, re.MULTILINE)} == pages - {"README.md"}

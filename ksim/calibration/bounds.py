@@ -1,20 +1,60 @@
-"""What points compute and move, and the least seconds that a GPU's peaks allow for that; arrays, one entry a point.
+"""The work of points, and the least seconds that a GPU's peaks allow for it; arrays with one entry per point.
 
-The counts are those of `ksim.compute.kernels`; `tests/calibration` holds them to be equal where both know a family.
+The counts are those of `ksim.compute.kernels`; `tests/calibration` checks that they are equal where both know a family.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.measurements import COLLECTIVES, Batches, Floats, Ints, Points
-from ksim.calibration.traffic import MOVES
+from ksim.calibration.batches import Batches, Floats, Ints
+from ksim.calibration.measurements import COLLECTIVES, Points
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-#: What points call their number format, and the formats of weights and of activations.
+#: Bytes of a copy per thread block.
+PIECE = 32768
+
+
+@frozen
+class Moves:
+    """The memory traffic of a family: the columns that it needs, and functions of them for rows, reads and writes.
+
+    A row is the work of one thread block, usually a token.  Reads and writes are in
+    bytes.  Numbers are BF16, except the logits of argmax, which are FP32.
+    """
+
+    columns: tuple[str, ...]
+    rows: Callable[..., Any]
+    reads: Callable[..., Any]
+    writes: Callable[..., Any]
+
+    def of(self, points: Any) -> tuple[Any, Any, Any]:
+        """Return the rows, bytes read and bytes written of *points*."""
+        values = [points[name] for name in self.columns]
+        return self.rows(*values), self.reads(*values), self.writes(*values)
+
+
+def _tokens(t: Any, *_: Any) -> Any:
+    return t
+
+
+MOVES: Mapping[str, Moves] = {
+    "rms_norm": Moves(("t", "h"), _tokens, lambda t, h: 2 * (t + 1) * h, lambda t, h: 2 * t * h),
+    "fused_add_rms_norm": Moves(("t", "h"), _tokens, lambda t, h: 2 * (2 * t + 1) * h, lambda t, h: 4 * t * h),
+    "silu_mul": Moves(("t", "inter"), _tokens, lambda t, inter: 4 * t * inter, lambda t, inter: 2 * t * inter),
+    "rope": Moves(("t", "hq", "hkv", "d"), _tokens, *2 * (lambda t, hq, hkv, d: 2 * t * (hq + hkv) * d,)),
+    "kv_write": Moves(("t", "hkv", "d"), _tokens, *2 * (lambda t, hkv, d: 4 * t * hkv * d,)),
+    "argmax": Moves(("t", "vocab"), _tokens, lambda t, vocab: 4 * t * vocab, lambda t, vocab: 4 * t),
+    "quantize": Moves(("t", "h"), _tokens, lambda t, h: 2 * t * h, lambda t, h: t * h),
+    "copy": Moves(("bytes",), lambda size: -(-size // PIECE), *2 * (lambda size: size,)),
+}
+
+
+#: Number formats by the name that points use, as the formats of weights and of activations.
 FORMATS: Mapping[str, tuple[DType, DType]] = {
     **{dtype.label: (dtype, dtype) for dtype in DType},
     "fp8_block": (DType.FP8, DType.FP8),
@@ -24,13 +64,13 @@ FORMATS: Mapping[str, tuple[DType, DType]] = {
     "fp4_w4a16": (DType.FP4, DType.BF16),
     "fp4_w4a8": (DType.FP4, DType.FP8),
 }
-#: Numbers that multi-head latent attention caches for a token, and those that one score and its value cost a head.
+#: Multi-head latent attention: numbers in the cache per token, and numbers per head in a score and its value.
 _LATENT, _LATENT_PAIR = 576, 192 + 128
 
 
 @frozen(eq=False)
-class Work:
-    """FLOP of the number format `dtype`, and bytes to and from device memory."""
+class PointWork:
+    """FLOP in the number format `dtype`, and bytes to and from device memory."""
 
     flops: Floats
     bytes: Floats
@@ -38,45 +78,45 @@ class Work:
 
 
 def formats(points: Points) -> tuple[DType, DType]:
-    """The formats of the weights and of the activations of *points*; raises DataError for one that ksim lacks."""
+    """Return the formats of weights and activations of *points*; raise DataError for a format that ksim lacks."""
     if points.dtype not in FORMATS:
-        raise DataError(str(points), f"{points.dtype!r} is no number format that ksim knows ({', '.join(FORMATS)})")
+        raise DataError(str(points), f"{points.dtype!r} is not a number format that ksim knows ({', '.join(FORMATS)})")
     return FORMATS[points.dtype]
 
 
-def work(points: Points) -> Work:
-    """What each of *points* computes and moves at the least; raises DataError for an unknown number format."""
+def work(points: Points) -> PointWork:
+    """Return the least work of each of *points*; raise DataError for an unknown number format."""
     weights, activations = formats(points)
     if points.family in COLLECTIVES:
-        return Work(np.zeros(len(points)), points["bytes"].astype(np.float64), DType.BF16)
+        return PointWork(np.zeros(len(points)), points["bytes"].astype(np.float64), DType.BF16)
     if points.family in _PRODUCTS:
         flops, moved = _PRODUCTS[points.family](points, weights.bytes, activations.bytes)
-        return Work(flops, moved, DType.BF16 if points.batches else activations)
+        return PointWork(flops, moved, DType.BF16 if points.batches else activations)
     _, read, written = MOVES[points.family].of(points)
-    return Work(np.zeros(len(points)), (read + written).astype(np.float64), DType.FP32)
+    return PointWork(np.zeros(len(points)), (read + written).astype(np.float64), DType.FP32)
 
 
 def floor(points: Points, gpu: Gpu) -> Floats:
-    """The seconds that no kernel of *points* can beat on *gpu*."""
-    done = work(points)
+    """Return the least seconds that a kernel can take for each of *points* on *gpu*."""
+    least = work(points)
     if points.family in COLLECTIVES:
         gpus = points["gpus"].astype(np.float64)
-        return np.asarray((gpus - 1) / gpus * done.bytes / (gpu.nvlink or gpu.pcie), dtype=np.float64)
-    peak = gpu.flops.get(done.dtype, max(gpu.flops.values()))
-    return np.maximum(done.flops / peak, done.bytes / gpu.bandwidth)
+        return np.asarray((gpus - 1) / gpus * least.bytes / (gpu.nvlink or gpu.pcie), dtype=np.float64)
+    peak = gpu.flops.get(least.dtype, max(gpu.flops.values()))
+    return np.maximum(least.flops / peak, least.bytes / gpu.bandwidth)
 
 
 def pairs(batches: Batches, window: Ints | None = None) -> tuple[Ints, Ints]:
-    """How many (query, key) pairs causal attention has, and how many keys it reads.
+    """Count the (query, key) pairs of causal attention, and the keys that it reads.
 
-    `window` is how many tokens a query sees back, its own among them; 0 or less means all.
+    A query attends to the last `window` tokens, itself included; 0 or less means all.
     """
     new, length = batches.qlens, batches.kvlens
     seen = length.copy()
     if window is not None:
-        of_runs = np.repeat(window, np.diff(batches.starts))
-        seen = np.where(of_runs > 0, np.minimum(of_runs, length), length)
-    growing = np.clip(seen - (length - new), 0, new)  # queries that do not yet see a whole window
+        run_windows = np.repeat(window, np.diff(batches.starts))
+        seen = np.where(run_windows > 0, np.minimum(run_windows, length), length)
+    growing = np.clip(seen - (length - new), 0, new)  # queries with less than a whole window before them
     first = length - new
     count = growing * first + growing * (growing + 1) // 2 + (new - growing) * seen
     read = np.minimum(length, seen + new - 1)
@@ -104,7 +144,7 @@ def _mla(points: Points, cache: float, _: float) -> tuple[Floats, Floats]:
 
 
 def _moe(points: Points, weights: float, activations: float) -> tuple[Floats, Floats]:
-    """Of one rank; where it is not known how many experts were active, as few as the choice of one token needs."""
+    """The work of one rank.  If the number of active experts is not known, it is the least: those of one token."""
     tokens, experts, top, hidden, inter = (points[name].astype(np.float64) for name in ("t", "e", "topk", "h", "inter"))
     ranks = np.maximum(points.columns.get("ep", np.ones(len(points))), 1)
     active = points.columns.get("active", np.full(len(points), -1))
@@ -113,6 +153,6 @@ def _moe(points: Points, weights: float, activations: float) -> tuple[Floats, Fl
     return flops, 3.0 * active * hidden * inter * weights + tokens * hidden * (activations + DType.BF16.bytes)
 
 
-#: Families that compute products of matrices.
+#: Families of matrix products.
 _PRODUCTS: Mapping[str, Callable[[Points, float, float], tuple[Floats, Floats]]] = {
     "gemm": _gemm, "attention": _attention, "mla": _mla, "moe": _moe}

@@ -1,36 +1,40 @@
-"""From a sweep over one GPU to its profile: what each family needs, how far off it is, and what could not be used."""
+"""Calibration: from a sweep over a GPU to its profile, with the error of each family and what could not be used."""
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from attrs import frozen
 
 from ksim.calibration.checks import FEWEST, Checked, TooFew, check
-from ksim.calibration.courses import FOLDS, Candidate, Course, examine, teach
-from ksim.calibration.lessons import Lesson, join
+from ksim.calibration.dataset import Dataset, join
+from ksim.calibration.fitting import FOLDS, Candidate, FitSpec, LeftOut, Selected, cross_validate, fit, select
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
-from ksim.calibration.recipes import COURSES, enrolled
-from ksim.calibration.selection import Left, Selected, select
-from ksim.foundation.errors import DataError
+from ksim.calibration.recipes import FIT_SPECS, by_spec
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.oracles.efficiency import profile
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
-#: Shares of the points by which a learning curve asks what fewer would have done.
+#: A learning curve has the errors of fits to these shares of the points.
 CURVE = (0.125, 0.25, 0.5)
-#: Of a table with more points than this, so many are fitted to.
+#: The most points of a table that are fitted to; of a larger table, a sample is drawn.
 MOST = 6000
-#: As many points are enough as leave an error no more than this above that of all.
+#: Fewer points are enough if their error is at most this factor above that of all points.
 ENOUGH = 1.15
+#: The suffix of a profile's file.
+ENDING = ".npz"
 
 
 @frozen
-class Calibrated:
-    """One family's part of a profile, and what there is to say about it.
+class CalibratedFamily:
+    """One family's part of a profile, and its errors.
 
-    `error` and `bias` are of points held back in turn, a share of the time;
-    `curve` has the error of fits to fewer points; `checks` the error at each tag
-    whose points taught nothing.
+    `error` and `bias` are those at points held out in turn, relative to the
+    measured time.  `curve` has the errors of fits to fewer points, and `checks`
+    the error at each tag that was not fitted to.
     """
 
     name: str
@@ -43,37 +47,38 @@ class Calibrated:
 
     @property
     def enough(self) -> int:
-        """The fewest points that would have done nearly as well."""
+        """The fewest points of the curve that do nearly as well as all."""
         return next((points for points, error in self.curve if error <= ENOUGH * self.error), self.points)
 
 
 @frozen
 class Calibration:
-    """All parts, what was left out and why, and measurements that no course takes."""
+    """What a profile holds, the rows left out and why, and remarks on measurements of no use."""
 
     gpu: Gpu
-    parts: tuple[Calibrated, ...]
-    left: tuple[Left, ...]
+    parts: tuple[CalibratedFamily, ...]
+    left: tuple[LeftOut, ...]
     remarks: tuple[str, ...]
 
 
 def calibrate(measured: Sequence[Measurements], gpu: Gpu, say: Callable[[str], None] = lambda _: None) -> Calibration:
-    """Fit every family that *measured*, all of *gpu*, has enough points of; raises DataError where none has."""
-    parts: list[Calibrated] = []
-    left: list[Left] = []
+    """Fit every family that has enough points in *measured*, all of *gpu*; raise DataError if none has."""
+    parts: list[CalibratedFamily] = []
+    left: list[LeftOut] = []
     remarks: list[str] = []
-    courses = list(enrolled(measured))
-    for course, taken in courses:
-        checked = [each.kept for each in _checked(_of_one_kind(taken, remarks), gpu, remarks)]
-        selected = select(course, list(_by_source(checked)), gpu)
+    specs = list(by_spec(measured))
+    for spec, taken in specs:
+        kept = [checked.kept for checked in _checked(_of_one_kind(taken, remarks), gpu, remarks)]
+        selected = select(spec, list(_by_source(kept)), gpu)
         left += selected.left
-        if selected.beside and course.core:
-            left.append(Left(f"{course.name}: not core ({course.core.reason})", sum(map(len, selected.beside))))
-        if _suffices(course, selected, remarks):
-            say(course.name)
-            parts.append(_part(course, selected, remarks))
-    known = {id(rows) for _, taken in courses for rows in taken}
-    remarks += _untaught([rows for rows in measured if id(rows) not in known])
+        if selected.outside_core and spec.core:
+            outside = sum(map(len, selected.outside_core))
+            left.append(LeftOut(f"{spec.name}: not core ({spec.core.reason})", outside))
+        if _suffices(spec, selected, remarks):
+            say(spec.name)
+            parts.append(_part(spec, selected, remarks))
+    known = {id(rows) for _, taken in specs for rows in taken}
+    remarks += _unfitted([rows for rows in measured if id(rows) not in known])
     if not parts:
         raise DataError(measured[0].source.file if measured else "sweep",
                         "; ".join(["has no family with enough points to calibrate", *remarks]))
@@ -81,22 +86,22 @@ def calibrate(measured: Sequence[Measurements], gpu: Gpu, say: Callable[[str], N
 
 
 def _of_one_kind(taken: Sequence[Measurements], remarks: list[str]) -> list[Measurements]:
-    """A sweep's rows where there are any: those of tables were timed in another way, and are not mixed with them."""
+    """Return a sweep's rows if there are any: a table's rows were timed in another way and are not mixed with them."""
     swept = [rows for rows in taken if rows.source.swept]
     for rows in taken if swept else ():
         if not rows.source.swept:
             remarks.append(f"{rows.source.file}: {len(rows):,} rows of {rows} are of a table that was timed in another "
-                           f"way than {swept[0].source.file}, and are left out; calibrate from one of the two")
+                           f"way than {swept[0].source.file}, so they are left out; calibrate from one of the two")
     return swept or [*taken]
 
 
 def _by_source(checked: Sequence[Measurements]) -> Iterator[Measurements]:
-    """As one what several files have from one source, so that copies of a shape are left out together."""
-    found: dict[tuple[str, ...], list[Measurements]] = {}
+    """Join what several files have from one source, so that copies of a shape are held out together."""
+    by_source: dict[tuple[str, ...], list[Measurements]] = {}
     for rows in checked:
         source = rows.source
-        found.setdefault((source.backend, source.version, source.kernel, source.timing), []).append(rows)
-    yield from map(joined, found.values())
+        by_source.setdefault((source.backend, source.version, source.kernel, source.timing), []).append(rows)
+    yield from map(joined, by_source.values())
 
 
 def _checked(taken: Sequence[Measurements], gpu: Gpu, remarks: list[str]) -> Iterator[Checked]:
@@ -110,61 +115,91 @@ def _checked(taken: Sequence[Measurements], gpu: Gpu, remarks: list[str]) -> Ite
         yield checked
 
 
-def _suffices(course: Course, selected: Selected, remarks: list[str]) -> bool:
-    """Whether enough is left that may teach."""
-    teaching = sum(int((~lesson.checks).sum()) for lesson in selected.core)
-    if selected.core and teaching < FEWEST:
-        remarks.append(f"{course.name}: {teaching} points that may teach cannot calibrate it; measure {FEWEST} or more")
+def _suffices(spec: FitSpec, selected: Selected, remarks: list[str]) -> bool:
+    """Return whether enough points are left to fit; add a remark if not."""
+    usable = sum(int((~dataset.checks).sum()) for dataset in selected.core)
+    if selected.core and usable < FEWEST:
+        remarks.append(f"{spec.name}: {usable} points to fit are too few to calibrate it; measure {FEWEST} or more")
     elif not selected.core and selected.left:
-        remarks.append(f"{course.name}: all of its rows are left out")
-    return teaching >= FEWEST
+        remarks.append(f"{spec.name}: all of its rows are left out")
+    return usable >= FEWEST
 
 
-def _untaught(measured: Sequence[Measurements]) -> Iterator[str]:
-    """What to do with rows that no course takes, a sentence for each file."""
-    found: dict[tuple[str, bool], list[Measurements]] = {}
+def _unfitted(measured: Sequence[Measurements]) -> Iterator[str]:
+    """Yield a remark for each file with rows that no fit spec takes."""
+    by_file: dict[tuple[str, bool], list[Measurements]] = {}
     for rows in measured:
-        found.setdefault((rows.source.file, rows.family in COLLECTIVES), []).append(rows)
-    for (file, collectives), parts in found.items():
+        by_file.setdefault((rows.source.file, rows.family in COLLECTIVES), []).append(rows)
+    for (file, collectives), parts in by_file.items():
         names = ", ".join(dict.fromkeys(rows.family if collectives else str(rows) for rows in parts))
         yield (f"{file}: {sum(map(len, parts)):,} rows of {names} were read, but a profile holds " + (
-            "kernels only; what collectives take is said by the files of ksim/data/transports that a system names"
-            if collectives else f"nothing of them (it may hold {', '.join(course.name for course in COURSES)})"))
+            "kernels only; the times of collectives are in the files of ksim/data/transports that a system names"
+            if collectives else f"none of them (it can hold {', '.join(spec.name for spec in FIT_SPECS)})"))
 
 
-def _part(course: Course, selected: Selected, remarks: list[str]) -> Calibrated:
+def _part(spec: FitSpec, selected: Selected, remarks: list[str]) -> CalibratedFamily:
     rows, joint = selected.rows, join(selected.core)
     swept = rows[0].source.swept
-    candidate = course.sweep if swept else course.table
+    candidate = spec.sweep if swept else spec.table
     kept = joint.take(~joint.checks).sample(MOST).divisible()
     if len(np.unique(joint.groups[~joint.checks])) == 1:
-        remarks.append(f"{course.name}: all points are of one group, such as one width or head shape; errors and "
-                       f"intervals are of points left out one by one, and too good for other groups")
+        remarks.append(f"{spec.name}: all points are of one group, such as one width or head shape; errors and "
+                       f"intervals come from points held out one by one, and are too small for other groups")
     source = f"{len(kept):,} points of {rows[0].source.file.rpartition('/')[2]}"
-    found = examine(course, kept, swept, source)
-    tags = np.concatenate([each.tags for each in rows])
-    checks = tuple((str(tag), int(of.sum()), _error(found.taught.predict(joint.take(of)), joint.take(of)))
-                   for tag in np.unique(tags[joint.checks]) for of in [joint.checks & (tags == tag)])
-    return Calibrated(course.name, found.efficiency, len(kept), _error(found.seconds, found.kept),
-                      float(np.mean(found.seconds / found.kept.seconds - 1)),
-                      tuple(_curve(course, candidate, found.kept, swept)), checks)
+    validated = cross_validate(spec, kept, swept, source)
+    tags = np.concatenate([measured.tags for measured in rows])
+    checks = tuple((str(tag), len(points), _error(validated.fitted.predict(points), points))
+                   for tag in np.unique(tags[joint.checks]) for points in [joint.take(joint.checks & (tags == tag))])
+    return CalibratedFamily(
+        spec.name, validated.efficiency, len(kept), _error(validated.seconds, validated.kept),
+        float(np.mean(validated.seconds / validated.kept.seconds - 1)),
+        tuple(_curve(spec, candidate, validated.kept, swept)), checks)
 
 
-def _curve(course: Course, candidate: Candidate, lesson: Lesson, swept: bool) -> Iterator[tuple[int, float]]:
-    """The error at groups of points held back, of fits to some of the other points: asked like that of all points."""
+def _curve(spec: FitSpec, candidate: Candidate, dataset: Dataset, swept: bool) -> Iterator[tuple[int, float]]:
+    """Yield numbers of points, and the error at held-out groups of fits to that many of the other points."""
     for share in CURVE:
-        count = int(share * len(lesson))
-        if count >= 3 * len(course.place):
+        count = int(share * len(dataset))
+        if count >= 3 * len(spec.place):
             random = np.random.default_rng(0)
-            seconds = np.empty(len(lesson))
-            for groups in np.array_split(random.permutation(np.unique(lesson.groups)), FOLDS):
-                out = np.isin(lesson.groups, groups)
-                few = random.permutation(np.flatnonzero(~out))[:count]
-                if out.any():
-                    taught = teach(course, candidate, [lesson.take(np.sort(few))], swept)
-                    seconds[out] = taught.predict(lesson.take(out))
-            yield count, _error(seconds, lesson)
+            seconds = np.empty(len(dataset))
+            for groups in np.array_split(random.permutation(np.unique(dataset.groups)), FOLDS):
+                held_out = np.isin(dataset.groups, groups)
+                few = random.permutation(np.flatnonzero(~held_out))[:count]
+                if held_out.any():
+                    fitted = fit(spec, candidate, [dataset.take(np.sort(few))], swept)
+                    seconds[held_out] = fitted.predict(dataset.take(held_out))
+            yield count, _error(seconds, dataset)
 
 
-def _error(seconds: Array, lesson: Lesson) -> float:
-    return float(np.mean(np.abs(seconds / lesson.seconds - 1)))
+def _error(seconds: Array, dataset: Dataset) -> float:
+    return float(np.mean(np.abs(seconds / dataset.seconds - 1)))
+
+
+def save(path: Path, calibration: Calibration, command: str, files: Mapping[str, str]) -> None:
+    """Write a profile, with the *command* that made it and the *files* it was fitted to.
+
+    An interruption leaves the old file in place.  Raises ConfigError if the profile cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    entries = {part.name: part.efficiency for part in calibration.parts}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.save(partial, calibration.gpu.name, command, entries, fitted_to=dict(files))
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
+    finally:
+        if partial.exists():
+            partial.unlink()
+
+
+def check_writable(path: Path) -> None:
+    """Raise ConfigError if no profile can be written to *path*, before minutes are spent on fitting."""
+    if path.suffix != ENDING:
+        raise ConfigError(str(path), f"is not a profile's name; choose one that ends in {ENDING}")
+    if path.is_dir():
+        raise ConfigError(str(path), "is a folder")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(str(path), f"cannot be written: {folder} is not a writable folder")

@@ -1,43 +1,35 @@
-"""Judge measurements before anything is fitted to them: what is kept, what is left out and why.
+"""Checks of measurements before anything is fitted to them: which rows are kept, which are left out and why.
 
-What only some rows have is left out, with the rows and the reason; what makes a whole file useless is a DataError.
+Faults of some rows leave these rows out, and are reported with the rows and the reason.  Faults that make a whole file
+useless are a DataError.
 """
 
-from collections.abc import Iterable
 
 import numpy as np
 from attrs import evolve, frozen
 
+from ksim.calibration.batches import Column, Floats, Ints
 from ksim.calibration.bounds import floor, work
 from ksim.calibration.datasheet import gpu_named
-from ksim.calibration.measurements import (
-    CHECKS,
-    COLLECTIVES,
-    FAMILIES,
-    MISSING,
-    Column,
-    Floats,
-    Ints,
-    Measurements,
-    listed,
-)
+from ksim.calibration.measurements import CHECKS, COLLECTIVES, FAMILIES, MISSING, Measurements, listed
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.specs.hardware import Gpu
 
-#: Fewer points of a family than this calibrate nothing.
+#: The fewest points of a family that calibrate it.
 FEWEST = 8
-#: A file of which more than this share is left out for what is wrong with its rows is refused.
+#: A file is refused if more than this share of its rows is faulty.
 MOST_EXCLUDED = 0.5
-#: Copies of a shape whose slowest is this much above the fastest disagree.  A shape measured twice differs by 3 to 5 %.
+#: Copies of a shape disagree if the slowest is above the fastest by more than this factor.  Two measurements of a shape
+#: usually differ by 3 to 5 %.
 AGREEMENT = 1.10
-#: Shares of the least time at which rows are taken to be impossible: clocks above the one that peaks are stated at,
-#: and, of what only moves memory, writes that stay in the L2 cache.
+#: Rows are impossible below these shares of the least time: clocks may be above the one that peaks are stated at, and
+#: kernels that only move memory may write to the L2 cache.
 IMPOSSIBLE, IMPOSSIBLE_MOVING = 0.95, 0.5
-#: No kernel of any GPU takes less than `LEAST` seconds; an empty one takes about `START`.
+#: The least seconds of any kernel on any GPU, and about the seconds of an empty kernel.
 LEAST, START = 0.1e-6, 2e-6
-#: By how much times are off that tell a wrong unit: as fast as FAST of the least time, or, in the median, SLOW times
-#: the roofline.  The slowest sound table that we know, one bound by launches from the host, has a median of 130.
+#: Times are in a wrong unit if most are below FAST x the least time, or if the median is above SLOW x the roofline.
+#: The slowest sound table that we know, which is bound by launches from the host, has a median of 130.
 FAST, SLOW = 0.1, 300.0
 _UNITS = {1e3: "milliseconds; multiply it by 1,000", 1e6: "seconds; multiply it by 1,000,000",
           1e-3: "nanoseconds; divide it by 1,000"}
@@ -49,7 +41,7 @@ class TooFew(DataError):
 
 @frozen(eq=False)
 class Excluded:
-    """Rows that are left out, for a `reason` that also says what to do."""
+    """Rows that are left out; the `reason` also says what to do."""
 
     reason: str
     where: str
@@ -61,14 +53,14 @@ class Excluded:
 
 @frozen(eq=False)
 class Checked:
-    """What is `kept`, a row a shape, after `merged` rows that repeat another's shape were merged into the median."""
+    """The rows `kept`, one per shape; `merged` rows that repeat a shape were merged into their median."""
 
     kept: Measurements
     excluded: tuple[Excluded, ...]
     merged: int
 
     def remarks(self) -> list[str]:
-        """What was done, a sentence each; nothing if nothing was."""
+        """Return a sentence for each thing that was done."""
         remarks = [str(part) for part in self.excluded]
         if self.merged:
             remarks.append(f"{self.kept.source.file}: {self.merged:,} rows of {self.kept} repeat a shape and agree; "
@@ -77,10 +69,10 @@ class Checked:
 
 
 def gpu_of(measured: Measurements, name: str = "") -> Gpu:
-    """The GPU that *measured* is of, or the one called *name*, a name of the catalogue or the path of a file.
+    """Return the GPU that *measured* is of, or the GPU *name*: a name of the catalogue, or the path of a file.
 
-    Raises DataError where the measurements are of a GPU that the catalogue lacks and no name is given, UnknownName for
-    a name that is none.
+    Raises DataError if the catalogue lacks the GPU that the measurements name and no *name* is given, UnknownName for
+    an unknown *name*.
     """
     name = name or measured.gpu or ""
     if not name:
@@ -91,16 +83,11 @@ def gpu_of(measured: Measurements, name: str = "") -> Gpu:
     return gpu_named(name)
 
 
-def check_all(measured: Iterable[Measurements], gpu: str = "", fewest: int = FEWEST) -> list[Checked]:
-    """Check each of *measured* against its own GPU, or the one called *gpu*; raises as `check` and `gpu_of` do."""
-    return [check(part, gpu_of(part, gpu), fewest) for part in measured]
-
-
 def check(measured: Measurements, gpu: Gpu, fewest: int = FEWEST) -> Checked:
-    """Judge *measured*, of *gpu*.
+    """Check *measured*, which is of *gpu*.
 
-    Raises DataError for times in a wrong unit and where most rows must be left out, TooFew where fewer than *fewest*
-    shapes are left to fit to.
+    Raises DataError for times in a wrong unit and if most rows must be left out, TooFew if fewer than *fewest* shapes
+    are left to fit to.
     """
     excluded: list[Excluded] = []
     kept = _exclude(measured, _malformed(measured), excluded)
@@ -123,17 +110,17 @@ def check(measured: Measurements, gpu: Gpu, fewest: int = FEWEST) -> Checked:
 
 
 def _exclude(measured: Measurements, faults: list[tuple[Column, str]], excluded: list[Excluded]) -> Measurements:
-    """Leave out the points that each mask of *faults* marks, once each, and note them."""
+    """Leave out the points that a mask of *faults* marks, and note each of them once."""
     good = np.ones(len(measured), dtype=bool)
     for mask, reason in faults:
-        if (fresh := mask & good).any():
-            excluded.append(Excluded(reason, measured.at(fresh), measured.rows[fresh]))
+        if (bad := mask & good).any():
+            excluded.append(Excluded(reason, measured.at(bad), measured.rows[bad]))
             good &= ~mask
     return measured if good.all() else measured.take(good)
 
 
 def _malformed(measured: Measurements) -> list[tuple[Column, str]]:
-    """Masks of the points whose shape is none."""
+    """Return masks of the points whose shape is impossible, with the reasons."""
     needs = FAMILIES[measured.family].needs
     faults = [(measured[name] <= 0, f"{name} is no positive whole number; correct the rows, or delete them")
               for name in needs]
@@ -166,7 +153,7 @@ def _refuse_most(measured: Measurements, excluded: list[Excluded]) -> None:
 
 
 def _refuse_units(measured: Measurements, gpu: Gpu) -> None:
-    """Raise DataError for times that no scatter explains, with the unit that would."""
+    """Raise DataError for times that must be in another unit, and name that unit."""
     least = floor(measured, gpu)
     too_fast = float(np.mean(measured.seconds < np.maximum(FAST * least, LEAST)))
     slowness = float(np.median(measured.seconds / (least + START)))
@@ -181,23 +168,23 @@ def _refuse_units(measured: Measurements, gpu: Gpu) -> None:
 
 
 def _impossible(measured: Measurements, gpu: Gpu) -> list[tuple[Column, str]]:
-    """Masks of the points that took less time than physics allow."""
-    least, done = floor(measured, gpu), work(measured)
-    if measured.family not in COLLECTIVES and not done.flops.any():  # only moves memory, and may find it in the cache
-        impossible = (measured.seconds < IMPOSSIBLE_MOVING * least) & (done.bytes > gpu.l2)
+    """Return masks of the points that took less time than physics allows, with the reasons."""
+    least, least_work = floor(measured, gpu), work(measured)
+    if measured.family not in COLLECTIVES and not least_work.flops.any():  # may find its data in the cache
+        impossible = (measured.seconds < IMPOSSIBLE_MOVING * least) & (least_work.bytes > gpu.l2)
         return [(impossible, f"faster than the memory of {gpu.name} allows; is it of another GPU?")]
     impossible = measured.seconds < IMPOSSIBLE * least
-    warm = impossible & (done.bytes < gpu.l2) & (done.bytes > 0)
+    warm = impossible & (least_work.bytes < gpu.l2) & (least_work.bytes > 0)
     return [(warm, f"faster than the memory of {gpu.name} allows, and small enough to stay in its L2 cache from one "
                    f"repetition to the next; time with buffers that rotate"),
             (impossible, f"faster than the peaks of {gpu.name} allow; is it of another GPU or number format?")]
 
 
 def _merge(measured: Measurements) -> tuple[Measurements, list[Excluded]]:
-    """One row a shape: the median of those that agree; shapes whose rows do not are left out."""
+    """Merge the rows of each shape into their median; leave out shapes whose rows disagree."""
     if len(measured) < 2:
         return measured, []
-    # Points of one shape under different tags are a grid and its check: they must not lend each other their times.
+    # Points of one shape under different tags are a grid and its check, which must not be merged.
     group = _groups([*measured.shape(), measured.tags])
     order = np.lexsort((measured.seconds, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=MISSING))
@@ -207,7 +194,7 @@ def _merge(measured: Measurements) -> tuple[Measurements, list[Excluded]]:
     times = measured.seconds[order]
     median = (times[(starts + ends) // 2] + times[(starts + ends + 1) // 2]) / 2
     agree = times[ends] <= AGREEMENT * times[starts]
-    first = np.minimum.reduceat(order, starts)  # the row that came first stands for its shape
+    first = np.minimum.reduceat(order, starts)  # the first row represents its shape
     wrong = np.flatnonzero(~agree[group])
     excluded = [Excluded(_disagreement(measured, times, starts[~agree], ends[~agree], order),
                          measured.at(wrong), measured.rows[wrong])] if len(wrong) else []
@@ -217,7 +204,7 @@ def _merge(measured: Measurements) -> tuple[Measurements, list[Excluded]]:
 
 
 def _groups(columns: list[Column]) -> Ints:
-    """A number for each point that is equal for equal shapes: 0, 1, ..."""
+    """Number the points 0, 1, ..., with equal numbers for equal shapes."""
     group = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, codes = np.unique(column, return_inverse=True)

@@ -1,7 +1,7 @@
-"""GPUs from their files: what a data sheet has is enough, and power that the file leaves out is estimated.
+"""GPUs from their files: a data sheet is enough, for the power that a file leaves out is estimated.
 
-A file that lacks something is answered with all that it lacks, quantities need their units, and figures that no GPU
-has are refused: a missing prefix ("4.8 GB/s") would be simulated without a word.
+An error names everything that a file lacks.  Quantities need units, and figures that no GPU has are refused: a missing
+prefix ("4.8 GB/s") would otherwise be simulated without a warning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,33 +15,33 @@ from ksim.specs.hardware import ARCHITECTURES, Gpu
 
 __all__ = ["check_quantities", "gpu_named", "gpu_of_table"]
 
-#: What a file must have, as far as it is not a table of its own.
+#: The keys that a file must have, besides its tables.
 REQUIRED = ("name", "architecture", "sms", "clock", "memory", "bandwidth", "l2", "pcie")
-#: Formats whose peaks everything else is estimated from.
+#: Formats whose peaks are needed: the others are estimated from them.
 PEAKS = ("fp32", "bf16")
-#: A `[power]` with all of these is taken as it is.
+#: A `[power]` with all of these keys is used as it is.
 STATED = frozenset({"idle", "limit", "flop", "hbm", "link", "source"})
-#: Each quantity's unit, and the least and the most that a GPU of these architectures may have.
+#: Each quantity's unit, and the least and the most that a GPU of these architectures can have.
 RANGES: Mapping[str, tuple[str, float, float]] = {
     "clock": ("Hz", 1e8, 1e10), "memory": ("B", 2.0**30, 2.0**43), "bandwidth": ("B/s", 1e10, 1e14),
     "l2": ("B", 2.0**16, 2.0**34), "nvlink": ("B/s", 1e9, 1e13), "pcie": ("B/s", 1e8, 1e13),
     "channel": ("B/s", 1e8, 1e13), "tdp": ("W", 5.0, 1e5)}
-#: The unit of a peak, and between what it lies.
+#: The unit of a peak, the least and the most.
 PEAK = ("FLOP/s", 1e10, 1e18)
 POWER_UNITS = {"idle": "W", "limit": "W", "sleep": "W", "busy": "W", "start": "s", "hbm": "J/B", "write": "J/B",
                "l2": "J/B", "link": "J/B", "network": "J/B"}
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU that the catalogue calls *name*, or of the file there.
+    """Return the GPU that the catalogue calls *name*, or the GPU of the file at that path.
 
-    Raises UnknownName for neither, DataError for a file that cannot be read, ConfigError that names what is wrong.
+    Raises UnknownName if there is neither, DataError for a file that cannot be read, ConfigError with what is wrong.
     """
     return gpu_of_table(catalog.load("gpus", name), f"gpu {name}")
 
 
 def gpu_of_table(table: Mapping[str, Any], where: str) -> Gpu:
-    """The GPU that *table* describes; *where* is for messages.  Raises ConfigError."""
+    """Return the GPU that *table* describes; *where* is for messages.  Raises ConfigError."""
     _complete(table, where)
     _architecture(table, where)
     check_quantities(_ranged(table), where)
@@ -55,7 +55,7 @@ def gpu_of_table(table: Mapping[str, Any], where: str) -> Gpu:
 
 
 def _complete(table: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError that names everything that *table* lacks."""
+    """Raise ConfigError with everything that *table* lacks."""
     flops, power = table.get("flops", {}), table.get("power", {})
     for key, value in (("flops", flops), ("power", power)):
         if not isinstance(value, Mapping):
@@ -77,9 +77,9 @@ def _architecture(table: Mapping[str, Any], where: str) -> None:
 
 
 def check_quantities(quantities: Iterable[tuple[str, Any, tuple[str, float, float]]], where: str) -> None:
-    """Raise ConfigError for one of *quantities* without its unit, with another's, or out of its range.
+    """Raise ConfigError for a quantity without a unit, with a wrong unit, or out of its range.
 
-    Each comes with its key, and with its unit and the least and the most that it may be.
+    *quantities* are key, value, and (unit, least, most).
     """
     for key, value, (unit, least, most) in quantities:
         try:
@@ -93,9 +93,9 @@ def check_quantities(quantities: Iterable[tuple[str, Any, tuple[str, float, floa
 
 
 def _ranged(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
-    """Each quantity in *table* with its key, and its unit and range."""
+    """Yield the key, value, and (unit, least, most) of each quantity in *table*."""
     power = table.get("power", {})
-    yield from ((key, table[key], found) for key, found in RANGES.items() if key in table)
+    yield from ((key, table[key], limits) for key, limits in RANGES.items() if key in table)
     yield from ((f"flops.{key}", value, PEAK) for key, value in table["flops"].items())
     yield from ((f"power.{key}", power[key], (unit, 0.0, 1e5)) for key, unit in POWER_UNITS.items() if key in power)
     if isinstance(flop := power.get("flop", {}), Mapping):
@@ -103,7 +103,7 @@ def _ranged(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, flo
 
 
 def _estimated(sheet: Mapping[str, Any], power: Mapping[str, Any], where: str) -> Gpu:
-    """The GPU with what *power* leaves out filled in."""
+    """Return the GPU with estimates for what *power* leaves out."""
     from ksim.calibration.power.extrapolation import of_data_sheet, placeholder
 
     gpu = structure(Gpu, {**sheet, "power": plain(placeholder(power["limit"], power.get("idle", 0)))}, where)

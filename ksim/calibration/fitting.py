@@ -1,210 +1,231 @@
-"""Fit small models to log efficiencies: one function a kind, each from inputs, targets and weights."""
+"""Fit specs: which rows of a family of kernels are fitted, what is fitted to them, and how far off the fit is."""
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import evolve, field, frozen
+from attrs import field, frozen
+from numpy.typing import NDArray
 
-from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.models import (
-    BoundedHead,
-    Constant,
-    Interpolation,
-    Linear,
-    Mean,
-    Model,
-    Network,
-    Trees,
-    column_side,
-    kernel_of,
-    row_side,
-)
+from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
+from ksim.calibration.measurements import Measurements
+from ksim.calibration.regression import Free, Regressor, fit_constants, shares
+from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
+from ksim.oracles.efficiency.models import Model
 from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.region import Region
+from ksim.oracles.efficiency.spread import Spread
+from ksim.specs.hardware import Gpu
 
-#: Least absolute errors are found by weighted least squares, the weights taken anew so often.
-ROUNDS = 30
-#: Residuals below this, in log time, weigh no more than this.
-SMALL = 0.01
+#: Folds of cross-validation.
+FOLDS = 5
+#: Intervals are wider by this factor than the errors at held-out groups of a grid: kernels of models lie off the grid.
+OFF_GRID = 1.25
+#: The most points of a table that constants are fitted to, if several GPUs share them, and if they are of one GPU.
+SHARED, SINGLE = 600, 2000
+#: The most points of a table that a model on top of the constants is fitted to.
+MODELLED = 8000
 
 
 @frozen
-class Recipe:
-    """A kind of model and what it is fitted with, such as ``Recipe("network", {"hidden": 24})``."""
+class Candidate:
+    """A model on top of the physics, and the inputs that it takes."""
 
-    kind: str
-    options: Mapping[str, Any] = field(factory=dict)
-
-    def fit(self, inputs: Array, targets: Array, weights: Array | None = None) -> Model:
-        """Fit to *targets* (rows,) at *inputs* (rows, inputs); raises ConfigError where a library is missing."""
-        weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
-        return KINDS[self.kind](inputs, targets, weights, **self.options)
+    regressor: Regressor
+    inputs: tuple[str, ...] = ()
 
 
-def nothing(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """What physics says stands."""
-    return Constant(0.0)
+@frozen(kw_only=True)
+class FitSpec:
+    """How the efficiency `name`, such as ``gemm/bf16``, is fitted to measurements of the family `measures` in `dtype`.
 
+    The `free` constants of the physics are fitted first, then a model of the
+    remaining errors: `learned` if the target GPU is not among the datasets; if
+    all datasets are of it, `table` or `sweep`, depending on their source.
+    Constants in `held` are not fitted, unless they are in `single_gpu` and all
+    datasets are of one GPU.  A sweep also holds those in `held_in_sweeps`.
 
-def constant(inputs: Array, targets: Array, weights: Array) -> Constant:
-    """The weighted median."""
-    order = np.argsort(targets)
-    share = np.cumsum(weights[order])
-    return Constant(targets[order][np.searchsorted(share, share[-1] / 2)])
-
-
-def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -> Linear:
-    """Least absolute errors, slopes drawn to zero by *ridge*, outputs held in the range of the targets."""
-    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
-    rows = np.column_stack([(inputs - mean) / scale, np.ones(len(inputs))])
-    penalty = ridge * weights.sum() * np.diag([1.0] * inputs.shape[1] + [0.0])
-    solution, robust = np.zeros(rows.shape[1]), weights
-    for _ in range(ROUNDS):
-        solution = np.linalg.solve((rows.T * robust) @ rows + penalty, (rows.T * robust) @ targets)
-        robust = weights / np.maximum(np.abs(targets - rows @ solution), SMALL) * SMALL
-    slopes = solution[:-1] / scale
-    return Linear(solution[-1] - mean @ slopes, slopes, targets.min(), targets.max())
-
-
-def bounded_head(inputs: Array, targets: Array, weights: Array, waves: int = 0, floor: float = 0.01) -> BoundedHead:
-    """``util = g - a / waves``: least squares in log time from a start at the median utilisation."""
-    optimize = library("scipy.optimize")
-    count = inputs.shape[1] + 1
-
-    def head(flat: Array) -> BoundedHead:
-        return BoundedHead(flat[:count], flat[count:], float(waves), floor)
-
-    def missed(flat: Array) -> Array:
-        left: Array = np.concatenate([(head(flat)(inputs) - targets) * np.sqrt(weights), 1e-2 * flat])
-        return left
-
-    share = min(0.99, float(np.exp(-np.median(targets))))
-    start = np.zeros(2 * count)
-    start[count - 1], start[-1] = np.log(share / (1 - share)), -3.0
-    return head(optimize.least_squares(missed, start, loss="soft_l1", f_scale=0.1, max_nfev=200).x)
-
-
-def trees(inputs: Array, targets: Array, weights: Array, count: int = 60, leaves: int = 12, rate: float = 0.12,
-          fewest: int = 20) -> Trees:
-    """Gradient-boosted trees for the least absolute error."""
-    ensemble = library("sklearn.ensemble")
-    forest = ensemble.GradientBoostingRegressor(
-        loss="huber", n_estimators=count, max_leaf_nodes=leaves, max_depth=None, learning_rate=rate,
-        min_samples_leaf=fewest, subsample=0.5, random_state=0).fit(inputs, targets, weights)
-    base = float(forest.init_.predict(inputs[:1])[0])
-    return _flat([tree.tree_ for tree in forest.estimators_[:, 0]], base, rate)
-
-
-def _flat(grown: list[Any], base: float, rate: float) -> Trees:
-    """scikit-learn's trees as rows of nodes."""
-    roots = np.cumsum([0, *(tree.node_count for tree in grown)])[:-1]
-    parts: dict[str, list[Array]] = {name: [] for name in ("columns", "thresholds", "lefts", "rights", "values")}
-    for tree, root in zip(grown, roots, strict=True):
-        leaf, itself = tree.children_left < 0, np.arange(tree.node_count)
-        parts["columns"].append(np.where(leaf, 0, tree.feature))
-        parts["thresholds"].append(np.where(leaf, 0.0, tree.threshold))
-        parts["lefts"].append(root + np.where(leaf, itself, tree.children_left))
-        parts["rights"].append(root + np.where(leaf, itself, tree.children_right))
-        parts["values"].append(rate * tree.value[:, 0, 0])
-    depth = max(tree.max_depth for tree in grown)
-    return Trees(base=base, roots=roots, depth=depth, **{name: np.concatenate(part) for name, part in parts.items()})
-
-
-def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
-            rounds: int = 60, reach: float = 3.0, seed: int = 0) -> Network:
-    """Perceptrons that differ in where they started; rows are drawn by weight, for the library knows none."""
-    perceptrons = library("sklearn.neural_network")
-    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
-    rows = np.clip((inputs - mean) / scale, -reach, reach)
-    grown = []
-    for member in range(members):
-        drawn = np.random.default_rng([seed, member]).choice(len(rows), len(rows), p=weights / weights.sum())
-        perceptron = perceptrons.MLPRegressor(
-            hidden_layer_sizes=(hidden, hidden), activation="tanh", alpha=decay, max_iter=rounds, tol=0.0,
-            batch_size=min(256, len(rows)), learning_rate_init=3e-3, random_state=seed + member)
-        with warnings.catch_warnings():  # a budget of rounds is meant to be used up
-            warnings.simplefilter("ignore")
-            grown.append(perceptron.fit(rows[drawn], targets[drawn]))
-    layers = [np.stack([np.vstack([one.coefs_[i], one.intercepts_[i]]) for one in grown]) for i in range(3)]
-    return Network(mean, scale, reach, layers[0], layers[1], layers[2][:, :, 0])
-
-
-def interpolation(inputs: Array, targets: Array, weights: Array, base: Recipe = Recipe("constant"),
-                  most: int = 500) -> Interpolation:
-    """A Gaussian process between the rows, on what *base* leaves; lengths and noise are likeliest for *most* rows."""
-    started = base.fit(inputs, targets, weights)
-    left = targets - started(inputs)
-    lengths, noise = _likeliest(inputs, left, most)
-    model = Interpolation(started, 1.0, [1.0], lengths[None], inputs, left)
-    return evolve(model, weights=np.linalg.solve(_between(model) + noise * np.eye(len(left)), left))
-
-
-def layered_interpolation(inputs: Array, targets: Array, weights: Array, amplitudes: Sequence[float],
-                          lengths: Sequence[Sequence[float]], slopes: Sequence[float], noise: float,
-                          cut: float = 3.0) -> Interpolation:
-    """A Gaussian process with exponential kernels, all of it given but the values: for what jumps from row to row.
-
-    It stands on ``inputs @ slopes``.  Rows further than *cut* robust deviations from what the others say of them are
-    pulled in to there, three times over.
+    `dataset` makes columns of measurements.  `rules` leave rows out everywhere;
+    of the others only `core` rows are fitted.  `grid` marks the few rows of a
+    table that a sweep would measure.  `place` names the inputs that tell how far
+    a kernel lies from the datasets; intervals differ along the first of them.
+    `like` names the efficiencies that price these kernels if this one is missing.
     """
-    trend = inputs @ np.asarray(slopes)
-    middle = constant(inputs, targets - trend, weights).value
-    started = Linear(middle, slopes, -np.inf, np.inf)
-    left = targets - started(inputs)
-    model = Interpolation(started, 0.0, amplitudes, lengths, inputs, left)
-    inverse = np.linalg.inv(_between(model) + noise * np.eye(len(inputs)))
-    for _ in range(3):
-        missed = inverse @ left / np.diag(inverse)  # by each row, were it left out
-        most = cut * 1.4826 * float(np.median(np.abs(missed)))
-        left = left - np.sign(missed) * np.maximum(np.abs(missed) - most, 0.0)
-    return evolve(model, weights=inverse @ left)
+
+    name: str
+    family: Family
+    measures: str
+    dtype: str
+    dataset: Callable[[Measurements, Gpu], Dataset]
+    free: Mapping[str, Free]
+    learned: Candidate
+    table: Candidate
+    sweep: Candidate
+    place: tuple[str, ...]
+    rules: Sequence[Rule] = ()
+    core: Rule | None = None
+    grid: Callable[[Measurements], Mask] | None = None
+    like: tuple[str, ...] = ()
+    held: Constants = field(factory=dict)
+    single_gpu: Mapping[str, Free] = field(factory=dict)
+    held_in_sweeps: Constants = field(factory=dict)
+
+    @classmethod
+    def of(cls, name: str, family: str, **rest: Any) -> "FitSpec":
+        return cls(name=name, family=FAMILIES[family], **rest)
+
+    def takes(self, rows: Measurements) -> bool:
+        return (rows.family, rows.dtype) == (self.measures, self.dtype)
 
 
-def _between(model: Interpolation) -> Array:
-    """The covariance of the model's points."""
-    total = np.zeros((len(model.points), len(model.points)))
-    for amplitude, lengths in zip(model.amplitudes, model.lengths, strict=True):
-        points = model.points[:, np.isfinite(lengths)] / lengths[np.isfinite(lengths)]
-        total += amplitude * kernel_of(row_side(points) @ column_side(points), float(model.smooth))
-    return total
+@frozen(eq=False)
+class Fitted:
+    """The result of a fit: constants of the physics, and the model on top of them."""
+
+    spec: FitSpec
+    candidate: Candidate
+    constants: Mapping[str, float]
+    model: Model
+
+    def predict(self, dataset: Dataset) -> Array:
+        """Predict the seconds of each point."""
+        return self._physics(dataset).predict(self.model, self.candidate.inputs)
+
+    def place(self, dataset: Dataset) -> Array:
+        """Return the inputs that tell how far each point lies from the data."""
+        return self._physics(dataset).inputs(self.spec.place)
+
+    def _physics(self, dataset: Dataset) -> PhysicsOfDataset:
+        return PhysicsOfDataset.of(dataset, self.spec.family, self.constants)
 
 
-def _likeliest(inputs: Array, left: Array, most: int) -> tuple[Array, float]:
-    """The kernel's length along each input, and the share of noise in the variance, by marginal likelihood."""
-    processes = library("sklearn.gaussian_process")
-    kernels = library("sklearn.gaussian_process.kernels")
-    scale = np.maximum(inputs.std(axis=0), 1e-9)
-    sample = np.random.default_rng(0).permutation(len(inputs))[:most]
-    kernel = (kernels.ConstantKernel(1.0, (1e-3, 1e3)) * kernels.Matern(np.full(inputs.shape[1], 1.5), (0.2, 20.0), 1.5)
-              + kernels.WhiteKernel(0.1, (1e-4, 1e1)))
-    process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-    with warnings.catch_warnings():  # a length at its bound is one along which nothing happens
-        warnings.simplefilter("ignore")
-        process.fit(inputs[sample] / scale, left[sample])
-    found = process.kernel_
-    # The library's kernel has the square root of 3 beside the distance.
-    return scale * found.k1.k2.length_scale / 3**0.5, float(found.k2.noise_level / found.k1.k1.constant_value)
+def fit(spec: FitSpec, candidate: Candidate, datasets: Sequence[Dataset], swept: bool = False) -> Fitted:
+    """Fit to all of *datasets* but their checks."""
+    several = len({dataset.gpu.name for dataset in datasets}) > 1
+    usable = [dataset.take(~dataset.checks) for dataset in datasets]
+    sampled = [dataset.sample(SHARED if several else SINGLE) for dataset in usable]
+    held = {**spec.held, **(spec.held_in_sweeps if swept else {})}
+    free = {name: constant for name, constant in spec.free.items() if name not in held}
+    if not several:
+        free.update(spec.single_gpu)
+    constants = fit_constants(spec.family, sampled, free, held)
+    modelled = sampled if several else [dataset.sample(MODELLED) for dataset in usable]
+    physics = [PhysicsOfDataset.of(dataset, spec.family, constants) for dataset in modelled]
+    inputs = np.concatenate([part.inputs(candidate.inputs) for part in physics])
+    targets = np.concatenate([part.targets for part in physics])
+    model = candidate.regressor.fit(inputs, targets, np.concatenate(shares(modelled)))
+    return Fitted(spec, candidate, constants, model)
 
 
-def mean(inputs: Array, targets: Array, weights: Array, one: Recipe, other: Recipe) -> Mean:
-    return Mean(one.fit(inputs, targets, weights), other.fit(inputs, targets, weights))
+def held_out(spec: FitSpec, candidate: Candidate, dataset: Dataset, swept: bool = False,
+             folds: int = FOLDS) -> tuple[Dataset, Array]:
+    """Return the points that are no checks, and the seconds that a fit to other groups of them predicts for each."""
+    dataset = dataset.take(~dataset.checks)
+    seconds = np.full(len(dataset), np.nan)
+    for out in _folds(dataset.groups, folds):
+        seconds[out] = fit(spec, candidate, [dataset.take(~out)], swept).predict(dataset.take(out))
+    return dataset, seconds
 
 
-KINDS: Mapping[str, Callable[..., Model]] = {
-    "nothing": nothing, "constant": constant, "linear": linear, "bounded_head": bounded_head, "trees": trees,
-    "network": network, "interpolation": interpolation, "layered_interpolation": layered_interpolation, "mean": mean,
-}
+def _folds(groups: NDArray[np.int64], folds: int) -> Iterator[Mask]:
+    """Yield masks of the points held out: whole groups, dealt into *folds* of about the same number of points."""
+    names, counts = np.unique(groups, return_counts=True)
+    sizes = np.zeros(min(folds, len(names)), dtype=np.int64)
+    fold_of: dict[int, int] = {}
+    for place in np.argsort(-counts, kind="stable"):
+        smallest = int(sizes.argmin())
+        fold_of[int(names[place])] = smallest
+        sizes[smallest] += counts[place]
+    fold_of_point = np.array([fold_of[int(group)] for group in groups])
+    for fold in range(len(sizes)):
+        yield fold_of_point == fold
 
 
-NOTHING = Recipe("nothing")
+def efficiency(fitted: Fitted, datasets: Sequence[Dataset], missed: Sequence[Array], source: str,
+               widening: float = 1.0) -> Efficiency:
+    """Return what a profile keeps of a fit.
+
+    *missed* has, for each dataset, log(measured / predicted) of held-out points;
+    the intervals are those errors times *widening*.
+    """
+    place = np.concatenate([fitted.place(dataset) for dataset in datasets])
+    residuals, weights = np.concatenate(missed), np.concatenate(shares(datasets))
+    spread = Spread.of(widening * residuals, place, column=0, weights=weights)
+    error = float(np.average(np.abs(np.exp(-residuals) - 1), weights=weights))
+    return Efficiency(fitted.constants, fitted.candidate.inputs, fitted.model, fitted.spec.place,
+                      Region.around(place), spread, len(residuals), error, source)
 
 
-def library(name: str) -> Any:
-    """Import what only fitting needs; raises ConfigError that says how to install it."""
-    from importlib import import_module
+@frozen(eq=False)
+class CrossValidated:
+    """A fit to a GPU's own dataset, and the seconds that fits to other groups predict for the points `kept`."""
 
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError(name, "is needed to fit models; install it with `pip install 'ksim[fit]'`") from None
+    fitted: Fitted
+    kept: Dataset
+    seconds: Array
+    efficiency: Efficiency
+
+
+def cross_validate(spec: FitSpec, dataset: Dataset, swept: bool, source: str = "",
+                   folds: int = FOLDS) -> CrossValidated:
+    """Fit to a GPU's own points, and estimate the error by holding groups of them out."""
+    candidate = spec.sweep if swept else spec.table
+    fitted = fit(spec, candidate, [dataset], swept)
+    kept, seconds = held_out(spec, candidate, dataset, swept, folds)
+    missed = np.log(kept.seconds / seconds)
+    priced = efficiency(fitted, [kept], [missed], source, OFF_GRID if swept else 1.0)
+    return CrossValidated(fitted, kept, seconds, priced)
+
+
+@frozen
+class LeftOut:
+    """A number of rows that were left out for one reason."""
+
+    reason: str
+    rows: int
+
+
+@frozen(eq=False)
+class Selected:
+    """A GPU's rows as datasets: those to fit (`core`), those that only test how far a fit carries, and the number left.
+
+    `rows` are the measurements of the core.
+    """
+
+    gpu: Gpu
+    rows: tuple[Measurements, ...]
+    core: tuple[Dataset, ...]
+    outside_core: tuple[Dataset, ...]
+    left: tuple[LeftOut, ...] = field(factory=tuple)
+
+
+def select(spec: FitSpec, rows: Sequence[Measurements], gpu: Gpu) -> Selected:
+    """Apply the rules of *spec* to a GPU's *rows*."""
+    left: dict[str, int] = {}
+    core, outside_core, kept = [], [], []
+    for table in rows:
+        usable = _kept(spec, table, left)
+        is_core = spec.core.holds(usable) if spec.core else np.ones(len(usable), dtype=np.bool_)
+        if is_core.any():
+            kept.append(usable.take(is_core))
+            core.append(spec.dataset(kept[-1], gpu))
+        if not is_core.all():
+            outside_core.append(spec.dataset(usable.take(~is_core), gpu))
+    return Selected(gpu, tuple(kept), tuple(core), tuple(outside_core),
+                    tuple(LeftOut(reason, count) for reason, count in left.items()))
+
+
+def _kept(spec: FitSpec, table: Measurements, left: dict[str, int]) -> Measurements:
+    for rule in spec.rules:
+        out = rule.holds(table)
+        if out.any():
+            left[rule.reason] = left.get(rule.reason, 0) + int(out.sum())
+            table = table.take(~out)
+    return table
+
+
+def by_gpu(rows: Sequence[Measurements]) -> Iterator[tuple[str, list[Measurements]]]:
+    """Yield each GPU of the catalogue with its measurements."""
+    for name in sorted({part.gpu for part in rows if part.gpu}):
+        yield name, [part for part in rows if part.gpu == name]

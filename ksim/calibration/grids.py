@@ -1,6 +1,6 @@
-"""The shapes of each family that a sweep measures: grids that know no model, and points off them to check with.
+"""The shapes that a sweep measures, by family: grids that depend on no model, and points off them as checks.
 
-To add a family, add a function with its points to `GRIDS`; `ksim.calibration.kernels` says what it computes.
+To add a family, add a function of its points to `GRIDS`; `ksim.calibration.kernels` has the kernels of a point.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,8 @@ from itertools import product
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.measurements import Batches, Points, tagged
+from ksim.calibration.batches import Batches
+from ksim.calibration.measurements import Points, tagged
 from ksim.compute.model import Model
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
@@ -23,21 +24,21 @@ TOKENS = tuple(2**i for i in range(15))
 #: Query heads, KV heads, head dimension.
 HEADS = ((32, 8, 128), (64, 8, 128), (16, 4, 128), (8, 1, 128), (40, 8, 128), (32, 32, 128), (16, 8, 256),
          (32, 4, 128), (16, 2, 128), (64, 8, 64))
-#: Most cached tokens of a decode batch, and most new ones of a prefill.
+#: The most cached tokens of a decode batch, and the most new tokens of a prefill.
 MOST_CACHED, MOST_NEW = 2**21, 2**15
-#: Experts, experts a token, hidden size, size of one expert.
+#: Experts, experts per token, hidden size, size of one expert.
 EXPERTS = ((8, 2, 4096, 14336), (16, 4, 4096, 1536), (32, 4, 2880, 2880), (64, 8, 2048, 1536), (128, 8, 2048, 768),
            (128, 8, 4096, 192))
 HIDDEN, INTER, VOCABULARIES = (1024, 2048, 4096, 5120, 8192), (768, 3072, 7168, 14336, 28672), (32000, 128256, 151936)
-#: Points off the grid for each family of products, and for each that only moves memory.
+#: Points off the grid, per family of products and per family that only moves memory.
 CHECKED, CHECKED_MOVING = 120, 10
-#: Rows at which the layers of a model are measured.
+#: Rows at which the layers of models are measured.
 MODEL_ROWS = (1, 4, 16, 64, 256, 1024, 4096, 8192)
 
 
 @frozen
 class Layers:
-    """Shapes of models' layers, each once."""
+    """Shapes of the layers of models, each once."""
 
     products: tuple[tuple[int, int], ...] = ()
     heads: tuple[tuple[int, int, int], ...] = ()
@@ -48,7 +49,7 @@ class Layers:
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> "Layers":
-        """Of whole models, each on one GPU."""
+        """Return the layers of *models*, each on one GPU."""
         products: list[tuple[int, int]] = []
         for model in models:
             size = model.decoder.sizes
@@ -68,7 +69,7 @@ class Layers:
 
 
 def gemm(gpu: Gpu, layers: Layers) -> Iterator[Points]:
-    """Every n and k of the grid, and the layers of models, at every number of rows; FP8 where *gpu* computes it."""
+    """Yield every n and k of the grid, and the layers of models, at every number of rows; also FP8 if *gpu* has it."""
     rng = np.random.default_rng(1)
     yield _table("gemm", "grid", ("m", "n", "k"), [*product(ROWS, COLUMNS, DEPTHS), *_of_layers(layers)])
     yield _table("gemm", "random", ("m", "n", "k"), _products(rng, CHECKED))
@@ -89,7 +90,7 @@ def _products(rng: np.random.Generator, count: int) -> list[tuple[int, ...]]:
 
 
 def attention(gpu: Gpu, layers: Layers) -> Iterator[Points]:
-    """Equal sequences that decode, or compute a chunk; and batches that are ragged, or do both."""
+    """Yield decodes and prefills of equal sequences, and, as checks, ragged decodes and mixed batches."""
     heads = tuple(dict.fromkeys((*HEADS, *layers.heads)))
     counts, contexts = [2**i for i in range(10)], [64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536]
     decodes = [(1, length, count) for count in counts for length in contexts if count * length <= MOST_CACHED]
@@ -97,31 +98,31 @@ def attention(gpu: Gpu, layers: Layers) -> Iterator[Points]:
     prefills = [(new, new + cached, count) for count in (1, 2, 4, 8) for new in chunks for cached in before
                 if count * new <= MOST_NEW]
     for tag, batches in (("decode", decodes), ("prefill", prefills)):
-        every = list(product(heads, batches))
-        yield _attending(tag, [shape for shape, _ in every],
-                         [[(new, length)] * count for _, (new, length, count) in every])
+        shapes = list(product(heads, batches))
+        yield _attention_points(tag, [head for head, _ in shapes],
+                                [[(new, length)] * count for _, (new, length, count) in shapes])
     rng = np.random.default_rng(2)
     for tag, made in (("random", _ragged), ("mixed", _mixed)):
-        yield _attending(tag, [heads[i] for i in rng.integers(len(heads), size=CHECKED // 2)],
-                         [made(rng) for _ in range(CHECKED // 2)])
+        yield _attention_points(tag, [heads[i] for i in rng.integers(len(heads), size=CHECKED // 2)],
+                                [made(rng) for _ in range(CHECKED // 2)])
 
 
 def _ragged(rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Decodes after contexts of many lengths."""
+    """Draw decodes after contexts of many lengths."""
     count = int(np.exp(rng.uniform(np.log(2), np.log(257))))
     lengths = np.clip(rng.lognormal(7.0, 1.2, count), 1, 32768).astype(np.int64)
     return [(1, int(length)) for length in lengths]
 
 
 def _mixed(rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Decodes, and one to three chunks of prompts."""
+    """Draw decodes, and one to three chunks of prompts."""
     chunks = [int(new) for new in np.exp(rng.uniform(np.log(32), np.log(4096), rng.integers(1, 4)))]
     cached = [int(length) for length in rng.integers(0, 4096, len(chunks)) * rng.integers(0, 2, len(chunks))]
     return [*_ragged(rng), *((new, new + before) for new, before in zip(chunks, cached, strict=True))]
 
 
 def moe(gpu: Gpu, layers: Layers) -> Iterator[Points]:
-    """Experts chosen evenly (`skew` 0), and by a Zipf law of that exponent."""
+    """Yield expert layers whose experts are chosen evenly (`skew` 0), or by a Zipf law with exponent `skew`."""
     shapes = tuple(dict.fromkeys((*EXPERTS, *layers.experts)))
     names = ("t", "e", "topk", "h", "inter", "skew")
     grid = [(tokens, *shape, skew) for skew in (0.0, 1.0) for shape in shapes for tokens in TOKENS[:14]]
@@ -134,7 +135,7 @@ def moe(gpu: Gpu, layers: Layers) -> Iterator[Points]:
 
 def _moving(family: str, names: Sequence[str], shapes: Callable[[Layers], Sequence[tuple[int, ...]]],
             tokens: Sequence[int] = TOKENS, dtype: str = "bf16") -> Callable[[Gpu, Layers], Iterator[Points]]:
-    """A family that moves the numbers of some tokens: each shape for every number of tokens."""
+    """Return the grid of a family that moves the numbers of tokens: each shape for every number of tokens."""
     def points(gpu: Gpu, layers: Layers) -> Iterator[Points]:
         known = tuple(dict.fromkeys(shapes(layers)))
         yield _table(family, "grid", ("t", *names), [(t, *shape) for shape in known for t in tokens], dtype)
@@ -145,7 +146,7 @@ def _moving(family: str, names: Sequence[str], shapes: Callable[[Layers], Sequen
 
 
 def quantize(gpu: Gpu, layers: Layers) -> Iterator[Points]:
-    """Activations to FP8, with a scale for each token, where *gpu* computes in FP8."""
+    """Yield quantisation of activations to FP8, with a scale per token, if *gpu* computes in FP8."""
     if DType.FP8 in gpu.flops:
         yield from _moving("quantize", ("h",), _hidden, dtype="fp8")(gpu, layers)
 
@@ -159,14 +160,15 @@ def _hidden(layers: Layers) -> list[tuple[int, ...]]:
 
 
 def _table(family: str, tag: str, names: Sequence[str], rows: Sequence[Sequence[float]], dtype: str = "bf16") -> Points:
-    """Points of one tag, each shape once."""
+    """Return points of one tag, each shape once."""
     columns = zip(*dict.fromkeys(map(tuple, rows)), strict=True)
     made = {name: np.array(column, dtype=np.float64 if name == "skew" else np.int64)
             for name, column in zip(names, columns, strict=True)}
     return Points(family=family, dtype=dtype, columns=made, tags=tagged(tag, len(made[names[0]])))
 
 
-def _attending(tag: str, heads: Sequence[tuple[int, ...]], batches: Sequence[Sequence[tuple[int, int]]]) -> Points:
+def _attention_points(tag: str, heads: Sequence[tuple[int, ...]],
+                      batches: Sequence[Sequence[tuple[int, int]]]) -> Points:
     columns = dict(zip(("hq", "hkv", "d"), np.array(heads, dtype=np.int64).T, strict=True))
     return Points(family="attention", dtype="bf16", columns=columns, tags=tagged(tag, len(heads)),
                   batches=Batches.of(*batches))

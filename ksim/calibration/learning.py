@@ -1,4 +1,4 @@
-"""Efficiencies for GPUs that nobody measured, learned from those that somebody did."""
+"""Efficiencies for GPUs that nobody has measured, learned from GPUs of other architectures."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -6,76 +6,71 @@ from itertools import combinations
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.courses import Course, Taught, efficiency, teach
-from ksim.calibration.lessons import Lesson
-from ksim.oracles.efficiency.estimates import without
+from ksim.calibration.dataset import Dataset
+from ksim.calibration.fitting import FitSpec, Fitted, efficiency, fit
 from ksim.oracles.efficiency.physics import Array
 from ksim.oracles.efficiency.profile import Efficiency
+from ksim.oracles.efficiency.profiled import without
 
-#: By how much errors grow on GPUs of another architecture than the one that taught: what quantisation, of which eight
-#: GPUs are known, errs on other architectures over what it errs on its own.
-STRANGER = 2.0
-#: A new architecture has a bias of its own: intervals from errors at the known ones must be so much wider for nine of
-#: ten measurements to lie in them, as found by leaving each out (81 % lie in them as they are).
-NEWCOMER = 1.35
+#: Factor by which errors grow on GPUs of another architecture than those fitted to: that of quantisation, which has
+#: been measured on eight GPUs.
+OTHER_ARCHITECTURE = 2.0
+#: Factor on intervals that come from errors at known architectures: a new one has a bias of its own.  With it, nine of
+#: ten measurements lie in their intervals, as leaving out each architecture shows (81 % do without).
+NEW_ARCHITECTURE = 1.35
 #: Rows of a GPU's table that intervals and regions are taken from.
 _ROWS = 3000
 
 
 @frozen(eq=False)
 class Learned:
-    """What all lessons teach; what those of all architectures but one do, by the one left out; and but two."""
+    """Fits to all datasets, to those of all architectures but one, and to those of all but two, by what is left out."""
 
-    everything: Taught
-    leaving_out: Mapping[str, Taught]
-    leaving_two: Mapping[frozenset[str], Taught]
-
-    def taught_for(self, architecture: str) -> Taught:
-        """What may price a GPU of *architecture* without having seen one."""
-        return self.leaving_out.get(architecture, self.everything)
+    everything: Fitted
+    leaving_out: Mapping[str, Fitted]
+    leaving_two: Mapping[frozenset[str], Fitted]
 
 
-def learn(course: Course, lessons: Sequence[Lesson]) -> Learned:
-    """Fit to all of *lessons*, once for each architecture without it, and once for each two without both."""
-    architectures = sorted({lesson.gpu.architecture for lesson in lessons})
+def learn(spec: FitSpec, datasets: Sequence[Dataset]) -> Learned:
+    """Fit to all of *datasets*, then once without each architecture, then once without each two of them."""
+    architectures = sorted({dataset.gpu.architecture for dataset in datasets})
 
-    def leaving(*out: str) -> Taught:
-        return teach(course, course.learned, [each for each in lessons if each.gpu.architecture not in out])
+    def leaving(*out: str) -> Fitted:
+        return fit(spec, spec.learned, [dataset for dataset in datasets if dataset.gpu.architecture not in out])
 
-    one = {left: leaving(left) for left in architectures} if len(architectures) > 1 else {}
+    without_one = {left: leaving(left) for left in architectures} if len(architectures) > 1 else {}
     pairs = combinations(architectures, 2) if len(architectures) > 2 else ()
-    return Learned(leaving(), one, {frozenset(pair): leaving(*pair) for pair in pairs})
+    return Learned(leaving(), without_one, {frozenset(pair): leaving(*pair) for pair in pairs})
 
 
-def efficiencies(course: Course, lessons: Sequence[Lesson], learned: Learned, source: str) -> dict[str, Efficiency]:
-    """What a profile keeps: one for GPUs of new architectures, and one for each known architecture.
+def efficiencies(spec: FitSpec, datasets: Sequence[Dataset], learned: Learned, source: str) -> dict[str, Efficiency]:
+    """Return what a profile keeps: an efficiency for new architectures, and one for each known architecture.
 
-    The intervals of the one that leaves an architecture out come from the errors at the others, each of them left out
-    in its turn: the architecture itself has no part in them.
+    The efficiency for a known architecture has not seen it.  Its intervals come
+    from the errors at the other architectures, each held out in turn.
     """
-    lessons = [lesson.sample(_ROWS) for lesson in lessons]
+    datasets = [dataset.sample(_ROWS) for dataset in datasets]
     if not learned.leaving_out:
-        return {course.name: _of_one(course, lessons, learned.everything, source)}
-    missed = [_missed(learned.leaving_out[lesson.gpu.architecture], lesson) for lesson in lessons]
-    kept = {course.name: efficiency(learned.everything, lessons, missed, source, NEWCOMER)}
-    for left, taught in learned.leaving_out.items():
-        others = [lesson for lesson in lessons if lesson.gpu.architecture != left]
-        # Where a single architecture is left to learn from, errors are those at itself.
-        widening = NEWCOMER if learned.leaving_two else STRANGER
-        strangers = [learned.leaving_two.get(frozenset((left, lesson.gpu.architecture)), taught) for lesson in others]
-        errors = [_missed(stranger, lesson) for stranger, lesson in zip(strangers, others, strict=True)]
-        kept[without(course.name, left)] = efficiency(taught, others, errors, source, widening)
+        return {spec.name: _of_one(spec, datasets, learned.everything, source)}
+    missed = [_missed(learned.leaving_out[dataset.gpu.architecture], dataset) for dataset in datasets]
+    kept = {spec.name: efficiency(learned.everything, datasets, missed, source, NEW_ARCHITECTURE)}
+    for left, fitted in learned.leaving_out.items():
+        others = [dataset for dataset in datasets if dataset.gpu.architecture != left]
+        # If only one architecture is left to learn from, the errors are those at itself.
+        widening = NEW_ARCHITECTURE if learned.leaving_two else OTHER_ARCHITECTURE
+        fits = [learned.leaving_two.get(frozenset((left, dataset.gpu.architecture)), fitted) for dataset in others]
+        errors = [_missed(other_fit, dataset) for other_fit, dataset in zip(fits, others, strict=True)]
+        kept[without(spec.name, left)] = efficiency(fitted, others, errors, source, widening)
     return kept
 
 
-def _of_one(course: Course, lessons: Sequence[Lesson], taught: Taught, source: str) -> Efficiency:
-    """Where a single architecture taught: intervals are those of its own points, grown for strangers."""
-    return efficiency(taught, lessons, [_missed(taught, lesson) for lesson in lessons],
-                      f"{source}; of one architecture, intervals doubled for others", STRANGER)
+def _of_one(spec: FitSpec, datasets: Sequence[Dataset], fitted: Fitted, source: str) -> Efficiency:
+    """Return the efficiency learned from one architecture: its intervals are the errors there, widened for others."""
+    return efficiency(fitted, datasets, [_missed(fitted, dataset) for dataset in datasets],
+                      f"{source}; of one architecture, intervals doubled for others", OTHER_ARCHITECTURE)
 
 
-def _missed(taught: Taught, lesson: Lesson) -> Array:
-    missed: Array = np.log(lesson.seconds / taught.predict(lesson))
+def _missed(fitted: Fitted, dataset: Dataset) -> Array:
+    """Return log(measured / predicted)."""
+    missed: Array = np.log(dataset.seconds / fitted.predict(dataset))
     return missed
-
-

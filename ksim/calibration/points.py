@@ -1,29 +1,93 @@
-"""Which kernels to measure on a GPU so that its profile can be fitted, within a budget of GPU time."""
+"""Which kernels to measure on a GPU within a budget of GPU time, and what timing a kernel costs.
+
+A kernel is timed as a CUDA graph of several launches over rotating buffers, which is replayed a few times.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from math import ceil
 
 import numpy as np
 from attrs import frozen
 
+from ksim.calibration.batches import Floats, Ints
+from ksim.calibration.bounds import formats
 from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS, Layers
 from ksim.calibration.kernels import seconds
-from ksim.calibration.measurements import CHECKS, Floats, Ints, Points
-from ksim.calibration.timing import cost, fits
+from ksim.calibration.measurements import CHECKS, Points
 from ksim.compute.model import Model
 from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 
-#: Seconds of GPU time that a sweep may take, and that one kernel may.
+#: Seconds of launches in a graph, and the fewest and the most launches.
+BUSY, FEWEST_LAUNCHES, MOST_LAUNCHES = 2e-3, 3, 200
+#: Replays of the graph: those before timing, and those whose median counts.
+WARM_UPS, REPLAYS = 1, 5
+#: Launches of the pilot graph, from whose time follow those of the real one; and seconds to allocate, fill and capture.
+PILOT, SETUP = 3, 0.02
+#: The buffers of a graph fill the L2 cache this many times, but at most this share of the GPU's memory.
+ROTATION, MEMORY_SHARE = 2.0, 0.8
+
+
+def launches(seconds: float) -> int:
+    """Return how many launches of a kernel of *seconds* a graph holds."""
+    return min(MOST_LAUNCHES, max(FEWEST_LAUNCHES, round(BUSY / seconds)))
+
+
+def copies(buffers: float, l2: float) -> int:
+    """Return how many sets of buffers rotate, each of *buffers* bytes, so that none is still in an L2 cache of *l2*."""
+    return min(MOST_LAUNCHES, max(1, ceil(ROTATION * l2 / max(buffers, 1.0))))
+
+
+def cost(seconds: float) -> float:
+    """Return the GPU time that it takes to time a kernel of *seconds*."""
+    return SETUP + (2 * PILOT + (WARM_UPS + REPLAYS) * launches(seconds)) * seconds
+
+
+def buffers(points: Points) -> Floats:
+    """Return the bytes of the tensors of one launch of each of *points*; of an expert layer, those of all experts."""
+    weights, activations = (dtype.bytes for dtype in formats(points))
+    of = {name: column.astype(np.float64) for name, column in points.columns.items()}
+    number = DType.BF16.bytes
+    match points.family:
+        case "gemm":
+            m, n, k = of["m"], of["n"], of["k"]
+            return np.asarray(weights * n * k + activations * m * k + number * m * n)
+        case "attention":
+            assert points.batches is not None
+            cached = points.batches.total(points.batches.counts * points.batches.kvlens)
+            queries = points.batches.queries
+            return np.asarray(2 * number * queries * of["hq"] * of["d"] + 2 * weights * cached * of["hkv"] * of["d"])
+        case "moe":
+            rows = of["t"] * (2 * of["h"] + of["topk"] * (3 * of["inter"] + of["h"]))
+            return np.asarray(3 * weights * of["e"] * of["h"] * of["inter"] + number * rows)
+        case "copy":
+            return np.asarray(2 * of["bytes"])
+    rows = of["t"]
+    width = {"rms_norm": 2, "fused_add_rms_norm": 2, "quantize": 1.5}.get(points.family, 0.0) * of.get("h", rows)
+    width = width + 3 * of.get("inter", 0.0) + 2 * of.get("vocab", 0.0)
+    if "d" in of:
+        width = width + (of.get("hq", 0.0) + (4 if points.family == "kv_write" else 1) * of["hkv"]) * of["d"]
+    return np.asarray(number * rows * width)
+
+
+def fits(points: Points, gpu: Gpu) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which of *points* fit the memory of *gpu*, with all copies of their buffers."""
+    sizes = buffers(points)
+    return np.array([size * copies(size, gpu.l2) <= MEMORY_SHARE * gpu.memory for size in sizes], dtype=bool)
+
+
+#: Seconds of GPU time for a sweep, and for one kernel.
 BUDGET, LONGEST = 300.0, 0.025
-#: Seconds in 11 days, which no sweep needs.
+#: The largest budget, in seconds: 11 days.
 _MOST = 1e6
 
 
 @frozen(eq=False)
-class Plan:
-    """Points to measure, and what each is expected to cost: seconds of GPU time to time it."""
+class SweepPlan:
+    """Points to measure, and the seconds of GPU time that timing each is expected to take."""
 
     points: tuple[Points, ...]
     costs: tuple[Floats, ...]
@@ -33,7 +97,7 @@ class Plan:
         return float(sum(cost.sum() for cost in self.costs))
 
     def families(self) -> list[tuple[str, int, int, float]]:
-        """For each family and number format: points to calibrate with, points to check with, expected seconds."""
+        """Return, by family and number format: points to calibrate with, points to check with, expected seconds."""
         rows = []
         for name, group in groupby(zip(self.points, self.costs, strict=True), key=lambda pair: str(pair[0])):
             parts = list(group)
@@ -43,14 +107,15 @@ class Plan:
         return rows
 
 
-def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), budget: float = BUDGET) -> Plan:
-    """The points of *families*, of all by default, with the layers of *models* among them, for *gpu*.
+def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), budget: float = BUDGET) -> SweepPlan:
+    """Return the points of *families* (by default all), and of the layers of *models*, for *gpu*.
 
-    What does not fit its memory or takes too long for one kernel is left out.  A *budget* of GPU time, in seconds, that
-    is too short for the rest thins out every family alike; a longer one has all points of a shorter one.
-    Raises UnknownName for a family that is none, ConfigError for a budget too short to calibrate anything.
+    Points that do not fit the GPU's memory or take too long are left out.  If the
+    *budget*, in seconds of GPU time, is too short for the rest, every family is
+    thinned out by the same share; a longer budget has all points of a shorter one.
+    Raises UnknownName for an unknown family, ConfigError for a budget too short to calibrate anything.
     """
-    if not budget <= _MOST:  # nor where it is no number
+    if not budget <= _MOST:  # true for NaN, too
         raise ConfigError("--budget", f"a sweep takes at most {_MOST:g} s, not {budget:g}")
     wanted = list(families) or list(GRIDS)
     for name in wanted:
@@ -58,17 +123,17 @@ def plan(gpu: Gpu, families: Iterable[str] = (), models: Sequence[Model] = (), b
             raise UnknownName("kernel family", name, GRIDS)
     layers = Layers.of(models)
     grids = _distinct([points for name in dict.fromkeys(wanted) for points in GRIDS[name](gpu, layers)])
-    every = [part for part in (_usable(points, gpu) for points in grids) if len(part[0])]
-    costs = [cost for _, cost in every]
-    orders = [_spread(points) for points, _ in every]
+    usable = [part for part in (_usable(points, gpu) for points in grids) if len(part[0])]
+    costs = [cost for _, cost in usable]
+    orders = [_spread(points) for points, _ in usable]
     kept = _within(budget, [cost[order] for cost, order in zip(costs, orders, strict=True)])
     chosen = [np.sort(order[:count]) for order, count in zip(orders, kept, strict=True)]
-    return Plan(tuple(points.take(rows) for (points, _), rows in zip(every, chosen, strict=True)),
+    return SweepPlan(tuple(points.take(rows) for (points, _), rows in zip(usable, chosen, strict=True)),
                 tuple(cost[rows] for cost, rows in zip(costs, chosen, strict=True)))
 
 
 def _distinct(grids: Sequence[Points]) -> list[Points]:
-    """*grids* without shapes that an earlier one of the same family and format has, so that no check is of the grid."""
+    """Drop shapes that an earlier grid of the same family and format has, so that no check is also on the grid."""
     seen: set[tuple[object, ...]] = set()
     kept = []
     for points in grids:
@@ -79,15 +144,15 @@ def _distinct(grids: Sequence[Points]) -> list[Points]:
 
 
 def _usable(points: Points, gpu: Gpu) -> tuple[Points, Floats]:
-    """Those of *points* that fit *gpu* and do not take too long, and what each costs."""
+    """Return those of *points* that fit *gpu* and do not take too long, and the cost of each."""
     points = points.take(fits(points, gpu))
     expected = np.array(seconds(points, gpu))
     short = expected <= LONGEST
-    return points.take(short), np.array([cost(each) for each in expected[short]])
+    return points.take(short), np.array([cost(seconds_of_one) for seconds_of_one in expected[short]])
 
 
 def _within(budget: float, costs: Sequence[Floats]) -> list[int]:
-    """How many of each group cost at most *budget* together: the same share of all, but enough to calibrate."""
+    """Return how many points of each group fit the budget: the same share of all, but enough to calibrate."""
     def counts(share: float) -> list[int]:
         return [max(min(FEWEST, len(group)), int(share * len(group))) for group in costs]
 
@@ -107,7 +172,7 @@ def _within(budget: float, costs: Sequence[Floats]) -> list[int]:
 
 
 def _spread(points: Points) -> Ints:
-    """An order in which each point is as far from all before it as can be, in logarithms of the shape."""
+    """Order points so that each is as far as possible from all before it, in logarithms of the shape."""
     columns = [np.log2(column.astype(np.float64) + 1.0) for column in points.columns.values()]
     if points.batches:
         columns += [np.log2(sums.astype(np.float64)) for sums in (

@@ -1,9 +1,9 @@
 """Build the profiles that ship with ksim: ``python -m ksim.calibration.shipped TABLES SWEEP [FAMILY]``.
 
-With FAMILY, such as mla, only its efficiencies are built anew, and the others stay.  TABLES is the folder of public
-tables of many GPUs, SWEEP that of our own sweep over an H200.  `learned` holds what all of them teach about any GPU;
-the others what was measured on one.  From the public tables they keep fitted coefficients (constants of the physics,
-and small networks on top), and no rows.
+TABLES is the folder of public tables of many GPUs, SWEEP that of our own sweep over an H200.  With FAMILY, such as
+mla, only its efficiencies are built anew.  The profile `learned` is fitted to all of them, for any GPU; each of the
+others holds what was measured on one GPU.  Of the public tables, profiles keep fitted coefficients (constants of the
+physics, and small networks on top) and no rows.
 """
 
 import sys
@@ -15,19 +15,18 @@ from attrs import asdict, evolve
 
 from ksim.calibration.calibrate import calibrate
 from ksim.calibration.checks import TooFew, check
-from ksim.calibration.courses import Candidate, Course, efficiency, teach
+from ksim.calibration.dataset import Dataset, join
 from ksim.calibration.datasheet import gpu_named
-from ksim.calibration.fitting import Recipe
-from ksim.calibration.gathering import digests
+from ksim.calibration.fitting import Candidate, FitSpec, by_gpu, efficiency, fit, select
+from ksim.calibration.ingest import digests
 from ksim.calibration.learning import efficiencies, learn
-from ksim.calibration.lessons import Lesson, join
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
-from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import by_gpu, select
-from ksim.oracles.efficiency.estimates import PROFILES, shipped
+from ksim.calibration.recipes import by_spec
+from ksim.calibration.regression import Regressor
 from ksim.oracles.efficiency.pointwise import COMBINE
 from ksim.oracles.efficiency.profile import Efficiency, Profile, save
+from ksim.oracles.efficiency.profiled import PROFILES, shipped
 from ksim.oracles.efficiency.region import Region
 
 COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
@@ -35,14 +34,14 @@ PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"
 OURS = "our sweep over an H200 with vLLM 0.22 (Apache-2.0)"
 #: The GPU of our own sweep.
 SWEPT = "h200"
-#: Small enough for a profile of several formats, and evaluated in a few microseconds.
-NETWORK = Recipe("network", {"hidden": 24, "members": 3})
+#: A network small enough for a profile of several formats, evaluated in a few microseconds.
+NETWORK = Regressor("network", {"hidden": 24, "members": 3})
 #: Rows of a public table that a GPU's own coefficients are fitted to and judged by.
 ROWS = 6000
 
 
 def main(tables: str, sweep: str, family: str = "") -> None:
-    """Write all profiles; takes some minutes."""
+    """Write all profiles, which takes some minutes."""
     PROFILES.mkdir(exist_ok=True)
     public, ours = read(Path(tables)), read(Path(sweep), gpu=SWEPT)
     files = digests(ours)
@@ -58,11 +57,11 @@ def main(tables: str, sweep: str, family: str = "") -> None:
 
 
 def _of(family: str, measured: Sequence[Measurements]) -> list[Measurements]:
-    return [rows for course, taken in enrolled(measured) if course.name.partition("/")[0] == family for rows in taken]
+    return [rows for spec, taken in by_spec(measured) if spec.name.partition("/")[0] == family for rows in taken]
 
 
 def _kept(name: str, family: str) -> dict[str, Efficiency]:
-    """What the profile that ships says of other families than the one that is built anew."""
+    """Return what the shipped profile holds of the families that are not built anew."""
     if not family:
         return {}
     profile = Profile.load(shipped(name))
@@ -70,67 +69,67 @@ def _kept(name: str, family: str) -> dict[str, Efficiency]:
 
 
 def _swept(ours: Sequence[Measurements]) -> dict[str, Efficiency]:
-    """What our own sweep says of its GPU."""
+    """Return the efficiencies of our own sweep."""
     return {part.name: evolve(part.efficiency, source=f"{OURS}: {part.efficiency.source}")
             for part in calibrate(ours, gpu_named(SWEPT), print).parts}
 
 
 def _with_combine(entries: dict[str, Efficiency]) -> dict[str, Efficiency]:
-    """The sum over a token's experts, which no sweep measures alone: as uncertain as the activation before it."""
+    """Add the sum over a token's experts, which no sweep measures alone, with the uncertainty of the activation."""
     if "silu_mul" not in entries:
         return entries
-    alike = entries["silu_mul"]
-    return {**entries, "moe_combine": evolve(alike, constants=asdict(COMBINE), source="profiled steps on an H200")}
+    combine = evolve(entries["silu_mul"], constants=asdict(COMBINE), source="profiled steps on an H200")
+    return {**entries, "moe_combine": combine}
 
 
-def _lessons(course: Course, taken: Sequence[Measurements]) -> Iterator[Lesson]:
-    """The core rows of each GPU's tables, checked; of families with a single usable table, what there is."""
+def _datasets(spec: FitSpec, taken: Sequence[Measurements]) -> Iterator[Dataset]:
+    """Yield a dataset of the checked core rows of each GPU's tables; a table with too few points is left out."""
     for name, rows in by_gpu(taken):
         gpu = gpu_named(name)
         for part in rows:
-            selected = select(course, [part], gpu)
+            selected = select(spec, [part], gpu)
             for kept in selected.rows:
                 try:
                     checked = check(kept, gpu).kept
                 except TooFew:
                     continue
-                yield from select(course, [checked], gpu).core
+                yield from select(spec, [checked], gpu).core
 
 
 def _learned(public: Sequence[Measurements], ours: Sequence[Measurements]) -> Iterator[tuple[str, Efficiency]]:
-    """Every course from the public tables; those without any, from our own sweep."""
+    """Yield the efficiencies learned from the public tables, or from our own sweep if they have none of the family."""
     tables, swept = dict(_named(public)), dict(_named(ours))
     for name in {**tables, **swept}:
-        course, taken = tables.get(name) or swept[name]
-        lessons = list(_lessons(course, taken))
-        gpus = len({lesson.gpu.name for lesson in lessons})
-        if not lessons or (name in tables and gpus == 1):
-            continue  # what a table has of one GPU alone says less of others than its relatives do
+        spec, taken = tables.get(name) or swept[name]
+        datasets = list(_datasets(spec, taken))
+        gpus = len({dataset.gpu.name for dataset in datasets})
+        if not datasets or (name in tables and gpus == 1):
+            continue  # a table of one GPU predicts other GPUs worse than the efficiencies of related formats do
         source = PUBLIC.format(f"{gpus} GPUs") if name in tables else OURS
-        for key, entry in efficiencies(course, lessons, learn(course, lessons), source).items():
+        for key, entry in efficiencies(spec, datasets, learn(spec, datasets), source).items():
             print("learned", key, f"{entry.error:.1%}", flush=True)
             yield key, entry
 
 
-def _named(measured: Sequence[Measurements]) -> Iterator[tuple[str, tuple[Course, list[Measurements]]]]:
-    for course, taken in enrolled(measured):
-        yield course.name, (course, taken)
+def _named(measured: Sequence[Measurements]) -> Iterator[tuple[str, tuple[FitSpec, list[Measurements]]]]:
+    for spec, taken in by_spec(measured):
+        yield spec.name, (spec, taken)
 
 
 def _coefficients(public: Sequence[Measurements], name: str) -> Iterator[tuple[str, Efficiency]]:
-    """What the public tables say of one GPU, as constants and networks."""
-    for course, taken in enrolled([rows for rows in public if rows.gpu == name]):
-        lessons = list(_lessons(course, taken))
-        if not lessons:
+    """Yield the efficiencies of one GPU from the public tables, as constants and networks."""
+    for spec, taken in by_spec([rows for rows in public if rows.gpu == name]):
+        datasets = list(_datasets(spec, taken))
+        if not datasets:
             continue
-        lesson = join(lessons).sample(ROWS)
-        held_back = lesson.groups % 4 == 0
-        candidate, judged = Candidate(NETWORK, course.table.inputs), lesson.take(held_back)
-        missed = np.log(judged.seconds / teach(course, candidate, [lesson.take(~held_back)]).predict(judged))
-        taught = teach(course, candidate, [lesson])
-        found = efficiency(taught, [judged], [missed], f"{PUBLIC.format(name)}, {len(lesson):,} rows")
-        # Where formats have few layers, those held back are a corner of what was measured.
-        yield course.name, evolve(found, region=Region.around(taught.place(lesson)))
+        dataset = join(datasets).sample(ROWS)
+        held_out = dataset.groups % 4 == 0
+        candidate, judged = Candidate(NETWORK, spec.table.inputs), dataset.take(held_out)
+        missed = np.log(judged.seconds / fit(spec, candidate, [dataset.take(~held_out)]).predict(judged))
+        fitted = fit(spec, candidate, [dataset])
+        fit_of_gpu = efficiency(fitted, [judged], [missed], f"{PUBLIC.format(name)}, {len(dataset):,} rows")
+        # A format may have few layers: the region is that of all rows, for those held out are a corner of it.
+        yield spec.name, evolve(fit_of_gpu, region=Region.around(fitted.place(dataset)))
 
 
 if __name__ == "__main__":

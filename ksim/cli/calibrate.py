@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.calibration.calibrate import Calibrated, Calibration
+    from ksim.calibration.calibrate import CalibratedFamily, Calibration
 
 
 def calibrate(
@@ -22,30 +22,30 @@ def calibrate(
                                                 " the GPU's name with .npz, in this folder")] = None,
 ) -> None:
     """Fit what share of its bounds a GPU reaches, for the oracle `measured`, and say how far off that is."""
+    from ksim.calibration.calibrate import ENDING, check_writable, save
     from ksim.calibration.calibrate import calibrate as fit
-    from ksim.calibration.gathering import digests, gather
-    from ksim.calibration.keeping import ENDING, check_place, keep
+    from ksim.calibration.ingest import digests, ingest
     from ksim.cli.screen import console
 
     screen = console()
     with screen.status("reading") as status:
-        gathered = gather(sweep, gpu)
-        path = output or Path(f"{gathered.called}{ENDING}")
-        check_place(path)
-        fitted = fit(gathered.measured, gathered.gpu, lambda name: status.update(f"fitting {name}"))
+        ingested = ingest(sweep, gpu)
+        path = output or Path(f"{ingested.called}{ENDING}")
+        check_writable(path)
+        fitted = fit(ingested.measured, ingested.gpu, lambda name: status.update(f"fitting {name}"))
     screen.print(_families(fitted.parts, fitted.gpu.name))
     print("errors are means over points held back group by group; enough: so many points do nearly as well")
     if fitted.left:
         screen.print(_left(fitted))
-    for remark in (*gathered.remarks, *fitted.remarks):
+    for remark in (*ingested.remarks, *fitted.remarks):
         print(f"note: {remark}")
     words = ["ksim", "calibrate", *map(str, sweep), *(("--gpu", gpu) if gpu else ()), "-o", str(path)]
-    keep(path, fitted, shlex.join(words), digests(gathered.measured))
+    save(path, fitted, shlex.join(words), digests(ingested.measured))
     print(f"written to {path}; use it with --oracle {path}, or in a scenario: [oracle] with name = \"measured\" and"
           f" path = \"{path}\"")
 
 
-def _families(parts: Sequence["Calibrated"], gpu: str) -> "Table":
+def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> "Table":
     from ksim.cli.screen import table
 
     rows = table("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",

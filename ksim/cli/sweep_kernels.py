@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.calibration.points import Plan
+    from ksim.calibration.points import SweepPlan
     from ksim.specs.hardware import Gpu
 
 BUDGET = 300.0
@@ -27,7 +27,7 @@ def sweep_kernels(
 ) -> None:
     """Write the list of kernels to measure on a GPU, from which `ksim calibrate` makes its profile."""
     from ksim.calibration.points import plan
-    from ksim.calibration.writing import write_points
+    from ksim.calibration.reading.sweep import write_points
     from ksim.cli.screen import console
     from ksim.simulation.lookup import gpu_of, model_of
 
@@ -45,11 +45,10 @@ def sweep_kernels(
 
 def _own() -> str:
     """The catalogue's name of the GPU of this machine; raises ConfigError where there is none, or none it knows."""
-    from ksim.calibration.reading.names import gpu_name
-    from ksim.calibration.runner.asking import asked
+    from ksim.calibration.names import gpu_name, nvidia_smi
     from ksim.foundation.errors import ConfigError
 
-    device = asked("name")
+    device = nvidia_smi("name")
     name = gpu_name(device)
     if name is None:
         why = f"is {device!r} here, which the catalogue lacks" if device else "is needed: this machine has none to ask"
@@ -57,7 +56,7 @@ def _own() -> str:
     return name
 
 
-def _table(planned: "Plan", gpu: "Gpu") -> "Table":
+def _table(planned: "SweepPlan", gpu: "Gpu") -> "Table":
     from ksim.cli.screen import table
 
     rows = table("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
@@ -69,7 +68,7 @@ def _table(planned: "Plan", gpu: "Gpu") -> "Table":
     return rows
 
 
-def _measure(planned: "Plan", folder: Path) -> None:
+def _measure(planned: "SweepPlan", folder: Path) -> None:
     from ksim.calibration.runner.sweep import run
     from ksim.calibration.runner.torch_device import TorchDevice
 

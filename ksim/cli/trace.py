@@ -35,8 +35,8 @@ def trace(
 
 def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     from ksim.cli.screen import console
-    from ksim.workload.ledger import Ledger
     from ksim.workload.replay import MADE_UP
+    from ksim.workload.row import Ledger
     from ksim.workload.statistics import measure
 
     unit, ledger = replay.clock(), Ledger()

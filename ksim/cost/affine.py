@@ -101,13 +101,14 @@ def _through(value: Any, other: Any) -> Any:
 
 @frozen(eq=False)
 class AffineSweep:
-    """Kernels that are one but for their numbers, all of which grow evenly; `places` are theirs among others.
+    """Kernels that are the `first` but for their numbers and families; `places` are theirs among others.
 
-    `lines` has columns of (kernels, 1) by field: by how much each grows, and from where.
+    All numbers grow evenly.  `lines` has columns of (kernels, 1) by field: by how much each grows, and from where.
     """
 
     places: NDArray[np.intp]
-    kinds: Sequence[Kernel]
+    first: Kernel
+    families: Sequence[str]
     lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]
 
     @classmethod
@@ -115,16 +116,15 @@ class AffineSweep:
         names = [each.name for each in fields(ops[0].kind)]
         lines = {name: _lines([op.values[place] for op in ops]) for place, name in enumerate(names)
                  if isinstance(ops[0].values[place], Line | int | float)}
-        kinds = [op.at(1).kernel for op in ops]
-        return cls(np.array(places), kinds, lines)  # type: ignore[arg-type] # which are kernels all
+        kernels: list[Any] = [op.at(1).kernel for op in ops]
+        return cls(np.array(places), kernels[0], [kernel.family for kernel in kernels], lines)
 
     def at(self, tokens: NDArray[np.int64]) -> KernelSweep:
         """Those of each number of *tokens*: of the first kernel, then of the second, and so on."""
-        first: Any = self.kinds[0]
+        first: Any = self.first
         values = [(each[0] * tokens + each[1]).ravel() if (each := self.lines.get(name)) else getattr(first, name)
                   for name in (each.name for each in fields(type(first)))]
-        families = [kind.family for kind in self.kinds]
-        return KernelSweep(type(first)(*values), families, np.repeat(np.arange(len(families)), len(tokens)))
+        return KernelSweep(type(first)(*values), self.families, np.repeat(np.arange(len(self.families)), len(tokens)))
 
 
 def affine_sweeps(ops: Iterable[tuple[int, AffineKernel]]) -> list[AffineSweep]:

@@ -15,8 +15,8 @@ from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.oracles import CompiledAttention, check_seconds, peak
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.bounds import Between
-from ksim.oracles.compiled.counted import Counted, kinds_of
+from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
+from ksim.oracles.compiled.intervals import Interval
 from ksim.specs.hardware import Gpu
 
 __all__ = ["AttentionSummary"]
@@ -24,7 +24,7 @@ __all__ = ["AttentionSummary"]
 #: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
 Numbers = tuple[float, float, float, float, float, float]
 #: What an oracle says of a kernel beside its counts: seconds, whether compute limits it, and whether it was measured.
-PRICED: Mapping[str, Between] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
+PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
 
 
 @frozen(kw_only=True)
@@ -110,14 +110,14 @@ class AttentionSummary:
     repeat: int
     compiled: CompiledAttention
     oracle: Any
-    floats: Counted
-    columns: Counted
+    floats: StagedFormula
+    columns: StagedFormula
 
     @classmethod
     def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "AttentionSummary":
         formula = _Formula.of(layer, pricer)
-        return cls(layer, repeat, compiled, pricer.oracle, Counted(formula, Floats, PRICED),
-                   Counted(formula, Arrays, PRICED))
+        return cls(layer, repeat, compiled, pricer.oracle, StagedFormula(formula, Floats, PRICED),
+                   StagedFormula(formula, Arrays, PRICED))
 
     def of_batch(self, batch: Batch) -> Numbers:
         """The numbers of one run; raises ConfigError where the oracle says no positive, finite time."""
@@ -131,7 +131,7 @@ class AttentionSummary:
         """The same of many, as columns."""
         sweep = self.layer.sweep(batches)
         counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
-        numbers = self.columns[kinds_of(counts)](*counts, *self.compiled.columns(counts))
+        numbers = self.columns[batch_kinds(counts)](*counts, *self.compiled.columns(counts))
         seconds = numbers[0]
         for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
             check_seconds(self.oracle, sweep[row], float(seconds[row]))

@@ -16,6 +16,7 @@ from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
+from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
@@ -28,7 +29,7 @@ Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 
 @define(eq=False, kw_only=True)
 class Engine(ABC):
-    """Runs vLLM's engine-core loop: make a batch, keep some of them in flight, take in the oldest.
+    """Runs the loop of vLLM's engine core, and is the port that makes it wait.
 
     Requests that arrive are seen when a turn begins.  The host works beside the
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
@@ -46,6 +47,7 @@ class Engine(ABC):
     workers: int = 1
     governor: Supervised | None = None
     outstanding: int = field(default=0, init=False)
+    _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
     _accepted: int = field(default=0, init=False)
     _latest: float = field(default=-1.0, init=False)  # arrival
@@ -53,6 +55,7 @@ class Engine(ABC):
     _news: simpy.Event = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._loop = EngineLoop(self.scheduler)
         self._news = self.env.event()
         self._frontend = Frontend(self.env, self.host.client)
         self.env.process(self._run())

@@ -5,22 +5,24 @@ takes turn after turn by arithmetic; while its batch only goes on decoding, turn
 where nobody who may come changes what it decides, it takes many turns before it asks how long they were.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 
+import simpy
 from attrs import define, field
 
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.engine.engine import Engine, Process
 from ksim.engine.loop_times import LoopTimes
 from ksim.engine.recorder import Recorder
-from ksim.engine.turns import FURTHEST, Turn, Turns, going_on
+from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, next_decodes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.request import Request
+from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
-from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.schedule_forecast import ScheduleForecast
 
 __all__ = ["LookaheadEngine"]
 
@@ -38,7 +40,7 @@ class LookaheadEngine(Engine):
     clock: Clock | None = None
     watched: bool = False
     _times: LoopTimes = field(init=False)
-    _turns: Turns = field(init=False)
+    _forecast: ScheduleForecast = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
     _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
@@ -46,7 +48,7 @@ class LookaheadEngine(Engine):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self._times, self._turns = LoopTimes(self.host, self.workers), Turns(self.scheduler, self._changes)
+        self._times, self._forecast = LoopTimes(self.host, self.workers), ScheduleForecast(self.scheduler)
         self._recorder = Recorder(self.number, self.timers[0], self.log)
         self._setting = self.governor.fixed if self.governor else FREE
 
@@ -80,36 +82,43 @@ class LookaheadEngine(Engine):
     # Turns.
 
     def _run(self) -> Process:
-        env, scheduler, times, turns = self.env, self.scheduler, self._times, self._turns
-        in_flight = turns.in_flight
+        env, times = self.env, self._times
         while True:
-            if self._independent_of_arrivals:
+            while self._independent_of_arrivals:
                 yield from self._take_undated()
-                continue
             if env.news < times.now:
                 yield env.quiet_before(times.now)
-            if self._sent and self._sent[0][0] <= times.now:
-                self._receive_sent(times.now)
-            schedule = scheduler.schedule(times.now)
-            if schedule.admitted or schedule.preempted:
-                self._note(self._changes(schedule), times.now)
-            batch = schedule.batch() if schedule else None
-            if batch:
-                load = self.timers[0].summarize(batch)
-                self._record(batch, self._send(batch, load, turns.touched(schedule, batch)))
-            elif not any(in_flight):
-                in_flight.clear()
-                yield from self._rest(schedule)
-                continue
-            in_flight.append(schedule if batch else None)
-            if (oldest := turns.oldest()) is not None:
-                taken, delivered = times.finish()
-                self._recorder.complete(taken, delivered)
-                if self.watched and env.news < taken:
-                    yield env.quiet_before(taken)
-                self._give(turns.take_in(oldest), delivered)
-            if batch and (more := turns.forecast.repeats_left()) > 1:
-                self._go_on(batch, load.seconds, more)
+            self._receive_sent(times.now)
+            turn = yield from self._loop.run_turn(self)
+            if turn.work and (more := self._forecast.repeats_left()) > 1:
+                batch, seconds = turn.work
+                self._go_on(batch, seconds, more)
+
+    @property
+    def now(self) -> float:
+        return self._times.now
+
+    def launch(self, turn: Turn) -> tuple[()]:
+        schedule, now = turn.schedule, self._times.now
+        if schedule.admitted or schedule.preempted:
+            self._note(self._changes(schedule), now)
+        if schedule:
+            batch = schedule.batch()
+            load = self.timers[0].summarize(batch)
+            touched = schedule.touched(self.scheduler.cache.block_tokens) if batch.prompts else 0
+            self._record(batch, self._send(batch, load, touched))
+            turn.work = batch, load.seconds
+        return ()
+
+    def wait(self, turn: Turn) -> Iterable[simpy.Event]:
+        if not turn.schedule:
+            return ()
+        taken, delivered = self._times.finish()
+        self._recorder.complete(taken, delivered)
+        return (self.env.quiet_before(taken),) if self.watched and self.env.news < taken else ()
+
+    def deliver(self, turn: Turn, finished: list[Job]) -> None:
+        self._give(finished, self._times.frontend)
 
     def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
         """Send a batch on its way."""
@@ -141,8 +150,8 @@ class LookaheadEngine(Engine):
             return
         if news < inf:  # how many turns there may be until then, if they take about as long as this one
             turns = min(turns, int((news - now) / length) + 2)
-        self._repeat(going_on(batch, min(turns, FURTHEST)), news)
-        self._turns.resume()
+        self._repeat(next_decodes(batch, min(turns, FURTHEST)), news)
+        self._loop.sync()
 
     def _repeat(self, batches: Sequence[Batch], news: float) -> None:
         """Take a turn for each of *batches*, which are of one size and only decode, as long as there is no *news*."""
@@ -151,34 +160,33 @@ class LookaheadEngine(Engine):
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
         for batch, load in zip(batches, self.timers[0].summarize(batches), strict=True):
             scheduled = times.now
-            if scheduled > news or not self._turns.forecast.repeat():
+            if scheduled > news or not self._loop.repeat_turn():
                 break
             prepared, launched, start = times.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
             end = times.compute(launched, start, load.seconds_at(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.complete(*times.finish())
-            self._turns.steps += 1
 
     # Turns that are the same whatever comes.
 
     @property
     def _independent_of_arrivals(self) -> bool:
         """Whether the next turn is the same whenever it is, and nobody must know of it in time."""
-        env = self.env
-        newcomers = bool(self._sent) or env.news < inf
-        return not (self.watched or env.coupled) and self._turns.forecast.independent_of_arrivals(newcomers)
+        if self.watched or self.env.coupled:
+            return False
+        return self._forecast.independent_of_arrivals(newcomers=bool(self._sent) or self.env.news < inf)
 
     def _take_undated(self) -> Process:
         """Take turns for as long as nothing that comes can change them, and then see when they were."""
-        turns, idle = list[Turn](), None
-        while self._independent_of_arrivals and len(turns) < FURTHEST and idle is None:
-            idle = self._turns.decide(turns)
-        yield from self._date(turns)
-        if idle is not None:
-            yield from self._rest(idle)
+        undated = UndatedTurns(self._loop, self._forecast, self._changes)
+        while self._independent_of_arrivals and len(undated.turns) < FURTHEST and undated.idle is None:
+            undated.take()
+        yield from self._date(undated.turns)
+        if undated.idle is not None:
+            yield from self.sleep(undated.idle)
 
-    def _date(self, turns: Sequence[Turn]) -> Process:
+    def _date(self, turns: Sequence[UndatedTurn]) -> Process:
         """Find out when *turns* were, and write down what they did."""
         env, times, recorder = self.env, self._times, self._recorder
         batches = [turn.batch for turn in turns if turn.batch]
@@ -198,10 +206,10 @@ class LookaheadEngine(Engine):
                 recorder.complete(*completed)
                 self._give(turn.finished, completed[1])
 
-    def _rest(self, schedule: Schedule) -> Process:
-        """Sleep until a request comes, unless there is something to do."""
+    def sleep(self, turn: Turn) -> Process:
+        """Wait for a request, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        if schedule.preempted:
+        if turn.schedule.preempted:
             return
         if (waiting or running) and not self._sent:
             raise self._stuck(self._times.now, waiting, running)

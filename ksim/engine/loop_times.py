@@ -1,4 +1,4 @@
-"""The dates of an engine's turns by arithmetic: what its loop, worker, GPUs and front end would wait for each other."""
+"""When an engine's turns begin and end, by arithmetic: how long its loop, worker, GPUs and front end wait."""
 
 from collections import deque
 
@@ -9,10 +9,10 @@ from ksim.specs.host import Host
 
 @define(eq=False)
 class LoopTimes:
-    """Where an engine's loop and what is in flight stand; seconds from the start of the run.
+    """The next turn begins `now`, in seconds from the start of the run.
 
-    The next turn begins `now`; the worker, the GPUs and the front end have work until the moments that bear their
-    names.  A turn launches a batch or nothing, and finishes the oldest in flight once there are enough.
+    The worker, the GPUs and the front end have work until `worker`, `gpus` and `frontend`.  Of the batches in flight
+    it is known when they end, and how many tokens they sample.
     """
 
     host: Host
@@ -51,6 +51,11 @@ class LoopTimes:
         self._in_flight.append((end, samples))
         return end
 
+    @property
+    def oldest_end(self) -> float:
+        """When the oldest batch in flight ends."""
+        return self._in_flight[0][0]
+
     def finish(self) -> tuple[float, float]:
         """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
         end, samples = self._in_flight.popleft()
@@ -59,6 +64,11 @@ class LoopTimes:
         come = taken + client.deliver + client.deliver_sequence * samples
         self.frontend = max(self.frontend, come)
         return taken, self.frontend
+
+    def shift(self, late: float) -> None:
+        """Have the GPUs end so many seconds later with all that is in flight."""
+        self.gpus += late
+        self._in_flight = deque((end + late, samples) for end, samples in self._in_flight)
 
     def wake(self, news: float) -> None:
         """Begin the next turn because of what came at *news*."""

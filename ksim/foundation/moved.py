@@ -24,7 +24,10 @@ MOVED = {
     "ksim.memory.runs": "ksim.kv_cache.radix_tree",
     "ksim.runtime": "ksim.engine",
     "ksim.cost.oracles": "ksim.oracles",
+    "ksim.cost.answers": "ksim.oracles.answers",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
+    "ksim.cost.efficiency.estimates": "ksim.oracles.efficiency.profiled",
+    "ksim.cost.library": "ksim.oracles.efficiency.scaled",
     "ksim.cost.collectives": "ksim.network.collectives",
     **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
     "ksim.results.perfetto": "ksim.report.perfetto",
@@ -39,10 +42,14 @@ MOVED = {
     "ksim.flow.spans": "ksim.flow.kernels",
     "ksim.flow.stretch": "ksim.flow.step_block",
     "ksim.flow.timeline": "ksim.flow.steps",
+    "ksim.workload.dates": "ksim.workload.fields",
+    "ksim.workload.ledger": "ksim.workload.row",
 }
 
 #: New names by module, as it is called now, and old name.
 RENAMED: dict[str, dict[str, str]] = {
+    "ksim.oracles.efficiency.scaled": {"Library": "ScaledOracle"},
+    "ksim.oracles.waves": {"REACH": "PEAK_SHARES", "Reach": "PeakShares"},
     "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
     "ksim.kv_cache.block_cache": {"Holding": "BlockTable", "KVCache": "BlockCache"},
     "ksim.kv_cache.block_pool": {"RankedPool": "EvictionPool"},

@@ -22,7 +22,7 @@ L2_BYTES_PER_CLOCK = 64.0
 
 
 @frozen
-class Reach:
+class PeakShares:
     """What a family of kernels reaches: shares of the peaks, after the seconds that even the smallest takes."""
 
     compute: float = field(validator=(validators.gt(0), validators.le(1)))
@@ -32,23 +32,23 @@ class Reach:
 
 #: Least absolute error of log time over our H200 sweep (vLLM 0.22 kernels in CUDA graphs; bf16 rows tagged grid, decode
 #: and prefill; the memory-bound families; even MoE).  Other GPUs are taken to reach as much of their own peaks.
-REACH = {
-    "gemm": Reach(compute=0.76, memory=0.86, start=3.6e-6),
-    "grouped_gemm": Reach(compute=0.46, memory=0.89, start=8.5e-6),
-    "attention": Reach(compute=0.60, memory=0.90, start=10.9e-6),
+PEAK_SHARES = {
+    "gemm": PeakShares(compute=0.76, memory=0.86, start=3.6e-6),
+    "grouped_gemm": PeakShares(compute=0.46, memory=0.89, start=8.5e-6),
+    "attention": PeakShares(compute=0.60, memory=0.90, start=10.9e-6),
     # Of public tables instead: what ksim.oracles.efficiency.mla and two_sided say of theirs.
-    "mla": Reach(compute=0.55, memory=0.72, start=13.8e-6),
-    "batched_gemm": Reach(compute=0.6, memory=1.0, start=4.2e-6),
-    "index_scores": Reach(compute=1.0, memory=0.67, start=10e-6),
-    "sparse_mla": Reach(compute=0.425, memory=1.0, start=54e-6),
-    "conv_prompts": Reach(compute=0.074, memory=1.0, start=2.9e-6),
-    "conv_decodes": Reach(compute=0.028, memory=1.0, start=1.9e-6),
-    "delta_prompts": Reach(compute=0.2, memory=0.5, start=8.5e-6),
-    "delta_decodes": Reach(compute=0.291, memory=1.0, start=3.8e-6),
-    "rope": Reach(compute=1.0, memory=0.42, start=2.1e-6),
-    "kv_write": Reach(compute=1.0, memory=0.23, start=1.9e-6),
-    "argmax": Reach(compute=1.0, memory=0.71, start=8.7e-6),
-    "pointwise": Reach(compute=1.0, memory=0.82, start=1.8e-6),
+    "mla": PeakShares(compute=0.55, memory=0.72, start=13.8e-6),
+    "batched_gemm": PeakShares(compute=0.6, memory=1.0, start=4.2e-6),
+    "index_scores": PeakShares(compute=1.0, memory=0.67, start=10e-6),
+    "sparse_mla": PeakShares(compute=0.425, memory=1.0, start=54e-6),
+    "conv_prompts": PeakShares(compute=0.074, memory=1.0, start=2.9e-6),
+    "conv_decodes": PeakShares(compute=0.028, memory=1.0, start=1.9e-6),
+    "delta_prompts": PeakShares(compute=0.2, memory=0.5, start=8.5e-6),
+    "delta_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
+    "rope": PeakShares(compute=1.0, memory=0.42, start=2.1e-6),
+    "kv_write": PeakShares(compute=1.0, memory=0.23, start=1.9e-6),
+    "argmax": PeakShares(compute=1.0, memory=0.71, start=8.7e-6),
+    "pointwise": PeakShares(compute=1.0, memory=0.82, start=1.8e-6),
 }
 
 
@@ -56,7 +56,7 @@ REACH = {
 class Waves:
     """`reach` overrides what families are taken to reach; families that it and the default lack are pointwise."""
 
-    reach: Mapping[str, Reach] = field(factory=dict)
+    reach: Mapping[str, PeakShares] = field(factory=dict)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> list[Estimate]:
         return [self.estimate(kernel, gpu) for kernel in kernels]
@@ -65,22 +65,22 @@ class Waves:
         return self.estimate(kernel, gpu).seconds
 
     def estimate(self, kernel: Kernel, gpu: Gpu) -> Estimate:
-        reach = self.reach.get(kernel.family) or REACH.get(kernel.family) or REACH["pointwise"]
+        shares = self.reach.get(kernel.family) or PEAK_SHARES.get(kernel.family) or PEAK_SHARES["pointwise"]
         work, launches = kernel.work, kernel.launches(gpu.sms)
         if not launches:
-            arithmetic = work.flops / peak(gpu, work.dtype) / reach.compute
-            memory = work.bytes / gpu.bandwidth / reach.memory
-            return _estimate(arithmetic, memory, reach)
-        arithmetic, memory, launch = _fastest(launches, work, gpu, reach)
-        return _estimate(arithmetic, memory, reach, launch.blocks / gpu.sms, launch.idle(gpu.sms), launch.name)
+            arithmetic = work.flops / peak(gpu, work.dtype) / shares.compute
+            memory = work.bytes / gpu.bandwidth / shares.memory
+            return _estimate(arithmetic, memory, shares)
+        arithmetic, memory, launch = _fastest(launches, work, gpu, shares)
+        return _estimate(arithmetic, memory, shares, launch.blocks / gpu.sms, launch.idle(gpu.sms), launch.name)
 
 
-def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, reach: Reach) -> tuple[float, float, Launch]:
+def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, shares: PeakShares) -> tuple[float, float, Launch]:
     """Seconds that the SMs need, seconds that device memory needs, and the launch that needs least of the larger."""
     sms, traffic = gpu.sms, work.bytes
-    per_flop = sms / (peak(gpu, work.dtype) * reach.compute)
-    per_operand = 1 / (L2_BYTES_PER_CLOCK * gpu.clock * reach.compute)
-    per_byte = 1 / (gpu.bandwidth * reach.memory)
+    per_flop = sms / (peak(gpu, work.dtype) * shares.compute)
+    per_operand = 1 / (L2_BYTES_PER_CLOCK * gpu.clock * shares.compute)
+    per_byte = 1 / (gpu.bandwidth * shares.memory)
     best = (float("inf"), float("inf"), launches[0])
     for launch in launches:
         arithmetic = launch.busiest(sms) * max(launch.flops * per_flop, launch.l2_bytes * per_operand)
@@ -91,14 +91,14 @@ def _fastest(launches: Sequence[Launch], work: Work, gpu: Gpu, reach: Reach) -> 
     return best
 
 
-def _estimate(arithmetic: float, memory: float, reach: Reach, waves: float = 0.0, idle: float = 0.0,
+def _estimate(arithmetic: float, memory: float, shares: PeakShares, waves: float = 0.0, idle: float = 0.0,
               launch: str = "") -> Estimate:
-    seconds = reach.start + max(arithmetic, memory)
-    roofline = max(arithmetic * reach.compute, memory * reach.memory)
-    return Estimate(seconds, _bound(arithmetic, memory, reach), waves, idle, launch, "waves", seconds / roofline)
+    seconds = shares.start + max(arithmetic, memory)
+    roofline = max(arithmetic * shares.compute, memory * shares.memory)
+    return Estimate(seconds, _bound(arithmetic, memory, shares), waves, idle, launch, "waves", seconds / roofline)
 
 
-def _bound(arithmetic: float, memory: float, reach: Reach) -> str:
-    if reach.start > max(arithmetic, memory):
+def _bound(arithmetic: float, memory: float, shares: PeakShares) -> str:
+    if shares.start > max(arithmetic, memory):
         return "launch"
     return "compute" if arithmetic > memory else "memory"

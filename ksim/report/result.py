@@ -153,7 +153,7 @@ class Result:
 
     def report(self, width: int = WIDTH) -> str:
         """The report as plain text; `rich.print(result)` prints it in colour."""
-        from ksim.report.text import as_text
+        from ksim.report.tables import as_text
 
         return as_text(self, width)
 

@@ -1,11 +1,10 @@
 """The report of a run that a person wants to read."""
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +13,7 @@ from ksim.flow.bounds import BOUNDS
 from ksim.report.energy import energy_block
 from ksim.report.insights import Insight
 from ksim.report.tables import beside, pairs, plain_table
-from ksim.report.wording import WIDTH, number, percent
+from ksim.report.wording import number, percent
 from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 
@@ -51,15 +50,6 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _time_table(kernels),
         _notes(notes),
     )
-
-
-def as_text(renderable: RenderableType, width: int = WIDTH) -> str:
-    """Render without colours."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False,
-                      legacy_windows=False)
-    console.print(renderable)
-    assert isinstance(console.file, io.StringIO), "the console writes where it was told to"
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
 def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:

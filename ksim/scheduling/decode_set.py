@@ -106,6 +106,10 @@ class DecodeSet:
         """Whether a batch that contains *job*, of the set or not, has not come back yet."""
         return job.sent > self.returned
 
+    def note_return(self, step: int, index: int) -> None:
+        """Note that *step* has come back, which was the engine's number *index*."""
+        self.returned, self.index = step, index
+
     def first_end(self) -> int:
         """The first step that yields a last token; the latest that came back where nobody is here."""
         ends = self._ends

@@ -1,19 +1,18 @@
-"""Schedules that are known before their time: just like the latest, or the same whoever comes until then."""
+"""What a scheduler will decide: schedules just like the latest, and schedules that no arrival can change."""
 
 from attrs import define, field
 
 from ksim.scheduling.job import Job
 from ksim.scheduling.queue import ArrivalQueue
-from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-#: Where fewer jobs wait, it is not long until a newcomer matters.
+#: Where fewer jobs wait, a newcomer soon matters, and the look ahead does not pay.
 QUEUE = 8
 
 
 @define(eq=False)
 class ScheduleForecast:
-    """What `scheduler` will decide as long as its batch only goes on decoding, and whether a newcomer changes it."""
+    """Foresees the schedules of `scheduler`, and changes nothing: `Scheduler.repeat` makes those that are foreseen."""
 
     scheduler: Scheduler
     _timeless: bool = field(init=False)
@@ -27,8 +26,8 @@ class ScheduleForecast:
                          and limits.pipeline_parallel_size == 1)
 
     def independent_of_arrivals(self, newcomers: bool) -> bool:
-        """Whether the next schedule is the same whenever it is made, and whoever comes before, if there may be any
-        *newcomers*."""
+        """Whether the next schedule is the same whenever it is made, and whatever jobs come before it, if any may come
+        (*newcomers*)."""
         if not newcomers:
             return self._timeless
         return self._in_line and len(self.scheduler.waiting) >= QUEUE and self._closed()
@@ -69,22 +68,3 @@ class ScheduleForecast:
                         or decodes.findable):
             return 0
         return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
-
-    def repeat(self) -> bool:
-        """Make the next of them; return False, with nothing done, where blocks are short."""
-        scheduler = self.scheduler
-        if not scheduler.decodes.renew(scheduler.steps + 1):
-            return False
-        scheduler.steps += 1
-        return True
-
-    def latest(self) -> Schedule:
-        """The one made last."""
-        scheduler, decodes = self.scheduler, self.scheduler.decodes
-        scheduler.latest = Schedule(scheduler.steps, decodes.epoch, decodes.members, decodes.offsets)
-        return scheduler.latest
-
-    def sync(self, index: int) -> None:
-        """Take in that all but those still in flight were computed, up to the engine's step number *index*."""
-        scheduler = self.scheduler
-        scheduler.decodes.returned, scheduler.decodes.index = scheduler.steps - scheduler.limits.async_scheduling, index

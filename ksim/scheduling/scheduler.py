@@ -1,84 +1,43 @@
-"""Form batches within the limits, and take in what they computed.
+"""Form batches within the limits.
 
 The rules are those of vLLM's V1 scheduler (0.33): there is no prefill phase and
-no decode phase, only jobs whose computed tokens catch up with what they know.
+no decode phase, only jobs whose computed tokens catch up with their tokens.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from attrs import define, field
 
 from ksim.flow.batch import Offsets
-from ksim.kv_cache.cache import Cache, PrefixHit
-from ksim.scheduling.admissions.always import Always
-from ksim.scheduling.decode_set import DecodeSet
+from ksim.kv_cache.cache import PrefixHit
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.limits import Limits
+from ksim.scheduling.job_queues import JobQueues
 from ksim.scheduling.policies import ALL
-from ksim.scheduling.policy_guard import PolicyGuard
 from ksim.scheduling.prefill_interval import PrefillInterval
-from ksim.scheduling.queue import OpenQueue, WaitingQueue
+from ksim.scheduling.queue import OpenQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 
 @define(eq=False)
-class Scheduler:
-    """`running` jobs hold cache blocks, in order of admission; waiting ones hold none.
+class Scheduler(JobQueues):
+    """Makes the schedules of an engine; vLLM's `Scheduler.schedule`."""
 
-    `latest` is the schedule made last, and `changed` says whether anybody has come, gone or computed a prompt since.
-    """
-
-    limits: Limits
-    policy: Any
-    cache: Cache
-    admission: Any = field(factory=Always)
-    waiting: WaitingQueue = field(init=False)
-    running: list[Job] = field(factory=list, init=False)
-    steps: int = field(default=0, init=False)
     _admissions: int = field(default=0, init=False)
-    latest: Schedule = field(factory=Schedule, init=False)
-    # Of the step being made: the tokens left, and the most that one job may have.
+    # Of the schedule being made: the tokens left, and the most that one job may have.
     _budget: int = field(default=0, init=False)
     _cap: int = field(default=ALL, init=False)
-    guard: PolicyGuard = field(init=False)
     _prefill_interval: PrefillInterval = field(init=False)
-    decodes: DecodeSet = field(init=False)
     _spare: int = field(init=False)
     _foresees: bool = field(init=False)
-    changed: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         limits = self.limits
-        if hasattr(self.policy, "attach"):
-            self.policy.attach(self.cache)
-        self.guard = PolicyGuard(self.policy, self.admission)
-        self.waiting = self.guard.queue()
         self._prefill_interval = PrefillInterval(limits.prefill_schedule_interval)
-        self.decodes = DecodeSet(self.cache, limits.async_scheduling, limits.max_model_len)
         self._spare = int(limits.watermark * (self.cache.capacity + 1))
         # A policy that proposes, a prefill interval and a pipeline all let a decode wait: nothing joins the set then.
         self._foresees = (not self.guard.proposes and limits.prefill_schedule_interval == 1
                           and limits.pipeline_parallel_size == 1)
-
-    def add(self, job: Job) -> None:
-        """Let *job* wait for its turn."""
-        self.changed = True
-        self.waiting.add(job)
-
-    def abort(self, job: Job) -> None:
-        """Drop *job* wherever it is; what it has in flight is lost."""
-        self.changed = True
-        if job.state is State.WAITING:
-            self.waiting.remove(job)
-        elif job.state is State.RUNNING:
-            if job.in_decode_set:
-                self.decodes.leave([job], self.steps)
-            self.running.remove(job)
-            self.cache.free(job.block_table)
-        job.state = State.DONE
-
-    # One schedule.
 
     def schedule(self, now: float) -> Schedule:
         """Make the next schedule: grant the policy's wishes until tokens, sequence slots or blocks run out.
@@ -245,55 +204,3 @@ class Scheduler:
         samples = end == job.num_tokens + job.num_output_placeholders
         self.latest.entries.append(ScheduledTokens(job, tokens, job.num_computed_tokens, samples, admitted,
                                                    prompt=admitted or not job.decoding))
-
-    # One return.
-
-    def update(self, schedule: Schedule, index: int) -> list[Job]:
-        """Take in that *schedule* was computed, as the engine's step number *index*; return the jobs now done."""
-        decodes, finished = self.decodes, list[Job]()
-        decodes.returned, decodes.index = schedule.number, index
-        self.changed |= bool(schedule.entries)  # who waits may find in the cache what they have computed
-        if self.cache.publishes_computed:
-            for entry in schedule.entries:
-                self._share(entry)
-        if schedule.epoch == decodes.epoch:
-            if ending := decodes.ends(schedule.number):
-                decodes.leave(ending, self.steps)
-                finished += ending
-        else:
-            finished += [job for job in schedule.decodes if self._deliver(job, index)]
-        finished += [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
-        for job in finished:
-            self._finish(job)
-        return finished
-
-    def _share(self, entry: ScheduledTokens) -> None:
-        """Tell the cache that a chunk of a prompt is computed; what was preempted since is lost."""
-        job = entry.job
-        prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
-        if prefill and job.state is State.RUNNING:
-            self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
-
-    def _deliver(self, job: Job, index: int) -> bool:
-        """Give *job* the token that it was due; return whether it was its last."""
-        if job.state is State.DONE:
-            return False
-        job.num_tokens += 1
-        job.emit(1, index)
-        if self.limits.async_scheduling:
-            job.num_output_placeholders -= 1
-        if job.in_decode_set:
-            return False
-        done = job.sampled >= job.output or job.num_tokens >= self.limits.max_model_len
-        if self.limits.async_scheduling and job.state is State.RUNNING:
-            self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
-        return done
-
-    def _finish(self, job: Job) -> None:
-        self.changed = True
-        if job.state is State.WAITING:  # preempted while its last token was on the way
-            self.waiting.remove(job)
-        else:
-            self.running.remove(job)
-            self.cache.free(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
-        job.state = State.DONE

@@ -32,7 +32,7 @@ from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.network.network import Network
 from ksim.oracles import peak
-from ksim.oracles.efficiency.library import ScaledOracle
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.defaults import Defaults, fused, graphs

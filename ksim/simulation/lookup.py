@@ -13,7 +13,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
 from ksim.network.network import Network
 from ksim.network.protocols import Protocol, measured
-from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.profiled import shipped
 from ksim.results.footprint import Rates
 from ksim.scheduling.policies import POLICY_MEMBERS
 from ksim.simulation.families import family

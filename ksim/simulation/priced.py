@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from ksim.flow.kernels import KernelCost
 from ksim.report import html
-from ksim.report.aligned import aligned
+from ksim.report.tables import aligned
 from ksim.report.wording import measure, number, percent
 from ksim.specs.hardware import Gpu
 

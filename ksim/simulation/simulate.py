@@ -16,7 +16,7 @@ from ksim.simulation.assembly import Site, build
 from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
 from ksim.simulation.processes import spread
 from ksim.simulation.scenario import Scenario
-from ksim.workload.ledger import Ledger
+from ksim.workload.row import Ledger
 
 
 def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:

@@ -17,7 +17,7 @@ from ksim.simulation import capped
 from ksim.simulation.assembly import Site
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, limits_of, serve
-from ksim.workload.ledger import Ledger
+from ksim.workload.row import Ledger
 
 
 @frozen

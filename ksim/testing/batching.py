@@ -1,4 +1,4 @@
-"""Invariants of batching that users ask for by name, each as a check over whole runs of a case."""
+"""Statements about batching, each as a check that plays a case several times and compares the runs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Check = Callable[[Any, Case], str | None]
 
 def check_batching(policy: Any = "fcfs", *, checks: tuple[str, ...] = (), max_examples: int = 60,
                    number: int = 0) -> None:
-    """Hold *policy* to `CHECKS`, or to those named; raises PolicyFault with the smallest case."""
+    """Check *policy* against `CHECKS`, or against those named; raise PolicyFault with the smallest failing case."""
     def play(case: Case) -> None:
         for name in checks or CHECKS:
             if problem := CHECKS[name](policy, case):
@@ -31,7 +31,10 @@ def check_batching(policy: Any = "fcfs", *, checks: tuple[str, ...] = (), max_ex
 
 
 def permutation(policy: Any, case: Case) -> str | None:
-    """In whatever order requests come that come at once, each gets as many tokens; equal ones, in the same steps."""
+    """The order of requests that arrive together changes no request's number of tokens.
+
+    If all are equal, the steps stay the same too.
+    """
     once = attrs.evolve(case, arrivals=tuple(attrs.evolve(arrival, turn=0) for arrival in case.arrivals))
     turned = attrs.evolve(once, arrivals=once.arrivals[::-1])
     mine, theirs = Subject(policy).play(once), Subject(policy).play(turned)
@@ -43,7 +46,7 @@ def permutation(policy: Any, case: Case) -> str | None:
 
 
 def splitting(policy: Any, case: Case) -> str | None:
-    """Requests get as many tokens on two engines, each with every other one, as together on one."""
+    """Requests get the same number of tokens on one engine as on two that each get every other request."""
     whole = outputs(Subject(policy).play(case))
     for part in (0, 1):
         if arrivals := case.coming[part::2]:
@@ -54,7 +57,7 @@ def splitting(policy: Any, case: Case) -> str | None:
 
 
 def time_scaling(policy: Any, case: Case) -> str | None:
-    """If all arrivals and steps take four times as long, the same is scheduled (not where deadlines are in seconds)."""
+    """If arrivals and steps take four times as long, the schedules stay the same (unless deadlines are in seconds)."""
     slow = loop(policy=Subject(policy).fresh(), **case.settings)
     slow.tick = 4.0
     mine, theirs = Subject(policy).play(case), observe(slow, case)
@@ -64,7 +67,7 @@ def time_scaling(policy: Any, case: Case) -> str | None:
 
 
 def chunk_size(policy: Any, case: Case) -> str | None:
-    """However prompts are cut, each request gets as many tokens; and computes as many, where nobody is preempted."""
+    """The size of chunks changes no request's output tokens, nor its computed tokens where no request is preempted."""
     found = []
     for threshold in (0, 1, 3, 8):
         cut = case.settings | {"long_prefill_token_threshold": threshold, "prefix_caching": False, "blocks": 2000}
@@ -80,8 +83,11 @@ def chunk_size(policy: Any, case: Case) -> str | None:
 
 
 def more_blocks(policy: Any, case: Case) -> str | None:
-    """With blocks for all, everything ends no later than with few: for first come, first served, without prefix cache,
-    with a token budget and sequence slots for all, whole prompts and nothing in flight."""
+    """With enough blocks for all requests, a run ends no later than with few blocks.
+
+    This holds for first come, first served, without a prefix cache, with whole prompts, with a token budget and
+    sequence slots for all, and with one batch at a time.
+    """
     roomy = {"prefix_caching": False, "max_num_batched_tokens": 100_000, "max_num_seqs": 1000, "watermark": 0.0,
              "long_prefill_token_threshold": 0, "prefill_schedule_interval": 1, "pipeline_parallel_size": 1,
              "async_scheduling": False, "enable_chunked_prefill": True}
@@ -97,12 +103,12 @@ def outputs(history: History) -> list[int]:
 
 
 def computed(history: History) -> int:
-    """Tokens computed in all."""
+    """All computed tokens."""
     return sum(share.tokens for moment in history.schedules for share in moment.shares)
 
 
 def steps(history: History) -> int:
-    """The step from which the last token came."""
+    """The step that sampled the last token."""
     return max((moment.step for moment in history.updates if moment.finished), default=0)
 
 

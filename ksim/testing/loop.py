@@ -1,6 +1,5 @@
 """An engine's loop without an engine: make a batch, and once enough are in flight, take in the oldest."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from attrs import define, field
 from ksim.flow.request import Request
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
@@ -20,17 +20,15 @@ ROOMY: dict[str, Any] = {"max_num_batched_tokens": 1000, "max_num_seqs": 100, "m
 
 
 @define(eq=False)
-class Loop:
+class Loop(EngineLoop):
     """`turn` says who computed how many tokens; jobs are made by `add`, and `finished` lists those that are done.
 
     `scheduler` is ksim's or anything with its methods, and jobs are made of `job_class`.
     """
 
-    scheduler: Any
     jobs: list[Job] = field(factory=list)
     finished: list[Job] = field(factory=list)
     last_schedule: Schedule = field(factory=Schedule)  # the latest
-    in_flight: deque[Schedule] = field(factory=deque)
     turns: int = 0
     job_class: type[Job] = Job
     latest: float = -1.0  # when the last request reached the engine, in seconds
@@ -57,15 +55,15 @@ class Loop:
 
     def schedule(self) -> dict[Job, int]:
         """Make a batch: tokens by job, in the order of the batch."""
-        self.last_schedule = self.scheduler.schedule(self.turns * self.tick)
-        self.in_flight.append(self.last_schedule)
+        self.last_schedule = self.begin_turn(self.turns * self.tick).schedule
         return {entry.job: entry.tokens for entry in self.last_schedule.all_entries()}
 
     def update(self) -> list[Job]:
         """Take in the oldest batch, if enough are in flight; return who is done."""
-        done: list[Job] = []
-        if len(self.in_flight) == self.scheduler.limits.depth:
-            done = self.scheduler.update(self.in_flight.popleft(), self.turns)
+        done = list[Job]()
+        if self.full:
+            self.in_flight[0].index = self.turns  # a job's tokens are counted by the turns that take them in
+            done = self.take_in_oldest()
         self.turns += 1
         self.finished += done
         return done

@@ -11,6 +11,7 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.vllm import VllmCache
+from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
@@ -35,20 +36,19 @@ class Replay:
     end: str = field(default="", init=False)
     _scheduler: Scheduler = field(init=False)
     _forecast: ScheduleForecast = field(init=False)
+    _loop: EngineLoop = field(init=False)
     _jobs: list[Job] = field(init=False)
     _places: dict[Job, int] = field(init=False)
     _outcomes: list[dict[str, Any]] = field(init=False)
     _arrivals: deque[tuple[int, int]] = field(init=False)  # steps, and places in the list
     _aborts: dict[str, deque[Abort]] = field(init=False)
     _added: dict[str, Job] = field(factory=dict, init=False)
-    _in_flight: deque[tuple[int, Schedule]] = field(factory=deque, init=False)
-    _updates: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         case, settings = self.case, self.case.settings
         cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
         self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
-        self._forecast = ScheduleForecast(self._scheduler)
+        self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
         self._jobs = list(_jobs(case, cache))
         self._places = {job: place for place, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
@@ -73,7 +73,7 @@ class Replay:
                 step = step + 1 if stirs else self._next(step, aborts=True)
             else:
                 row = {"s": step, "sched": [], **self._state(), "upd": None, **self._state("2")} if aborted else {}
-                self._land_all(step)
+                self._take_in_all(step)
                 step = self._next(step)
             if aborted:
                 row["ab"] = aborted
@@ -93,23 +93,23 @@ class Replay:
     def _turn(self, step: int) -> tuple[dict[str, Any], bool]:
         """Make a batch and take in the oldest, if enough are in flight; say whether anything can come of it."""
         schedule = self._schedule(step)
-        self._in_flight.append((step, schedule))
-        stirs = any(batch for _, batch in self._in_flight) or bool(schedule.preempted)
+        self._loop.put(schedule, step)
+        stirs = not self._loop.idle or bool(schedule.preempted)
         row = {"s": step, "sched": self._granted(schedule, step), **self._state(), "upd": None}
         if schedule.preempted:
             row["pre"] = [self._places[job] for job in schedule.preempted]
-        if len(self._in_flight) == self.case.settings.depth:
+        if self._loop.full:
             if aborted := self._abort("during", step):
                 row["ab2"], stirs = aborted, True
-            row["upd"] = self._in_flight[0][0]
-            if finished := self._land(step):
+            row["upd"] = self._loop.in_flight[0].now
+            if finished := self._take_in_oldest(step):
                 row["fin"] = finished
         return row | self._state("2"), stirs
 
     def _schedule(self, step: int) -> Schedule:
         """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
-        if self.repeats and self._forecast.repeats_left() > 0 and self._forecast.repeat():
-            return self._forecast.latest()
+        if self.repeats and self._forecast.repeats_left() > 0 and self._scheduler.repeat():
+            return self._scheduler.repeated()
         return self._scheduler.schedule(float(step))
 
     def _granted(self, schedule: Schedule, step: int) -> list[list[int]]:
@@ -147,20 +147,18 @@ class Replay:
                 met.append(self._places[job])
         return met
 
-    def _land(self, step: int) -> list[int]:
+    def _take_in_oldest(self, step: int) -> list[int]:
         """Take in the oldest batch; return who is done."""
-        _, schedule = self._in_flight.popleft()
-        finished = self._scheduler.update(schedule, self._updates)
-        self._updates += 1
+        finished = self._loop.take_in_oldest()
         for job in finished:
             request = self.case.requests[self._places[job]]
             stopped = request.limit > request.output_len == job.sampled
             self._note_end(job, step, "stop" if stopped else "length")
         return [self._places[job] for job in finished]
 
-    def _land_all(self, step: int) -> None:
-        while self._in_flight:
-            self._land(step)
+    def _take_in_all(self, step: int) -> None:
+        while self._loop.in_flight:
+            self._take_in_oldest(step)
 
     def _note_end(self, job: Job, step: int, why: str) -> None:
         self._outcomes[self._places[job]] |= {"end": step, "why": why}

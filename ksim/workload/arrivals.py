@@ -1,4 +1,4 @@
-"""Processes of arrival."""
+"""Arrival processes."""
 
 from collections.abc import Iterator
 from itertools import islice, repeat
@@ -14,14 +14,13 @@ _BLOCK = 4096
 
 @frozen
 class Arrivals:
-    """When requests arrive, as `vllm bench serve` makes them; the first always at 0 s.
+    """Arrival times as `vllm bench serve` draws them; the first is always 0 s.
 
     "poisson", "gamma" and "constant" have a `rate` in requests/s; "burst" sends
-    all at once.  `burstiness` is the shape of "gamma": gaps vary by
-    1 / sqrt(burstiness) of their mean, so that 1 is Poisson and less is
-    burstier.  `exact` stretches the times so that the last arrival is where the
-    rate wants it, as `vllm bench serve` does; without it the rate of a run of
-    few requests strays from `rate`.
+    all requests at once.  `burstiness` is the shape of "gamma": the standard
+    deviation of the gaps is 1 / sqrt(burstiness) of their mean, so 1 is Poisson and
+    less is burstier.  `exact` stretches the times so that the last arrival fits the
+    rate, as `vllm bench serve` does; without it, the rate of a short run varies.
     """
 
     process: str = field(default="poisson", validator=in_(("poisson", "gamma", "constant", "burst")))
@@ -44,9 +43,9 @@ class Arrivals:
         """Yield *count* times in seconds, ascending from 0."""
         if self.process == "burst":
             return repeat(0.0, count)
-        return islice(self._exactly(rng, count) if self.exact else self._freely(rng), count)
+        return islice(self._stretched(rng, count) if self.exact else self._endless(rng), count)
 
-    def _freely(self, rng: "np.random.Generator") -> Iterator[float]:
+    def _endless(self, rng: "np.random.Generator") -> Iterator[float]:
         now = 0.0
         yield now
         while True:
@@ -54,7 +53,7 @@ class Arrivals:
             yield from times.tolist()
             now = times[-1]
 
-    def _exactly(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
+    def _stretched(self, rng: "np.random.Generator", count: int) -> Iterator[float]:
         times = np.cumsum(self._gaps(rng, count - 1))
         if count > 1 and times[-1] > 0:
             times *= (count - 1) / (self.rate or inf) / times[-1]

@@ -1,4 +1,4 @@
-"""Named columns out of a CSV trace, and the fields that they can be."""
+"""Named columns of a CSV trace, and the fields that they can hold."""
 
 import csv
 from collections import Counter
@@ -12,12 +12,12 @@ import attrs
 from ksim.workload.fields import listed, shown
 from ksim.workload.lines import Lines
 
-#: What a column can be; prompt and output are needed.
+#: The fields of a request that a column can hold; prompt and output are required.
 FIELDS = ("arrival", "prompt", "output", "priority", "session", "delay", "tenant", "hash_ids")
 
 
 def check_fields(columns: Mapping[str, str]) -> None:
-    """Raise ValueError for a key of *columns* that is not of `FIELDS`, and for a value that names no column."""
+    """Raise ValueError for a key of *columns* that is not in `FIELDS`, and for a value that is not a name."""
     for name, source in columns.items():
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS, n=1)
@@ -36,7 +36,7 @@ def known_fields(_: Any, attribute: "attrs.Attribute[Any]", columns: Mapping[str
 
 
 def header(line: str) -> list[str]:
-    """Return the names that *line* holds if it is the header of a CSV file."""
+    """Return the names in *line*, taken as the header of a CSV file; none if it is not CSV."""
     try:
         return [name.strip() for name in next(csv.reader([line], strict=True))]
     except csv.Error:
@@ -44,30 +44,30 @@ def header(line: str) -> list[str]:
 
 
 def columns(lines: Lines, needed: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of the *needed* and the *optional* columns of each row; one that is absent is empty.
+    """Yield the *needed* and the *optional* columns of each row; a column that is absent is empty.
 
-    Raises DataError for a missing column, for one that stands twice, and for a
+    Raises DataError for a missing column, for a column that occurs twice, and for a
     row that does not match the header.
     """
     return named_columns(lines, (*needed, *optional), needed)
 
 
 def named_columns(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of the columns called *names* as `columns` does; those *needed* are among them."""
-    found = header(lines.first())
-    _check_header(found, names, needed, lines)
-    pick = itemgetter(*(found.index(name) if name in found else len(found) for name in names))
-    for row in _rows(lines, len(found)):
+    """Yield the columns *names* of each row as `columns` does; the *needed* ones are among them."""
+    present = header(lines.first())
+    _check_header(present, names, needed, lines)
+    pick = itemgetter(*(present.index(name) if name in present else len(present) for name in names))
+    for row in _rows(lines, len(present)):
         row.append("")
         yield pick(row)
 
 
-def _check_header(found: Sequence[str], names: Sequence[str], needed: Sequence[str], lines: Lines) -> None:
-    if missing := [name for name in needed if name not in found]:
-        commas = "columns are separated by commas" if len(found) < 2 else "is it of another format?"
-        raise lines.error(f"has no column {missing[0]!r}, only {listed(found) or 'an unreadable header'}; {commas} "
+def _check_header(present: Sequence[str], names: Sequence[str], needed: Sequence[str], lines: Lines) -> None:
+    if missing := [name for name in needed if name not in present]:
+        commas = "columns are separated by commas" if len(present) < 2 else "is it of another format?"
+        raise lines.error(f"has no column {missing[0]!r}, only {listed(present) or 'an unreadable header'}; {commas} "
                           f"(--columns says what each column is)")
-    times = Counter(found)
+    times = Counter(present)
     if twice := [name for name in names if times[name] > 1]:
         raise lines.error(f"has the column {twice[0]!r} {times[twice[0]]} times; rename all but one")
 

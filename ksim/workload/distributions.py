@@ -1,6 +1,7 @@
-"""Distributions of lengths and of times, as a scenario writes them."""
+"""Distributions of lengths and times, as a scenario states them."""
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from math import log
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,15 +11,67 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
+from ksim.foundation.catalog import load
+from ksim.foundation.config import structure
+from ksim.foundation.errors import DataError
 from ksim.foundation.units import Amount, optional_quantity, quantity
 from ksim.workload.columns import known_fields
-from ksim.workload.lengths import LengthTable, Side, recorded_lengths
+from ksim.workload.reading import read
+
+#: One of the two lengths of a request.
+Side = Literal["prompt", "output"]
+
+
+@frozen
+class LengthTable:
+    """Quantiles of the lengths of a trace, one per probability, and the rate and burstiness of its arrivals.
+
+    `burstiness` is the shape of a gamma distribution whose gaps vary as those of
+    the trace: 1 / (standard deviation / mean)^2.  `rate` is in requests/s, and
+    `requests` is the number of requests measured.
+    """
+
+    source: str
+    licence: str
+    requests: int = field(validator=gt(0))
+    rate: float = field(validator=gt(0))
+    burstiness: float = field(validator=gt(0))
+    probabilities: tuple[float, ...]
+    prompt: tuple[float, ...]
+    output: tuple[float, ...]
+    note: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name, values in (("probabilities", self.probabilities), ("prompt", self.prompt), ("output", self.output)):
+            if len(values) != len(self.probabilities) or list(values) != sorted(values):
+                raise ValueError(f"{name} must be in rising order, one per probability")
+        if len(self.probabilities) < 2 or (self.probabilities[0], self.probabilities[-1]) != (0, 1):
+            raise ValueError("probabilities must run from 0 to 1")
+
+    @classmethod
+    def named(cls, name: str) -> "LengthTable":
+        """Return table *name* of ksim/data/lengths, or of the .toml file at that path.
+
+        Raises UnknownName for an unknown name, DataError or ConfigError for a faulty file.
+        """
+        return structure(cls, load("lengths", name), f"lengths/{name}")
+
+
+def recorded_lengths(path: Path, format: str, side: Side, columns: Mapping[str, str] | None = None,
+                     empty: str | None = None) -> NDArray[np.float64]:
+    """Return the lengths of all rows of a trace, in order of arrival; raise DataError if there are none."""
+    rows = read(path, format, columns=columns, empty=empty, arrivals=repeat(0.0))
+    lengths = np.fromiter((getattr(row, side) for row in rows), dtype=np.float64)
+    if not len(lengths):
+        raise DataError(str(path), "has no request with tokens")
+    return lengths
+
 
 _Block = NDArray[np.float64]
 
-#: So many values are drawn at a time.
+#: Values drawn at a time.
 _BLOCK = 4096
-#: The most tokens of a request, and the longest time in seconds: no model takes more, and larger draws count as this.
+#: The most tokens of a request, and the longest time in seconds; larger draws are cut to it, as no model takes more.
 MOST = 1e7
 _FROM_ZERO: list[Any] = [ge(0), le(MOST)]
 _ABOVE_ZERO: list[Any] = [gt(0), le(MOST)]
@@ -58,7 +111,7 @@ class Uniform:
 
 @frozen
 class Exponential:
-    """Exponential with that `mean`."""
+    """Exponentially distributed with that `mean`."""
 
     mean: Amount = field(converter=quantity, validator=_ABOVE_ZERO)
     """Mean. Unit: tokens, turns or s."""
@@ -71,7 +124,7 @@ class Exponential:
 
 @frozen
 class LogNormal:
-    """Log-normal with that `mean` or `median`, and `sigma`, the standard deviation of the logarithm."""
+    """Log-normal with that `mean` or `median`; `sigma` is the standard deviation of the logarithm."""
 
     sigma: float = field(validator=(ge(0), le(5)))
     """Standard deviation of the logarithm. Unit: none."""
@@ -83,7 +136,7 @@ class LogNormal:
 
     def __attrs_post_init__(self) -> None:
         if (self.mean is None) == (self.median is None):
-            raise ValueError("give a mean or a median, one of them")
+            raise ValueError("give either mean or median")
 
     def blocks(self, rng: "np.random.Generator", side: Side) -> Iterator[_Block]:
         middle = log(self.median) if self.median else log(self.mean or 0) - self.sigma**2 / 2
@@ -107,10 +160,10 @@ class FromTable:
 
 @frozen
 class FromTrace:
-    """Lengths of the trace at `path` in their order, over and over, so that prompt and output stay together.
+    """Lengths of the trace at `path` in their order, repeated at its end; prompt and output of a row stay together.
 
-    `format` is recognised from the file where empty; `columns` and `empty` are
-    what they are in a replay.
+    If `format` is empty, it is recognised from the file.  `columns` and `empty` mean
+    the same as in a replay.
     """
 
     path: Path = field(converter=Path)
@@ -129,7 +182,7 @@ class FromTrace:
             yield lengths
 
 
-#: A distribution of tokens, turns or seconds: a table with a `kind`, and the fields of the class of that kind.
+#: A distribution of tokens, turns or seconds, by formula: a table with a `kind` and the fields of its class.
 Formula = Fixed | Uniform | Exponential | LogNormal
 #: A distribution of seconds, by formula.
 Times = Annotated[Formula, "s"]
@@ -138,7 +191,7 @@ Lengths = Formula | FromTable | FromTrace
 
 
 def check_tokens(lengths: Lengths, name: str) -> None:
-    """Raise ValueError for lengths of 0 tokens, or that are so on average; *name* is their key."""
+    """Raise ValueError for lengths that round to 0 tokens, always or on average; *name* is their key."""
     for key in ("value", "low", "mean", "median"):
         number = getattr(lengths, key, None)
         if number is not None and number < 0.5:
@@ -146,7 +199,7 @@ def check_tokens(lengths: Lengths, name: str) -> None:
 
 
 def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator[int]:
-    """Yield draws for ever, rounded to whole tokens, at least 1 and at most `MOST`.
+    """Yield draws without end, rounded to whole tokens, at least 1 and at most `MOST`.
 
     Raises UnknownName or DataError for a table or trace that cannot be read.
     """
@@ -155,6 +208,6 @@ def tokens(lengths: Lengths, rng: "np.random.Generator", side: Side) -> Iterator
 
 
 def seconds(times: Formula, rng: "np.random.Generator") -> Iterator[float]:
-    """Yield draws for ever, in seconds, at most `MOST`."""
+    """Yield draws without end, in seconds, at most `MOST`."""
     for block in times.blocks(rng, "output"):
         yield from np.minimum(block, MOST).tolist()

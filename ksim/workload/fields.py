@@ -1,39 +1,40 @@
-"""Checked values out of the fields of a trace."""
+"""Checked values of the fields of a trace."""
 
 import json
 import math
 import re
 from collections.abc import Hashable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from ksim.foundation.units import LONGEST
 from ksim.workload.lines import Lines
 
-#: Units of time by name, each as how many of it make a second.
+#: Units of time by name, each as its number in a second.
 UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 
 _MOST = 10**9
-#: Outside this range no table of results can hold a number.
+#: Tables of results hold whole numbers of 64 bits.
 _INT64 = 2**63
 _WHOLE = re.compile(r"[-+]?[0-9]{1,19}", re.ASCII)
 
 
 def shown(value: Any) -> str:
-    """Return *value* for a message, cut where it is long."""
+    """Return *value* for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return *names* for a message, separated by commas and cut where they are many or long."""
+    """Return *names* for a message, separated by commas and shortened if they are long."""
     text = "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in ", ".join(map(str, names)))
     return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def count(value: Any, name: str, lines: Lines) -> int:
-    """Return *value*, a number or its text, as a count of tokens; raise DataError where it is not one."""
+    """Return *value*, a number or its text, as a count of tokens; raise DataError if it is not one."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        tokens = int(value)  # the common case, quickly
+        tokens = int(value)  # the fast path for the common case
     else:
         number = _number(value)
         if not number.is_integer() or not 0 <= number <= _MOST:
@@ -46,7 +47,7 @@ def count(value: Any, name: str, lines: Lines) -> int:
 
 
 def integer(value: Any, name: str, lines: Lines) -> int:
-    """Return *value* as a whole number of 64 bits, 0 for an empty text; raise DataError where it is not one."""
+    """Return *value* as a whole number of 64 bits, 0 for an empty text; raise DataError if it is not one."""
     number = 0.0 if value == "" else _number(value)
     if not number.is_integer() or not -_INT64 <= number < _INT64:
         raise lines.error(f"{name} is {shown(value)}; expected a whole number of 64 bits")
@@ -57,8 +58,8 @@ def integer(value: Any, name: str, lines: Lines) -> int:
 def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """Return *value*, a point in time in units of 1/*per_second* s, in seconds.
 
-    A unit of time that the user chose goes before *per_second*.  Raises
-    DataError for what is not a number, and for a negative one.
+    A unit of time that the user chose replaces *per_second*.  Raises DataError for
+    a value that is not a number, and for a negative one.
     """
     number = _number(value)
     if not 0 <= number < math.inf:
@@ -102,9 +103,9 @@ def id_list(text: str, name: str, lines: Lines) -> list[Hashable]:
 def chunk_names(ids: Any, prompt: int, chunk_tokens: int, lines: Lines, loose: bool = False) -> tuple[Hashable, ...]:
     """Return the names of a prompt's chunks, the last of which may be a partial one.
 
-    No names at all are fine, and if *loose*, so are names for the full chunks
-    only.  Raises DataError where *ids* are not a list of whole numbers or texts,
-    or not as many as *prompt* tokens have chunks.
+    There may be no names at all; if *loose*, there may be names for the full chunks
+    only.  Raises DataError if *ids* is not a list of whole numbers or texts, or has
+    not one for each chunk of *prompt* tokens.
     """
     if ids is None or ids == []:
         return ()
@@ -122,10 +123,42 @@ def _plain(ids: Iterable[Any]) -> bool:
 
 
 def _number(value: Any) -> float:
-    """Return *value* as a float, NaN where it is no number."""
+    """Return *value* as a float, NaN if it is not a number."""
     if isinstance(value, bool):
         return math.nan
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def is_date(value: Any) -> bool:
+    """Return whether *value* is a date and time in ISO 8601."""
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class Dates:
+    """Converts ISO 8601 dates, with or without fraction and zone, to seconds since the first of them.
+
+    A date without a zone is UTC.  Fractions below 1 us are dropped.
+    """
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+        self.first: datetime | None = None
+        lines.dates = True
+
+    def seconds(self, value: Any, name: str) -> float:
+        """Return the seconds from the first date to *value*, negative if it is earlier; raise DataError for no date."""
+        try:
+            date = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise self.lines.error(f"{name} is {shown(value)}; expected a time such as 2023-11-16 18:15:46.6805900"
+                                   ) from None
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        self.first = self.first or date
+        return (date - self.first).total_seconds()

@@ -1,4 +1,4 @@
-"""Objects out of a trace of JSON."""
+"""Objects of a JSON trace."""
 
 import json
 import re
@@ -11,24 +11,24 @@ from ksim.workload.lines import Lines
 
 _KEY = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"\s*:')
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]')
-#: Keys are looked for in so many characters.
+#: Characters in which keys are searched.
 _BEGINNING = 1 << 16
 
 
 @lru_cache(maxsize=1)  # every reader asks for the same line
 def first_object(line: str) -> dict[str, Any]:
-    """Return the object that *line* holds, an empty one where it holds none; it is not to be changed."""
+    """Return the object in *line*, empty if there is none; callers must not change it."""
     value = _parsed(line)
     return value if isinstance(value, dict) else {}
 
 
 def keys(text: str) -> set[str]:
-    """Return the keys of all objects, inner ones too, in the beginning of *text*, which may be cut anywhere."""
+    """Return the keys of all objects, also inner ones, in the beginning of *text*, which may be cut anywhere."""
     return set(_KEY.findall(text[:_BEGINNING])) if text[:1] in ("[", "{") else set()
 
 
 def objects(lines: Lines) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line; raise DataError where a line holds none."""
+    """Yield the object of each line; raise DataError for a line without one."""
     for line in lines:
         value = _parsed(line)
         if not isinstance(value, dict):
@@ -37,11 +37,10 @@ def objects(lines: Lines) -> Iterator[dict[str, Any]]:
 
 
 def named_members(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the values under the keys *names* of each object, of lines or of a list; one absent or null is "".
+    """Yield the values of the keys *names* of each object, of lines or of a list; an absent or null value is "".
 
-    ``usage.prompt`` is also the key ``prompt`` of the object under ``usage``.
-    The first object has to have all *needed* keys, later ones may leave some
-    out.  Raises DataError for what does not hold.
+    ``usage.prompt`` also means the key ``prompt`` of the object ``usage``.  The first
+    object must have all *needed* keys; later ones may lack some.  Raises DataError.
     """
     first = True
     for row in documents(lines) if lines.first().startswith("[") else objects(lines):
@@ -55,9 +54,9 @@ def named_members(lines: Lines, names: Sequence[str], needed: Sequence[str]) -> 
 
 
 def documents(lines: Lines) -> Iterator[dict[str, Any]]:
-    """Yield the outermost objects of JSON: of a list, of lines, or one after the other, each over any number of lines.
+    """Yield the outermost objects of JSON: in a list, in lines, or one after the other, over any number of lines.
 
-    Only one object is held at a time.  Raises DataError for what is not JSON.
+    Only one object is held in memory at a time.  Raises DataError for anything that is not JSON.
     """
     parts: list[str] = []
     depth = 0
@@ -81,7 +80,7 @@ def documents(lines: Lines) -> Iterator[dict[str, Any]]:
 
 
 def _check_between(text: str, lines: Lines) -> None:
-    """Nothing but the marks of a list stands between two objects."""
+    """Raise DataError if anything but the punctuation of a list is between two objects."""
     if text.strip(" \t,[]"):
         raise lines.error("is not a JSON object; is the file cut short?")
 
@@ -94,9 +93,9 @@ def _document(text: str, lines: Lines) -> dict[str, Any]:
 
 
 def member(row: Mapping[str, Any], names: tuple[str, ...], lines: Lines, where: str = "") -> Any:
-    """Return the value under the first of *names* that *row* has; raise DataError where it has none.
+    """Return the value of the first of *names* that *row* has; raise DataError if it has none.
 
-    *where* says where in its line the row stands.
+    *where* is the place of the row in its line, for messages.
     """
     for name in names:
         if row.get(name) is not None:

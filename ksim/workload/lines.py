@@ -1,4 +1,4 @@
-"""The lines of a text file, with their numbers for messages."""
+"""The lines of a text file, with line numbers for messages."""
 
 import gzip
 import io
@@ -12,17 +12,17 @@ from ksim.foundation.errors import DataError
 from ksim.foundation.files import regular_file
 
 _GZIP = b"\x1f\x8b"
-#: Lines of a JSON document, at most, in which a format is looked for.
+#: The most lines of a JSON document by which its format is recognised.
 _BEGINNING = 200
 
 
 class Lines:
-    """The lines of a UTF-8 file, plain or gzip by its content; `number` is the line read last.
+    """The lines of a UTF-8 file, plain or gzipped; `number` is that of the last line read.
 
-    `per_second` says how many of the file's units of time make a second, 0 for
-    as many as its format says; `least_tokens` is 1 where a request without
-    tokens is an error.  The checks in `ksim.workload.fields` obey both.  `dates`
-    is set once arrivals were read as dates.
+    `per_second` is the number of the file's units of time in a second; 0 means the
+    unit of its format.  `least_tokens` is 1 if a request without tokens is an error.
+    The checks in `ksim.workload.fields` use both.  `dates` becomes true once
+    arrivals were read as dates.
     """
 
     def __init__(self, path: Path, per_second: float = 0.0, least_tokens: int = 0):
@@ -33,7 +33,7 @@ class Lines:
         self.dates = False
 
     def __iter__(self) -> Iterator[str]:
-        """Yield every line that is not blank, without line end and byte-order mark.
+        """Yield every line that is not blank, without its line end and byte-order mark.
 
         Raises DataError for a file that is missing, cut short or not text.
         """
@@ -44,7 +44,7 @@ class Lines:
                     self.number += 1
                     if text := self._text(raw):
                         yield text
-        except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: a name that no file can have
+        except (OSError, EOFError, zlib.error, ValueError) as error:  # ValueError: an impossible file name
             reason = getattr(error, "strerror", None) or error
             raise self.error(f"cannot be read: {reason}") from None
 
@@ -55,7 +55,7 @@ class Lines:
         raise DataError(str(self.path), "is empty; a trace has at least one request")
 
     def beginning(self) -> str:
-        """Return the first line, or of a JSON document that goes on below it, the first lines.
+        """Return the first line; if it begins a JSON document of several lines, the first lines.
 
         Raises DataError for an empty file.
         """
@@ -64,11 +64,11 @@ class Lines:
         return first if whole else "\n".join(islice(self, _BEGINNING))
 
     def error(self, problem: str) -> DataError:
-        """Return the error that says *problem* of the line read last."""
+        """Return an error about the last line read."""
         return DataError(f"{self.path}:{self.number}" if self.number else str(self.path), problem)
 
     def _open(self) -> BinaryIO:
-        """Open the file, which is read more than once, and from its start."""
+        """Open the file at its start; it is read more than once."""
         with regular_file(self.path).open("rb") as file:
             packed = file.read(2) == _GZIP
         return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(self.path))) if packed else self.path.open("rb")

@@ -1,4 +1,4 @@
-"""Trace files to rows, in bounded memory."""
+"""Read traces: recognise the format, and yield the rows in bounded memory."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, repeat
@@ -11,47 +11,46 @@ from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.workload.fields import UNITS
 from ksim.workload.jsonl import first_object
-from ksim.workload.ledger import Ledger
 from ksim.workload.lines import Lines
-from ksim.workload.order import from_zero, in_order, sort
-from ksim.workload.row import Row
+from ksim.workload.row import Ledger, Row
+from ksim.workload.shaping import from_zero, in_order, sort
 from ksim.workload.traces import TraceReader
 
 FOLDER = "workload.traces"
 
 
 def recognise(path: Path) -> str:
-    """Return the name of the one format that the file at *path* is of, by how it begins.
+    """Return the name of the format of the file at *path*, by how it begins.
 
-    Raises DataError where no format fits, or several do.
+    Raises DataError if no format fits, or if several do.
     """
     first = Lines(path).beginning()
     fitting = [name for name in names(FOLDER) if reader(name).recognises(first)]
-    first_object.cache_clear()  # it may be a whole session of megabytes
+    first_object.cache_clear()  # the line may be a whole session of megabytes
     if len(fitting) == 1:
         return fitting[0]
     seen = first if len(first) <= 80 else f"{first[:77]}..."
-    problem = f"fits the formats {' and '.join(fitting)}" if fitting else "is of no known format"
+    problem = f"fits the formats {' and '.join(fitting)}" if fitting else "is in no known format"
     raise DataError(f"{path}:1", f"{problem} (begins {seen!r}); "
                                  f"name one with --format or format = ...: {', '.join(fitting or names(FOLDER))}; "
                                  f"or say what its columns are, with --columns arrival=...,prompt=...,output=...")
 
 
 def reader(format: "str | Choice", seed: int = 0) -> TraceReader:
-    """Return the reader called *format*, with its options; one that draws at random is given *seed*.
+    """Return the reader of *format*, with its options; a reader that draws at random gets *seed*.
 
-    Raises UnknownName where there is none, ConfigError for an option that it does not take.
+    Raises UnknownName for an unknown format, ConfigError for an option that it does not take.
     """
     chosen = Choice.of(format)
     if ":" not in chosen.name and chosen.name not in names(FOLDER):
         raise UnknownName("trace format", chosen.name, names(FOLDER))
-    made = find(FOLDER, chosen.name)
-    fields = [field.name for field in getattr(made, "__attrs_attrs__", ())]
+    reader_class = find(FOLDER, chosen.name)
+    fields = [field.name for field in getattr(reader_class, "__attrs_attrs__", ())]
     options = {"seed": seed, **chosen.options} if "seed" in fields else dict(chosen.options)
     if options and not fields:
         raise ConfigError(f"format {chosen.name}", f"takes no options, and was given {', '.join(options)}")
-    found: TraceReader = structure(made, options, f"format {chosen.name}") if fields else made()
-    return found
+    made: TraceReader = structure(reader_class, options, f"format {chosen.name}") if fields else reader_class()
+    return made
 
 
 def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = None, sorting: bool = False,
@@ -59,13 +58,12 @@ def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = Non
          empty: str | None = None, arrivals: Iterator[float] | None = None, seed: int = 0) -> Iterator[Row]:
     """Yield the rows of the trace at *path* that have tokens, in order of arrival, the first at 0 s.
 
-    An empty *format* is recognised from the file; *columns* say which column is
-    which field of `ksim.workload.columns.FIELDS` in a file of no known format.
-    *chunk_tokens*, *time_unit* and *empty* replace what the format says: tokens
-    to a block id, the unit of its times, and whether to "skip" rows without
-    tokens or end with an "error".  *sorting* holds and sorts the whole trace.
-    *arrivals* are used where the trace has none; *seed* is for formats that are
-    drawn at random.  Raises DataError, with file and line, for what cannot be read.
+    An empty *format* is recognised from the file; *columns* names the columns that
+    hold the fields of `ksim.workload.columns.FIELDS` in a file of no known format.
+    *chunk_tokens* (tokens per block id), *time_unit* and *empty* ("skip" or "error",
+    for rows without tokens) replace those of the format.  With *sorting*, the whole
+    trace is held in memory and sorted.  *arrivals* are used if the trace has none;
+    *seed* is for formats that draw at random.  Raises DataError, with file and line.
     """
     ledger = Ledger() if ledger is None else ledger
     opened = _open(path, format, columns, time_unit, empty, seed)
@@ -78,7 +76,7 @@ def read(path: Path, format: "str | Choice" = "", chunk_tokens: int | None = Non
 
 def clock(path: Path, format: "str | Choice" = "", columns: Mapping[str, str] | None = None,
           time_unit: str | None = None, empty: str | None = None) -> str:
-    """Return the unit of the trace's times, "dates" where they are such, empty where it has no arrival times.
+    """Return the unit of the trace's times, "dates", or "" if it has no arrival times.
 
     Raises DataError for a first row that cannot be read.
     """
@@ -112,16 +110,16 @@ def _unit(made: TraceReader) -> str:
 
 
 def _with_columns(chosen: Choice, columns: Mapping[str, str]) -> Choice:
-    """Give the *columns* to the one format that takes any."""
+    """Give *columns* to the format plain, the only one that takes any."""
     if not columns:
         return chosen
     if chosen.name not in ("", "plain"):
-        raise ConfigError("columns", f"format {chosen.name} has columns of its own; leave out one of the two")
+        raise ConfigError("columns", f"format {chosen.name} has its own columns; leave out one of the two")
     return Choice("plain", {**chosen.options, "columns": dict(columns)})
 
 
 def _timed(rows: Iterator[Row], lines: Lines, arrivals: Iterator[float] | None) -> Iterator[Row]:
-    """Give *rows* the *arrivals* where they have none; turns of a session arrive with the first of them."""
+    """Give *rows* the *arrivals* if they have none; turns of a session arrive with the first turn."""
     first = next(rows, None)
     if first is None:
         return iter(())

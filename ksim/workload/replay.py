@@ -1,4 +1,4 @@
-"""A recorded trace as a workload."""
+"""Replay: a recorded trace as a workload."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
@@ -17,13 +17,11 @@ from ksim.foundation.units import LONGEST, Seconds, optional_quantity, quantity
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.columns import known_fields
 from ksim.workload.fields import UNITS
-from ksim.workload.ledger import Ledger
-from ksim.workload.order import from_zero
 from ksim.workload.reading import clock, read
-from ksim.workload.row import Row, follows
-from ksim.workload.shaping import Limits, note_ties, spread_ties
+from ksim.workload.row import Ledger, Row, follows
+from ksim.workload.shaping import LengthLimits, from_zero, note_ties, spread_ties
 
-#: What a user may have meant where arrivals span too long a time.
+#: A hint for arrivals that span too long a time.
 UNITS_HINT = "if these are milliseconds or microseconds: --time-unit ms or --time-unit us"
 #: Seconds.
 DAY = 86400.0
@@ -36,18 +34,18 @@ def _choice(value: Any) -> Choice:
         raise ValueError(f"format: {error}") from None
 
 
-#: How the remark on arrivals begins that are not the trace's.
+#: The beginning of the remark on arrivals that are drawn because the trace has none.
 MADE_UP = "the trace has no arrival times"
 
 
 @frozen
 class Replay:
-    """The requests of the trace at `path`, changed in this order by what is set: its window, lengths, number and times.
+    """The requests of the trace at `path`, with changes in this order: window, lengths, number, times.
 
-    A request that is too long is dropped, clipped (its prompt, as Vidur does) or an error, as `overlong` says.
-    `rate` makes (arrivals - 1) / (last arrival - first) that rate, where turns that only follow others of their session
-    do not count; in a trace without arrival times it is the rate of Poisson arrivals.  `rate` and `spread` each read
-    the file once more to know their factor.
+    A request that is too long is dropped, clipped (its prompt, as in Vidur) or an error, as `overlong` says.  `rate` is
+    (arrivals - 1) / (last arrival - first); turns that only follow others of their session are not counted.  In a trace
+    without arrival times, it is the rate of Poisson arrivals.  `rate` and `spread` each read the file once more to find
+    their factor.
     """
 
     path: Path = field(converter=Path)
@@ -92,8 +90,8 @@ class Replay:
     def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
         """Yield the requests in order of arrival, numbered from 0, the first at 0 s.
 
-        *ledger* takes the account of the rows.  Raises DataError for a trace that
-        cannot be read, and for one of which no request is left.
+        *ledger* counts what happens to the rows.  Raises DataError for a trace that
+        cannot be read, and if no request is left.
         """
         ledger = Ledger() if ledger is None else ledger
         scale = self._scale(seed)
@@ -108,7 +106,7 @@ class Replay:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))
 
     def clock(self) -> str:
-        """Return the unit of the trace's times, "dates" where they are such, empty where it has no arrival times.
+        """Return the unit of the trace's times, "dates", or "" if it has no arrival times.
 
         Raises DataError for a first row that cannot be read.
         """
@@ -119,7 +117,7 @@ class Replay:
                                          f" can be simulated; {UNITS_HINT}")
 
     def _scale(self, seed: int) -> float:
-        """The factor of all times."""
+        """Return the factor of all times."""
         if self.rate is None or not self.clock():
             return self.time_scale
         gaps, previous = -1, None
@@ -132,27 +130,27 @@ class Replay:
         return gaps / last / self.rate if last else 1.0
 
     def _placed(self, seed: int, ledger: Ledger) -> Iterator[Row]:
-        """The rows that are to be replayed, where they are to arrive but for the scale."""
+        """Yield the rows to replay, at their arrivals before scaling."""
         rows = self._chosen(seed, ledger)
         if not self.spread:
             return rows
         return from_zero(spread_ties(rows, self._clock_step(seed), stream(seed, "workload.spread")))
 
     def _clock_step(self, seed: int) -> float:
-        """The smallest time between two different arrivals, 0 where all are equal."""
+        """Return the smallest time between two different arrivals, 0 if all are equal."""
         arrivals = (row.arrival for row in self._chosen(seed, Ledger()))
         return min((later - earlier for earlier, later in pairwise(arrivals) if later > earlier), default=0.0)
 
     def _chosen(self, seed: int, ledger: Ledger) -> Iterator[Row]:
-        """The rows that are to be replayed."""
+        """Yield the rows to replay, before ties are spread."""
         rows = read(self.path, self.format, self.chunk_tokens, self.sort, ledger, columns=self.columns,
                     time_unit=self.time_unit, empty=self.empty, arrivals=self._arrivals(seed, ledger), seed=seed)
-        limits = Limits(self.max_prompt, self.max_tokens, self.overlong, str(self.path))
+        limits = LengthLimits(self.max_prompt, self.max_tokens, self.overlong, str(self.path))
         kept = islice(limits.apply(self._inside_window(rows, ledger), ledger), self.limit)
         return note_ties(from_zero(kept), ledger)
 
     def _arrivals(self, seed: int, ledger: Ledger) -> Iterator[float] | None:
-        """Poisson arrivals for a trace that has none."""
+        """Return Poisson arrivals for a trace without arrivals; None without a rate."""
         if self.rate is None:
             return None
         return self._noted(Arrivals("poisson", self.rate).times(stream(seed, "workload.arrivals"), maxsize), ledger)

@@ -1,4 +1,4 @@
-"""Made-up requests: arrivals, lengths, shared prefixes, conversations."""
+"""Synthetic requests: arrivals, lengths, shared prefixes, conversations."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ from ksim.foundation.units import LONGEST
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 
-#: The owner of a chunk, a session or as a negative number a group of prefixes, and the place of the chunk.
+#: Names of chunks: the owner (a session, or a group of prefixes as a negative number), and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
 _T = TypeVar("_T")
 _BLOCK = 4096
-#: The least weight of a tenant, and one over the largest.
+#: The least weight of a tenant, and the inverse of the largest.
 _LIGHTEST = 1e-9
 
 
 @frozen
 class Prefixes:
-    """System prompts: a conversation begins with the `tokens` tokens of one of `groups` groups, all as likely."""
+    """System prompts: each conversation begins with one of `groups` prompts of `tokens` tokens, all equally likely."""
 
     groups: int = field(validator=(gt(0), le(10**6)))
     """Number of system prompts, all equally likely. Unit: groups."""
@@ -35,7 +35,7 @@ class Prefixes:
 
 @frozen
 class Sessions:
-    """Conversations of so many `turns`, each `think` seconds after the answer to the one before it."""
+    """Conversations of `turns` turns, each `think` seconds after the answer before it."""
 
     turns: Formula
     """Turns of a session. Unit: turns."""
@@ -43,8 +43,8 @@ class Sessions:
     """Time from an answer to the next turn. Unit: s."""
 
 
-class _Talk(NamedTuple):
-    """One session, or a lone request."""
+class _Conversation(NamedTuple):
+    """A session, or a single request."""
 
     number: int
     arrival: float
@@ -55,7 +55,7 @@ class _Talk(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """What the turns of all conversations draw from, in turn."""
+    """The streams that the turns of all conversations draw from."""
 
     ids: Iterator[int]
     prompts: Iterator[int]
@@ -67,14 +67,13 @@ class _Draws(NamedTuple):
 class Synthetic:
     """`count` requests drawn at random.
 
-    `prompt` and `output` are the tokens that each request brings; before them
-    stand its prefix and, in a session, all the turns before it with their
-    answers.  `arrivals` are those of sessions where there are any: a turn after
-    the first arrives with its session and waits for the turn before it.  No
-    prompt and output together pass `max_tokens`: a session ends before, a first
-    prompt is cut.  Each session or lone request has one of `priorities`, all as
-    likely, and is one of the `tenants`', as likely as their weights say.  Tokens
-    that can be shared are named in chunks of `chunk_tokens`.
+    `prompt` and `output` are the tokens that each request adds; before them come
+    its prefix and, in a session, all earlier turns with their answers.  `arrivals`
+    are those of sessions, if there are any: a later turn arrives with its session
+    and waits for the turn before it.  No request exceeds `max_tokens`: a session
+    ends before it would, and a first prompt is cut.  Each session or single request
+    has one of `priorities`, all equally likely, and one of `tenants`, by weight.
+    Tokens that can be shared are named in chunks of `chunk_tokens`.
     """
 
     arrivals: Arrivals
@@ -104,7 +103,7 @@ class Synthetic:
 
     def __attrs_post_init__(self) -> None:
         if self.sessions and self.arrivals.exact:
-            raise ValueError("arrivals cannot be exact with sessions, of which the number is not known before")
+            raise ValueError("arrivals cannot be exact with sessions, because their number is not known in advance")
         for name, weight in self.tenants.items():
             if not _LIGHTEST <= weight <= 1 / _LIGHTEST:
                 raise ValueError(f"tenants.{name} must be a weight from {_LIGHTEST:g} to {1 / _LIGHTEST:g}: {weight:g}")
@@ -121,10 +120,10 @@ class Synthetic:
         """
         draws = _Draws(itertools.count(), tokens(self.prompt, stream(seed, "workload.prompt"), "prompt"),
                        tokens(self.output, stream(seed, "workload.output"), "output"), self._thinks(seed))
-        turns = (self._turns(talk, draws) for talk in self._talks(seed))
+        turns = (self._turns(conversation, draws) for conversation in self._conversations(seed))
         return itertools.islice(itertools.chain.from_iterable(turns), self.count)
 
-    def _talks(self, seed: int) -> Iterator[_Talk]:
+    def _conversations(self, seed: int) -> Iterator[_Conversation]:
         times = self.arrivals.times(stream(seed, "workload.arrivals"), self.count)
         turns = (tokens(self.sessions.turns, stream(seed, "workload.turns"), "output") if self.sessions
                  else itertools.repeat(1))
@@ -132,7 +131,7 @@ class Synthetic:
         prefixes = map(cache(self._prefix_names), _picks(groups, stream(seed, "workload.prefix")))
         priorities = _picks(self.priorities or (0,), stream(seed, "workload.priority"))
         tenants = _picks(tuple(self.tenants) or ("",), stream(seed, "workload.tenant"), tuple(self.tenants.values()))
-        return map(_Talk, itertools.count(), times, turns, prefixes, priorities, tenants)
+        return map(_Conversation, itertools.count(), times, turns, prefixes, priorities, tenants)
 
     def _prefix_names(self, group: int) -> _Names:
         chunks = range(self.prefixes.tokens // self.chunk_tokens if self.prefixes else 0)
@@ -141,10 +140,10 @@ class Synthetic:
     def _thinks(self, seed: int) -> Iterator[float]:
         return seconds(self.sessions.think if self.sessions else Fixed(0), stream(seed, "workload.think"))
 
-    def _turns(self, talk: _Talk, draws: _Draws) -> Iterator[Request]:
-        session = str(talk.number) if self.sessions else ""
-        context, names = self.prefixes.tokens if self.prefixes else 0, talk.prefix
-        for turn in range(talk.turns):
+    def _turns(self, conversation: _Conversation, draws: _Draws) -> Iterator[Request]:
+        session = str(conversation.number) if self.sessions else ""
+        context, names = self.prefixes.tokens if self.prefixes else 0, conversation.prefix
+        for turn in range(conversation.turns):
             prompt, output = context + next(draws.prompts), next(draws.outputs)
             if self.max_tokens and prompt + output > self.max_tokens:
                 if turn:
@@ -152,12 +151,12 @@ class Synthetic:
                 output = min(output, self.max_tokens - 1)
                 prompt = min(prompt, self.max_tokens - output)
             context = prompt + output
-            names = self._extended(names, talk.number, prompt, context)
-            yield Request(next(draws.ids), talk.arrival, prompt, output, names, self.chunk_tokens, talk.priority,
-                          session, next(draws.thinks) if turn else 0.0, talk.tenant)
+            names = self._extended(names, conversation.number, prompt, context)
+            yield Request(next(draws.ids), conversation.arrival, prompt, output, names, self.chunk_tokens,
+                          conversation.priority, session, next(draws.thinks) if turn else 0.0, conversation.tenant)
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
-        """*names* of full chunks as far as the prompt reaches; in a session, names of all its context."""
+        """Return *names* of the full chunks of the prompt; in a session, names of all its context."""
         names = names[:prompt // self.chunk_tokens]
         if not self.sessions:
             return names
@@ -165,7 +164,7 @@ class Synthetic:
 
 
 def _picks(options: Sequence[_T], rng: "np.random.Generator", weights: Sequence[float] = ()) -> Iterator[_T]:
-    """Yield members of *options* for ever, as likely as their *weights* say, or else all as likely."""
+    """Yield members of *options* without end, drawn by *weights*, or all equally likely."""
     shares = np.array(weights) / sum(weights) if weights else None
     while True:
         places = rng.integers(len(options), size=_BLOCK) if shares is None else (

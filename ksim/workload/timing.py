@@ -1,4 +1,4 @@
-"""Streaming summaries of arrivals."""
+"""Summaries of arrivals, in one pass."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 @frozen
 class ArrivalSummary:
-    """When requests arrive.
+    """Statistics of arrivals.
 
-    `duration` is from the first to the last arrival, `longest_gap` between two
-    of them, in seconds; `rate` is (arrivals - 1) / duration, NaN without one,
-    and like the peaks, in any 1 s and any 10 s counted off from 0, in
-    requests/s; `variation` is the standard deviation of the gaps over their
-    mean, 1 for Poisson; `burstiness` is 1 / variation^2, the shape of the gamma
-    distribution of such gaps; `ties` counts gaps of zero.  `per_second` maps
-    each second that has arrivals to their number.
+    `duration` is from the first to the last arrival and `longest_gap` between two
+    arrivals, in seconds.  `rate` is (arrivals - 1) / duration, NaN without a
+    duration; the peaks are the highest rates in any 1 s and 10 s, counted from 0;
+    all are in requests/s.  `variation` is the standard deviation of the gaps over
+    their mean, 1 for Poisson; `burstiness` is 1 / variation^2, the shape of a gamma
+    distribution of such gaps.  `ties` counts gaps of zero.  `per_second` has the
+    number of arrivals in each second that has any.
     """
 
     arrivals: int
@@ -35,7 +35,7 @@ class ArrivalSummary:
     per_second: Mapping[int, int] = field(repr=False)
 
     def timeline(self, bins: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the starts in seconds of at most *bins* bins of whole seconds, and the requests/s in each."""
+        """Return at most *bins* bins of whole seconds: their starts in seconds, and their rates in requests/s."""
         seconds = np.fromiter(self.per_second, dtype=np.int64)
         arrivals = np.fromiter(self.per_second.values(), dtype=np.float64)
         width = -(-(int(seconds.max()) + 1) // bins)
@@ -48,8 +48,8 @@ class ArrivalSummary:
 
 
 @define
-class Clock:
-    """Takes in arrivals in order; memory grows with the seconds that have any."""
+class ArrivalTally:
+    """Counts arrivals in order; memory grows with the number of seconds that have any."""
 
     _seconds: Counter[int] = field(factory=Counter)
     _gaps: int = 0
@@ -69,16 +69,16 @@ class Clock:
         self._last = arrival
 
     def _add_gap(self, gap: float) -> None:
-        """Keep mean and squared deviation up to date as Welford does."""
+        """Update mean and squared deviation by Welford's algorithm."""
         self._gaps += 1
         self._ties += gap == 0
         self._longest = max(self._longest, gap)
-        off = gap - self._mean
-        self._mean += off / self._gaps
-        self._squares += off * (gap - self._mean)
+        deviation = gap - self._mean
+        self._mean += deviation / self._gaps
+        self._squares += deviation * (gap - self._mean)
 
     def summary(self) -> ArrivalSummary:
-        """Summarise what was added, which must not be nothing."""
+        """Summarise the arrivals, of which there must be at least one."""
         duration = self._last - (self._first or 0.0)
         variation = sqrt(self._squares / self._gaps) / self._mean if self._mean else nan
         return ArrivalSummary(

@@ -1,4 +1,4 @@
-"""A workload, as a scenario writes it."""
+"""A workload, as a scenario states it."""
 
 from collections.abc import Iterator
 
@@ -6,17 +6,17 @@ from attrs import field, frozen
 from attrs.validators import gt, optional
 
 from ksim.flow.request import Request
-from ksim.workload.ledger import Ledger
 from ksim.workload.replay import Replay
+from ksim.workload.row import Ledger
 from ksim.workload.synthetic import Synthetic
 
 
 @frozen
 class Workload:
-    """What arrives: a recorded trace or made-up requests, one of them.
+    """The requests that arrive: a recorded trace or synthetic requests.
 
-    `max_concurrency` requests at most are under way; the others wait outside
-    until one ends, as `vllm bench serve --max-concurrency` has it.
+    At most `max_concurrency` requests are in flight; the others wait at the client,
+    as with `vllm bench serve --max-concurrency`.
     """
 
     replay: Replay | None = None
@@ -29,13 +29,13 @@ class Workload:
 
     def __attrs_post_init__(self) -> None:
         if (self.replay is None) == (self.synthetic is None):
-            raise ValueError("a workload is a replay or synthetic, one of them")
+            raise ValueError("a workload is either replay or synthetic")
 
     def requests(self, seed: int, ledger: Ledger | None = None) -> Iterator[Request]:
         """Yield the requests by arrival, the first at 0 s; the same for the same *seed*.
 
-        *ledger* takes the account of a trace's rows.  Raises DataError for a
-        trace that cannot be read, UnknownName for a table that is not there.
+        *ledger* counts what happens to a trace's rows.  Raises DataError for a trace
+        that cannot be read, UnknownName for an unknown table of lengths.
         """
         if self.replay:
             return self.replay.requests(seed, ledger)

@@ -1,6 +1,6 @@
 """Latent, sparse and linear attention against measured kernels and modules of public tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -116,7 +116,8 @@ def modules(model: str, heads: int, found: list[Row], gpu: str) -> Errors:
 def module(name: str, heads: int, step: Batch) -> Iterator[Kernel]:
     """What a layer launches between its first norm and the sum over ranks that have so many heads each."""
     model = model_of(name)
-    operations, sizes = model.decoder.layers[0], model.decoder.sizes
+    operations: Sequence[Any] = model.decoder.layers[0]
+    sizes = model.decoder.sizes
     shard = Shard(tensor=sizes["K"] // heads)
     for operation in operations[1:[op.label for op in operations].index("o_proj") + 1]:
         for op in operation.lower(Sizes({**sizes, "t": step.tokens, "s": step.sequences, "x": 0}), shard):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ksim.calibration.checks import check
+from ksim.calibration.fitting import select
 from ksim.calibration.reading import read
-from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import select
+from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
 from ksim.simulation.lookup import gpu_of
@@ -51,13 +51,13 @@ def test_other_architectures_teach_what_a_gpu_takes(table, most):
 def checks():
     """Cells of the points of our own sweep that are there to check the profile of the H200, by family and tag."""
     judged = []
-    for course, taken in enrolled(read(present(DATA / "h200"), gpu="h200")):
+    for spec, taken in by_spec(read(present(DATA / "h200"), gpu="h200")):
         for rows in taken:
-            own = select(course, [check(rows, H200).kept], H200)
-            for kept, lesson in zip(own.rows, own.core, strict=True):
-                if lesson.checks.any():
-                    found = by_profile(Measured().prices(H200), course, kept.take(lesson.checks),
-                                       lesson.take(lesson.checks), "check")
+            own = select(spec, [check(rows, H200).kept], H200)
+            for kept, dataset in zip(own.rows, own.core, strict=True):
+                if dataset.checks.any():
+                    found = by_profile(Measured().prices(H200), spec, kept.take(dataset.checks),
+                                       dataset.take(dataset.checks), "check")
                     assert found is not None
                     judged.append(found)
     return {(cell.family, cell.tag): cell for cell in cells(judged)}

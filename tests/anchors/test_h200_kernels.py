@@ -5,6 +5,9 @@ predictions worse is noticed.  No kernel tagged "random" or "mixed" was
 calibrated on: their errors are those of a kernel never seen.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from ksim.compute.kernels import Kernel
@@ -59,7 +62,7 @@ def pointwise(family: str, read: float, written: float) -> Pointwise:
 
 
 #: What a row of each family's file launches, as the models' equations say it.
-MOVES = {
+MOVES: dict[str, Callable[..., Any]] = {
     "rms_norm": lambda t, h: pointwise("rms_norm", (t + 1) * h, t * h),
     "fused_add_rms_norm": lambda t, h: pointwise("fused_add_rms_norm", (2 * t + 1) * h, 2 * t * h),
     "silu_mul": lambda t, inter: pointwise("silu_mul", 2 * t * inter, t * inter),

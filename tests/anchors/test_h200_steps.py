@@ -14,7 +14,7 @@ from ksim.flow.batch import Batch
 from ksim.simulation.assembly import Site
 from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 

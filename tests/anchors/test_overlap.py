@@ -10,7 +10,7 @@ from ksim.network.routes import Hop
 from ksim.simulation.assembly import Site
 from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import Errors, rows
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 #: Bytes/s that rings reach of a GPU's links, by the beginning of its name.
 LINKS = {"h": 371e9, "b": 722e9, "g": 722e9}

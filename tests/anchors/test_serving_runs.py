@@ -20,9 +20,12 @@ HOST_BOUND = "llama-3.2-1b"
     ("measured", 6.0, 3.0, 2.0),  # found 4.1, 1.9 and 1.6 %, and of energy 4.4
     ("learned", 14.0, 10.0, 3.0),  # 5.3, 3.3 and 2.6 %, and 3.1
 ])
-def test_runs_come_out_as_measured(oracle, ttft, tpot, throughput):
+def test_runs_come_out_as_measured(oracle, ttft, tpot, throughput, tmp_path):
     """On the median of 44 runs, of which ten are without graphs on a CPU that was at times 1.8 times slower."""
-    verdict = judging.serving(RUNS, Setting(oracle=Choice(oracle)))
+    for path in RUNS.iterdir():
+        if oracle == "measured" or HOST_BOUND not in path.name:
+            (tmp_path / path.name).symlink_to(path)
+    verdict = judging.serving(tmp_path, Setting(oracle=Choice(oracle)))
     small = [run for run in verdict.judged if run.recording == HOST_BOUND]
     verdict = evolve(verdict, judged=tuple(run for run in verdict.judged if run.recording != HOST_BOUND))
     assert len(verdict.judged) == 44
@@ -44,10 +47,10 @@ def _check_host_bound(verdict):
 
 
 @pytest.mark.parametrize(("recording", "median", "late"), [
-    ("llama-3.1-8b", 3.0, 10.0), ("qwen3-30b-a3b", 3.0, 10.0), ("llama-3.1-8b_starved", 3.0, 10.0),
+    ("qwen3-30b-a3b", 3.0, 10.0), ("llama-3.1-8b_starved", 3.0, 10.0),
 ])
 def test_steps_take_as_long_as_recorded(recording, median, late):
-    """From one call of the scheduler to the next; found 2.4, 1.6 and 2.8 %, and 5.7, 5.9 and 7.8."""
+    """From one call of the scheduler to the next; found 1.6 and 2.8 %, and 5.9 and 7.8."""
     figures = judging.steps_as_table(judging.intervals(RUNS / f"engine_{recording}.json", Setting()))
     assert figures["step_median_ape"] <= median and figures["step_p90_ape"] <= late
     assert figures["steps"] > 4000

@@ -1,4 +1,4 @@
-"""Files of measurements: an extract of a sweep of an H200, what tests write, and the public tables if there."""
+"""Files of measurements: those that tests write, and the public tables if they are there."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-EXTRACT = Path(__file__).parent / "data"
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "kernels"
 
 

@@ -20,7 +20,7 @@ AIC = "framework,version,device,op_name,kernel_source,"
     ("kernels_gemm.csv", GEMM + "gemm,1,2,3\n", "is neither Parquet nor CSV: .*Expected 5 columns, got 4"),
     ("mine.csv", GEMM + "gemm,1,2,3,4\ngem,1,2,3,4\n", r"mine.csv, line 3: no family of kernels is called 'gem'; did "
                                                        r"you mean 'gemm'\? \(families: gemm, attention"),
-    ("mine.csv", "a,b\n1,2\n", r"mine.csv: is of no known format; expected a sweep .*\(its columns: a, b\)"),
+    ("mine.csv", "a,b\n1,2\n", r"mine.csv: is in no known format; expected a sweep .*\(its columns: a, b\)"),
     ("kernels_attention.csv", "hq,hkv,d,latency_us\n1,2,3,4\n", "has no column 'qlens' and no 'kvlens'; attention"),
     ("kernels_attention.csv", "hq,hkv,d,qlens,kvlens,latency_us\n8,8,64,1 1,5 5,4\n8,8,64,1 1,5,4\n8,8,64,1,5 5,4\n",
      r"lines 3, 4: qlens and kvlens have an entry for each sequence, but they are 2 and 1 long"),
@@ -35,19 +35,19 @@ AIC = "framework,version,device,op_name,kernel_source,"
     ("run.log", "# nThread 1\n#  Rank  0 Group  0 Pid  1 on  node device  0 [0x06] NVIDIA H200\n"
                 " 1024 256 float sum -1 9.51 0.11\n", r"run.log:3: has 2 fields after the root's, but .* prints 8"),
 ])
-def test_says_where_and_what(write, name, text, message):
+def test_a_file_that_cannot_be_used_is_an_error_with_its_place(write, name, text, message):
     with pytest.raises(DataError, match=message):
         read(write(text, name))
 
 
-def test_a_column_that_should_be_lists(parquet):
+def test_a_column_without_lists_is_an_error(parquet):
     path = parquet({"hq": [8], "hkv": [8], "d": [64], "qlens": [1], "kvlens": [5], "latency_us": [4.0]},
                    "kernels_attention.parquet")
     with pytest.raises(DataError, match=r"column 'qlens' holds no lists, such as \[1, 1, 201\]"):
         read(path)
 
 
-def test_lists_of_what_is_no_whole_number(parquet):
+def test_entries_of_lists_that_are_no_whole_numbers_are_missing(parquet):
     path = parquet({"hq": [8] * 3, "hkv": [8] * 3, "d": [64] * 3, "qlens": [[1.0], None, [1.5]],
                     "kvlens": [[None], None, [5.0]], "latency_us": [4.0] * 3}, "kernels_attention.parquet")
     (part,) = read(path)
@@ -55,14 +55,14 @@ def test_lists_of_what_is_no_whole_number(parquet):
     assert part.batches.sequences.tolist() == [1, 0, 1]
 
 
-def test_an_unknown_collective(parquet):
+def test_an_unknown_collective_is_an_error(parquet):
     path = parquet({"gpu": ["h200"], "backend": ["nccl"], "version": ["2"], "kernel": ["k"], "op": ["scatter_all"],
                     "dtype": ["half"], "gpus": [8], "bytes": [1024], "latency_us": [9.0]}, "collectives.parquet")
     with pytest.raises(DataError, match=r"row 0: 'scatter_all' is no collective of all_reduce, "):
         read(path)
 
 
-def test_files_and_folders_that_are_not_there(tmp_path):
+def test_missing_files_and_folders_without_measurements_are_errors(tmp_path):
     with pytest.raises(DataError, match=r"none.csv: No such file"):
         read(tmp_path / "none.csv")
     (tmp_path / "notes.txt").write_text("nothing\nof,interest\n")

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.measurements import Batches, listed
+from ksim.calibration.batches import Batches
+from ksim.calibration.measurements import listed
 
 batch = st.lists(st.tuples(st.integers(1, 4), st.integers(4, 6)), max_size=6)
 several = st.lists(batch, min_size=1, max_size=5)
@@ -15,7 +16,7 @@ def plain(batches):
 
 
 @given(several)
-def test_what_goes_in_comes_out(lists):
+def test_batches_hold_the_sequences_they_were_made_of(lists):
     batches = Batches.of(*lists)
     assert plain(batches) == lists
     assert batches.sequences.tolist() == [len(pairs) for pairs in lists]
@@ -23,7 +24,7 @@ def test_what_goes_in_comes_out(lists):
 
 
 @given(several, st.data())
-def test_taking_and_joining_are_those_of_lists(lists, data):
+def test_taking_and_joining_batches_is_as_with_lists(lists, data):
     places = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=6))
     batches = Batches.of(*lists)
     assert plain(batches.take(np.array(places, dtype=np.int64))) == [lists[i] for i in places]
@@ -32,14 +33,14 @@ def test_taking_and_joining_are_those_of_lists(lists, data):
 
 
 @given(several)
-def test_keys_tell_batches_apart(lists):
+def test_keys_are_equal_for_equal_batches_only(lists):
     keys = Batches.of(*lists).keys()
     for i, first in enumerate(lists):
         for j, second in enumerate(lists):
             assert (keys[i] == keys[j]) == (first == second)
 
 
-def test_a_handful_of_rows_is_named():
+def test_listed_names_a_few_rows_and_their_number():
     assert listed([3]) == "row 3"
     assert listed(np.array([3, 4]), "line") == "lines 3, 4"
     assert listed(range(5000)) == "rows 0, 1, 2, 3, 4 ... (5,000 in all)"

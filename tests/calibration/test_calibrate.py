@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from ksim.calibration.calibrate import ENOUGH, Calibrated, calibrate
+from ksim.calibration.calibrate import ENOUGH, CalibratedFamily, calibrate, save
 from ksim.calibration.checks import check, gpu_of
-from ksim.calibration.courses import held_out, teach
-from ksim.calibration.gathering import digest, digests, gather
-from ksim.calibration.keeping import keep
-from ksim.calibration.lessons import join
+from ksim.calibration.dataset import join
+from ksim.calibration.fitting import fit, held_out, select
+from ksim.calibration.ingest import digest, digests, ingest
 from ksim.calibration.reading import read
-from ksim.calibration.recipes import COURSES
-from ksim.calibration.selection import select
+from ksim.calibration.recipes import FIT_SPECS
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.profile import Profile
-from tests.calibration.conftest import EXTRACT
-from tests.calibration.toys import H200, lesson, measured
+from tests.calibration.samples import EXTRACT
+from tests.calibration.toys import H200, dataset, measured
 
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
@@ -45,7 +43,7 @@ def test_every_family_of_the_extract_is_fitted(fitted):
         assert part.efficiency.error == pytest.approx(part.error) and part.efficiency.rows == part.points
 
 
-def test_checks_are_judged_apart(fitted):
+def test_errors_at_check_points_are_reported_separately(fitted):
     gemm = fitted.parts[0]
     ((tag, points, error),) = gemm.checks
     assert (tag, points) == ("random", 12) and 0 < 100 * error < 10 and gemm.points == 45
@@ -55,24 +53,24 @@ def test_checks_are_judged_apart(fitted):
 def test_enough_is_the_fewest_points_that_do_nearly_as_well(fitted):
     base = {"name": "a", "efficiency": fitted.parts[0].efficiency, "points": 100, "error": 0.1, "bias": 0, "checks": ()}
     worse, well = (12, 0.1 * ENOUGH + 0.01), (25, 0.1 * ENOUGH - 0.01)
-    assert Calibrated(curve=(worse, well, (50, 0.1)), **base).enough == 25
-    assert Calibrated(curve=(worse,), **base).enough == 100
+    assert CalibratedFamily(curve=(worse, well, (50, 0.1)), **base).enough == 25
+    assert CalibratedFamily(curve=(worse,), **base).enough == 100
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_errors_of_the_whole_sweep(name):
+def test_errors_of_the_whole_sweep_stay_below_their_limits(name):
     if not SWEEP.is_dir():
         pytest.skip(f"the sweep is not at {SWEEP}")
-    course = next(course for course in COURSES if course.name == name)
-    rows = check(*(part for part in read(SWEEP / f"kernels_{course.measures}.parquet", gpu="h200")
-                   if course.takes(part)), H200).kept
-    selected = select(course, [rows], H200)
+    spec = next(spec for spec in FIT_SPECS if spec.name == name)
+    (part,) = (part for part in read(SWEEP / f"kernels_{spec.measures}.parquet", gpu="h200") if spec.takes(part))
+    rows = check(part, H200).kept
+    selected = select(spec, [rows], H200)
     points, tags = join(selected.core), selected.rows[0].tags
     every, folds = THIN.get(name, (1, 5))
     chosen = points.checks | (np.arange(len(points)) % every == 0)
     points, tags = points.take(chosen), tags[chosen]
-    kept, seconds = held_out(course, course.sweep, points, swept=True, folds=folds)
-    predicted = teach(course, course.sweep, [points], swept=True).predict(points)
+    kept, seconds = held_out(spec, spec.sweep, points, swept=True, folds=folds)
+    predicted = fit(spec, spec.sweep, [points], swept=True).predict(points)
     predicted[~points.checks] = seconds
     assert len(kept) == (~points.checks).sum()
     for tag, most in WHOLE[name].items():
@@ -94,7 +92,7 @@ def norms(count=40, **more):
     return measured("rms_norm", {"t": tokens, "h": widths}, seconds, **more)
 
 
-def test_what_cannot_be_used_is_said(curveless):
+def test_measurements_of_no_use_are_reported(curveless):
     sums = evolve(norms(12), family="all_reduce", columns={"gpus": np.full(12, 8), "bytes": np.full(12, 1024)})
     scaled = evolve(norms(12), family="gemm", dtype="int8")
     few = evolve(norms(4), family="silu_mul", columns={"t": np.arange(4) + 1, "inter": np.full(4, 64)})
@@ -108,16 +106,16 @@ def test_what_cannot_be_used_is_said(curveless):
         calibrate([few], H200)
 
 
-def test_points_of_one_group_are_left_out_one_by_one(curveless):
+def test_points_of_a_single_group_are_held_out_one_by_one(curveless):
     found = calibrate([norms(8)], H200)
     assert "rms_norm: all points are of one group" in found.remarks[0] and found.parts[0].points == 8
-    alone = lesson(np.arange(5.0) + 1, [3] * 5)
+    alone = dataset(np.arange(5.0) + 1, [3] * 5)
     assert len({*alone.divisible().groups.tolist()}) == 5
-    apart = lesson(np.arange(5.0) + 1, [3, 3, 3, 4, 4])
+    apart = dataset(np.arange(5.0) + 1, [3, 3, 3, 4, 4])
     assert apart.divisible() is apart
 
 
-def test_copies_in_another_file_are_left_out_together(curveless):
+def test_copies_in_another_file_are_held_out_together(curveless):
     """Times that nothing explains but memory: reading them twice must not make them look explained."""
     noise = np.exp(np.random.default_rng(0).normal(0, 0.3, 40))
     one = evolve(norms(), seconds=norms().seconds * noise)
@@ -136,43 +134,43 @@ def test_tables_are_not_mixed_with_a_sweep(curveless):
 TABLE = "t,h,gpu,latency_us\n" + "".join(f"{t},4096,{{gpu}},{2 + t / 400}\n" for t in range(1, 30))
 
 
-def test_files_are_of_one_gpu_or_one_is_named(write, tmp_path):
+def test_files_of_several_gpus_need_the_option_gpu(write, tmp_path):
     write(TABLE.format(gpu="NVIDIA H200"), "kernels_rms_norm.csv")
     (tmp_path / "b").mkdir()
     write(TABLE.format(gpu="a100_sxm"), "b/kernels_rms_norm.csv")
     with pytest.raises(ConfigError, match="--gpu: is needed: the files are of a100-80g, h200; name one of them"):
-        gather([tmp_path])
-    assert {rows.gpu for rows in gather([tmp_path], "h200").measured} == {"h200"}
-    assert gather([tmp_path], "NVIDIA H200").called == "h200"
-    assert gather([tmp_path / "b"]).called == "a100-80g"
+        ingest([tmp_path])
+    assert {rows.gpu for rows in ingest([tmp_path], "h200").measured} == {"h200"}
+    assert ingest([tmp_path], "NVIDIA H200").called == "h200"
+    assert ingest([tmp_path / "b"]).called == "a100-80g"
     with pytest.raises(ConfigError, match="--gpu: is b200, but the files are of a100-80g, h200"):
-        gather([tmp_path], "b200")
+        ingest([tmp_path], "b200")
     with pytest.raises(ConfigError, match="--gpu: is b200, but the files are of h200"):
-        gather([tmp_path / "kernels_rms_norm.csv"], "b200")
+        ingest([tmp_path / "kernels_rms_norm.csv"], "b200")
 
 
-def test_a_device_that_the_catalogue_lacks_is_the_one_that_is_named(write, tmp_path):
+def test_a_device_that_the_catalogue_lacks_is_taken_for_the_named_gpu(write, tmp_path):
     path = write(TABLE.format(gpu="prototype"), "kernels_rms_norm.csv")
     with pytest.raises(DataError, match="are of 'prototype', which the catalogue lacks"):
-        gather([path])
-    assert gather([path], "h200").gpu.name == "H200 SXM" and len(gather([path], "h200").measured) == 1
+        ingest([path])
+    assert ingest([path], "h200").gpu.name == "H200 SXM" and len(ingest([path], "h200").measured) == 1
 
 
-def test_a_file_is_read_once(write, tmp_path):
+def test_copies_of_a_file_are_read_once(write, tmp_path):
     text = TABLE.format(gpu="h200")
     path = write(text, "kernels_rms_norm.csv")
     (tmp_path / "b").mkdir()
     write(text, "b/kernels_rms_norm.csv")
     write("request,ttft\n1,2\n", "requests.csv")
-    found = gather([tmp_path, path])
+    found = ingest([tmp_path, path])
     assert len(found.measured) == 1 and {*digests(found.measured).values()} == {digest(path)}
     assert any("is the same as" in remark for remark in found.remarks)
     assert any("requests.csv" in remark for remark in found.remarks)
 
 
-def test_a_profile_says_what_it_was_fitted_to(fitted, tmp_path):
+def test_a_profile_names_its_command_and_the_digests_of_its_files(fitted, tmp_path):
     files = digests(read(EXTRACT))
-    keep(tmp_path / "new" / "mine.npz", fitted, "ksim calibrate x", files)
+    save(tmp_path / "new" / "mine.npz", fitted, "ksim calibrate x", files)
     profile = Profile.load(tmp_path / "new" / "mine.npz")
     assert [*profile] == [*EXTRACTED] and profile.gpu == gpu_of(read(EXTRACT)[0]).name
     assert profile.header["fitted_to"] == files and profile.header["command"] == "ksim calibrate x"
@@ -180,15 +178,15 @@ def test_a_profile_says_what_it_was_fitted_to(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError("disk full")])
-def test_a_failure_leaves_the_file_that_was_there(fitted, tmp_path, monkeypatch, stop):
+def test_a_failure_leaves_the_old_profile_in_place(fitted, tmp_path, monkeypatch, stop):
     path = tmp_path / "mine.npz"
     path.write_bytes(b"before")
 
-    def save(part, *_, **__):
+    def interrupted(part, *_, **__):
         part.write_bytes(b"half")
         raise stop
 
-    monkeypatch.setattr("ksim.calibration.keeping.save", save)
+    monkeypatch.setattr("ksim.oracles.efficiency.profile.save", interrupted)
     with pytest.raises((KeyboardInterrupt, ConfigError)):
-        keep(path, fitted, "", {})
+        save(path, fitted, "", {})
     assert [each.name for each in tmp_path.iterdir()] == ["mine.npz"] and path.read_bytes() == b"before"

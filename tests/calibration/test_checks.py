@@ -6,11 +6,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.checks import AGREEMENT, FEWEST, TooFew, check, check_all, gpu_of
+from ksim.calibration.checks import AGREEMENT, FEWEST, TooFew, check, gpu_of
 from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.reading import read
 from ksim.foundation.errors import DataError, UnknownName
-from tests.calibration.conftest import EXTRACT
+from tests.calibration.samples import EXTRACT
 from tests.properties import examples
 
 FOUND = {str(part): part for part in read(EXTRACT)}
@@ -34,24 +34,24 @@ def test_a_sound_sweep_is_kept_whole(name):
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 0.0, np.inf])
-def test_times_that_are_none_are_left_out(value):
+def test_rows_without_a_positive_time_are_left_out(value):
     checked = check(norms([2.0, 2.0, value, 2.0, 2.0, 2.0, value, 2.0, 2.0, 2.0]), H200)
     assert checked.kept["t"].tolist() == [1, 2, 4, 5, 6, 8, 9, 10]
     assert checked.remarks() == ["my.csv, lines 4, 8: latency_us is no positive number; measure again, or delete the "
                                  "rows"]
 
 
-def test_texts_in_place_of_numbers(write):
+def test_rows_with_texts_in_place_of_numbers_are_left_out(write):
     good = "".join(f"{t},4096,2.0\n" for t in range(1, 10))
     path = write(f"t,h,latency_us\n{good}x,4096,2.0\n10,4096,fast\n1.5,4096,2\n,4096,\n", "kernels_rms_norm.csv")
-    checked = check_all(read(path), "h200")[0]
+    checked = check(read(path)[0], H200)
     assert len(checked.kept) == 9
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
         "lines 11, 13, 14: t is no positive whole number; correct the rows, or delete them",
         "line 12: latency_us is no positive number; measure again, or delete the rows"]
 
 
-def test_a_column_of_nonsense_is_fatal():
+def test_a_file_with_mostly_faulty_rows_is_refused():
     with pytest.raises(DataError, match=r"my.csv, lines 2, 3, 4, 5, 6 ... \(20 in all\): t is no positive whole "
                                         r"number; correct the rows, or delete them \(20 of 30 rows of rms_norm bf16 "):
         check(norms([2.0] * 30, t=[-1] * 20 + [*range(1, 11)]), H200)
@@ -61,19 +61,19 @@ def test_a_column_of_nonsense_is_fatal():
                                               (1e-6, "seconds; multiply it by 1,000,000"),
                                               (1e3, "nanoseconds; divide it by 1,000")])
 @pytest.mark.parametrize("name", FOUND)
-def test_a_wrong_unit_is_told(name, factor, unit):
+def test_times_in_a_wrong_unit_are_refused_with_the_right_unit(name, factor, unit):
     with pytest.raises(DataError, match=f"latency_us of {name} looks like {unit}"):
         check(evolve(FOUND[name], seconds=FOUND[name].seconds * factor), H200)
 
 
 @pytest.mark.parametrize("file", ["gemm", "attention_context", "attention_generation", "moe", "mla", "collectives"])
-def test_no_sound_table_is_told_a_wrong_unit(tables, file):
+def test_public_tables_are_not_mistaken_for_a_wrong_unit(tables, file):
     for part in read(tables / f"{file}.parquet"):
         if part.gpu and len(part) >= FEWEST:
             check(part, gpu_of(part))
 
 
-def test_rows_that_are_faster_than_physics():
+def test_rows_that_are_faster_than_physics_are_left_out():
     fast = np.array(GEMM.seconds)
     weights = GEMM["n"] * GEMM["k"]
     small = np.flatnonzero((weights == 2**24) & (GEMM["m"] == 1))  # 32 MiB
@@ -112,23 +112,23 @@ def test_merging_keeps_the_median_of_each_shape_in_any_order(rows, random):
 
 
 @pytest.mark.parametrize("count", [1, FEWEST - 1])
-def test_too_few_points(count):
+def test_too_few_points_are_an_error(count):
     with pytest.raises(TooFew, match=rf"my.csv: {count} usable points? of rms_norm bf16 cannot calibrate it; measure "
                                      rf"at least {FEWEST} beside those tagged random and mixed, or leave the family"):
         check(norms([2.0] * count), H200)
 
 
-def test_points_to_check_with_calibrate_nothing():
+def test_check_points_do_not_count_as_usable():
     made = norms([2.0] * 20)
     with pytest.raises(TooFew, match="5 usable points"):
         check(evolve(made, tags=np.array(["grid"] * 5 + ["random"] * 15)), H200)
 
 
-def test_malformed_attention(write):
+def test_malformed_rows_of_attention_are_left_out(write):
     good = "".join(f"8,8,64,1 1,{length} {length},9.0\n" for length in range(100, 110))
     path = write("hq,hkv,d,qlens,kvlens,latency_us\n" + good + "8,3,64,1,5,9\n8,8,64,6,5,9\n8,8,64,,,9\n8,8,64,0,5,9\n",
                  "kernels_attention.csv")
-    checked = check_all(read(path), "h200")[0]
+    checked = check(read(path)[0], H200)
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
         "line 12: hkv does not divide hq; query heads share KV heads evenly",
         "line 15: qlens has an entry that is no positive whole number",
@@ -137,7 +137,7 @@ def test_malformed_attention(write):
     assert len(checked.kept) == 10
 
 
-def test_a_gpu_must_be_known(write):
+def test_measurements_of_an_unknown_gpu_need_a_name(write):
     table = "t,h,latency_us\n" + "".join(f"{t},4096,2.0\n" for t in range(1, 12))
     (part,) = read(write(table, "kernels_rms_norm.csv"))
     with pytest.raises(DataError, match="do not say of which GPU they are; name one with --gpu"):
@@ -150,6 +150,6 @@ def test_a_gpu_must_be_known(write):
     assert gpu_of(known, "b200").sms == 148
 
 
-def test_mixed_batches_stay_what_they_are():
+def test_mixed_batches_are_kept_unchanged():
     kept = check(ATTENTION, H200).kept
     assert kept.batches.sequences.tolist() == ATTENTION.batches.sequences.tolist()

@@ -28,7 +28,7 @@ def sheet(name="l40s", **changes):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_power_of_a_data_sheet_is_near_that_of_the_catalogue(name):
+def test_power_estimated_from_a_data_sheet_is_near_that_of_the_catalogue(name):
     """But for the idle power of an L4, which is 0.39 of its limit, and what follows from it."""
     known, found = gpu_of(name).power, gpu_of_table(sheet(name), name).power
     assert (found.limit, found.basis, found.reach) == (known.limit, "estimated", extrapolation.REACH)
@@ -46,7 +46,7 @@ def test_idle_power_is_usual_for_the_catalogue():
     assert (min(shares), max(shares)) == pytest.approx((0.14, 0.39), abs=0.01)
 
 
-def test_what_a_file_states_of_its_power_stays():
+def test_power_that_a_file_states_is_kept():
     stated = {"idle": "50 W", "hbm": "30 pJ/B", "flop": {"bf16": "1 pJ/FLOP"}}
     power = gpu_of_table(sheet(power=stated), "mine").power
     assert (power.idle, power.hbm, power.flop) == (50.0, 30e-12, {DType.BF16: 1e-12})
@@ -62,7 +62,7 @@ def test_the_architectures_are_those_of_the_catalogue():
 
 
 @pytest.mark.parametrize("lacking", [("clock",), ("sms", "l2"), REQUIRED])
-def test_all_that_is_missing_is_said_at_once(lacking):
+def test_everything_that_a_data_sheet_lacks_is_named_at_once(lacking):
     table = {key: value for key, value in sheet().items() if key not in lacking}
     with pytest.raises(ConfigError, match=f"mine: lacks {', '.join(lacking)}; its data sheet has them"):
         gpu_of_table(table, "mine")
@@ -100,7 +100,7 @@ def test_nonsense_under_any_key_is_a_system_or_an_error(tmp_path, name):
             part[key] = value
 
 
-def test_a_card_without_a_system_is_in_a_node_over_pcie_or_alone(tmp_path):
+def test_a_gpu_without_a_system_is_in_a_pcie_node_or_alone(tmp_path):
     for name, extra, gpus in (("pcie", "", 8), ("nvlink", 'nvlink = "300 GB/s"\n', 1)):
         (tmp_path / f"{name}.toml").write_text(extra + _toml(sheet()))
         system = system_of(str(tmp_path / f"{name}.toml"))
@@ -110,7 +110,7 @@ def test_a_card_without_a_system_is_in_a_node_over_pcie_or_alone(tmp_path):
     assert system.inside.bandwidth == 300e9
 
 
-def test_a_run_says_that_power_is_estimated_and_runs_again(tmp_path):
+def test_a_run_reports_that_power_is_estimated_and_can_be_repeated(tmp_path):
     (tmp_path / "mine.toml").write_text(_toml(sheet()))
     table = {"model": "llama-3.2-1b", "gpu": str(tmp_path / "mine.toml"), "workload": ANY_WORKLOAD}
     site = Site.of(Scenario.of(table))
@@ -121,7 +121,7 @@ def test_a_run_says_that_power_is_estimated_and_runs_again(tmp_path):
     assert not Site.of(Scenario.of({**table, "gpu": "l40s"})).remarks
 
 
-def test_systems_are_of_gpus_that_have_their_links(tmp_path):
+def test_a_system_needs_gpus_that_have_its_links(tmp_path):
     (tmp_path / "mine.toml").write_text('system = "hgx-a100"\n' + _toml(sheet()))
     with pytest.raises(ConfigError, match="'hgx-a100' joins its GPUs over nvlink of 300 GB/s, and L40S has 0 GB/s of"):
         system_of(str(tmp_path / "mine.toml"))

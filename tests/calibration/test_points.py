@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from ksim.calibration.checks import FEWEST
 from ksim.calibration.grids import GRIDS
 from ksim.calibration.measurements import CHECKS, FAMILIES
-from ksim.calibration.points import BUDGET, LONGEST, plan
+from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.calibration.runner.launches import LAUNCHES
-from ksim.calibration.timing import MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.lookup import gpu_of, model_of
 from tests.properties import examples
@@ -25,7 +24,7 @@ def shapes(planned):
 
 
 @pytest.mark.parametrize("name", ["a100-80g", "l4", "h200", "gb300"])
-def test_a_sweep_of_any_gpu(name):
+def test_a_sweep_fits_the_budget_and_memory_of_any_gpu(name):
     gpu = gpu_of(name)
     planned = plan(gpu)
     assert planned.seconds <= BUDGET
@@ -82,7 +81,7 @@ def test_a_graph_holds_a_few_milliseconds_of_launches(seconds):
 
 
 @given(st.floats(1, 1e11))
-def test_buffers_rotate_through_more_than_the_cache(size):
+def test_rotating_buffers_exceed_the_l2_cache(size):
     assert copies(size, 50e6) * size >= 2 * 50e6 or copies(size, 50e6) == MOST_LAUNCHES
 
 
@@ -90,7 +89,7 @@ def test_buffers_rotate_through_more_than_the_cache(size):
     ({"families": ["gem"]}, UnknownName, "no kernel family named 'gem'; did you mean 'gemm'"),
     ({"budget": 0.5}, ConfigError, r"--budget: 0.5 s is too short for 8 points of each family; give at least \d+ s"),
 ])
-def test_what_cannot_be_planned(arguments, error, message):
+def test_an_impossible_plan_is_an_error(arguments, error, message):
     with pytest.raises(error, match=message):
         plan(H200, **arguments)
 

@@ -1,4 +1,4 @@
-"""Public tables with the power of boards: what rows do, which are held back, what a meter makes of them."""
+"""Public tables with the power of boards: counts of actions, rows that are held out, what a meter shows."""
 
 import numpy as np
 import pytest
@@ -7,44 +7,25 @@ from hypothesis import strategies as st
 
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.observing import drawn, observed, weighted_median
+from ksim.calibration.power.meter import metered_watts, model_watts, weighted_median
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
+from tests.calibration.samples import attention, gemm, line
 
 POWER = gpu_of("h200").power
-COLUMNS = ("m", "n", "k", "batch", "isl", "step", "num_heads", "num_kv_heads", "head_dim", "window", "tokens", "hidden",
-           "inter", "topk", "experts", "tp", "ep")
-
-
-def line(op="gemm", **changes):
-    """A row of a table, as the public ones are: what a kind of kernel has not is -1, or empty."""
-    return {**dict.fromkeys(COLUMNS, -1), "gpu": "h200_sxm", "backend": "vllm", "version": "0.22.0", "kernel": "any",
-            "op": op, "dtype": "bfloat16", "kv_dtype": "", "distribution": "", "power_w": 500.0, "latency_us": 100.0,
-            **changes}
-
-
-def gemm(m=16, n=4096, k=4096, **changes):
-    return line(m=m, n=n, k=k, **changes)
-
-
-def attention(op, isl, step, **changes):
-    shape = {"batch": 8, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "window": 0, "kv_dtype": "bfloat16"}
-    return line(op, isl=isl, step=step, **{**shape, **changes})
-
-
 @pytest.fixture
 def table(parquet):
     return lambda *rows: parquet(list(rows), "power.parquet")
 
 
 def counted(path):
-    """Counts of the only row of a table: flops, hbm, written, l2, busy."""
+    """Return the counts of the only row of a table: flops, hbm, written, l2, busy."""
     (reading,) = boards.read(path)
     (row,) = reading.counts
     return dict(zip(("flops", "hbm", "written", "l2", "busy"), row, strict=True))
 
 
-def test_six_layers_of_weights_take_turns(table):
+def test_gemms_rotate_through_six_layers_of_weights(table):
     """33.5 MB stay in 50 MiB of L2, and six times as much do not; weights in blocks of FP8 have no others beside."""
     small, large = counted(table(gemm(n=1024, k=2048))), counted(table(gemm()))
     assert small["hbm"] == small["written"] == 0 and small["l2"] > 2 * 1024 * 2048
@@ -54,7 +35,7 @@ def test_six_layers_of_weights_take_turns(table):
     assert large["busy"] == pytest.approx(100e-6 - POWER.start)
 
 
-def test_attention_reads_what_is_cached(table):
+def test_attention_reads_its_kv_cache_from_memory(table):
     generation = counted(table(attention("attention_generation", 1, 65535)))
     assert generation["hbm"] == pytest.approx(8 * 65536 * 2 * 8 * 128 * 2, rel=1e-3)
     context = counted(table(attention("attention_context", 4096, 0)))
@@ -69,20 +50,20 @@ def test_a_rank_has_its_share_of_the_experts(table):
     assert whole["hbm"] > 64 * 3 * 2048 * 1024 * 2 > expert["hbm"]
 
 
-def test_one_shape_in_five_is_held_back_on_all_gpus_alike(table):
+def test_one_shape_in_five_is_held_out_on_all_gpus_alike(table):
     shapes = [(m, n) for m in range(1, 41) for n in (2048, 4096, 8192)]
     found = boards.read(table(*(gemm(m=m, n=n, gpu=gpu) for gpu in ("h200_sxm", "gb200") for m, n in shapes)))
     first, second = found
     assert {first.gpu, second.gpu} == {"h200", "gb200"}
-    assert 0.1 < first.held.mean() < 0.3 and np.array_equal(first.held, second.held)
+    assert 0.1 < first.held_out.mean() < 0.3 and np.array_equal(first.held_out, second.held_out)
 
 
 def test_a_limit_draws_shapes_by_hash(table):
     path = table(*(gemm(m=m) for m in range(1, 101)))
     few, more, all_of_them = (boards.read(path, limit) for limit in (10, 30, 200))
-    assert [sum(map(len, each)) for each in (few, more, all_of_them)] == [10, 30, 100]
+    assert [sum(map(len, tables)) for tables in (few, more, all_of_them)] == [10, 30, 100]
     assert {*few[0].counts[:, 3]} <= {*more[0].counts[:, 3]}
-    assert 0 < more[0].held.sum() < 30  # what is drawn first is not what is held back
+    assert 0 < more[0].held_out.sum() < 30  # the rows drawn first are not those held out
 
 
 @pytest.mark.parametrize("row, problem", [
@@ -94,44 +75,44 @@ def test_a_limit_draws_shapes_by_hash(table):
     ({"gpu": "h200", "power_w": 1.0}, "has no column 'op' and no 'dtype' and no 'latency_us'"),
     ({name: value for name, value in gemm().items() if name != "k"}, "has no column 'k', which gemm needs"),
 ])
-def test_mistakes_in_a_table_are_said(table, row, problem):
+def test_a_faulty_table_of_power_is_refused(table, row, problem):
     with pytest.raises(DataError, match=problem):
         boards.read(table(row))
 
 
-def test_a_table_without_rows_is_said(parquet):
+def test_a_table_of_power_without_rows_is_refused(parquet):
     empty = {name: [] for name in boards.NEEDED}
     with pytest.raises(DataError, match="has no rows"):
         boards.read(parquet(empty, "power.parquet"))
 
 
-def readings(count, held, share=1.0, watts=None):
+def readings(count, one_in, share=1.0, watts=None):
     """Launches of 20 to 80 us that draw 200 to 600 W, of which beyond idle a meter has a *share*."""
     seconds = np.geomspace(20e-6, 80e-6, count)
     dynamic = np.linspace(70.0, 470.0, count)
     counts = np.zeros((count, 5))
     counts[:, 4] = dynamic / POWER.busy * seconds
     read = POWER.idle + share * dynamic if watts is None else watts
-    return Readings("h200", "gemm", "bf16", counts, seconds, read, np.arange(count) % held == 0)
+    return Readings("h200", "gemm", "bf16", counts, seconds, read, np.arange(count) % one_in == 0)
 
 
 @given(st.floats(0.1, 1.2))
-def test_a_meter_is_learned_from_what_is_not_held_back(share):
+def test_a_meter_is_fitted_only_to_rows_that_are_not_held_out(share):
     true = readings(200, 5, share)
-    assert observed(true, POWER) == pytest.approx(true.watts)
-    assert drawn(true, POWER) == pytest.approx(readings(200, 5).watts)
-    false = readings(200, 5, watts=np.where(true.held, 1.0, true.watts))
-    assert observed(false, POWER) == pytest.approx(true.watts)
+    assert metered_watts(true, POWER) == pytest.approx(true.watts)
+    assert model_watts(true, POWER) == pytest.approx(readings(200, 5).watts)
+    false = readings(200, 5, watts=np.where(true.held_out, 1.0, true.watts))
+    assert metered_watts(false, POWER) == pytest.approx(true.watts)
 
 
-def test_few_rows_teach_nothing_and_none_is_beyond_the_limit():
+def test_a_meter_needs_enough_rows_and_never_shows_more_than_the_limit():
     few = readings(20, 5, 0.5)
-    assert np.array_equal(observed(few, POWER), drawn(few, POWER))
-    assert observed(readings(200, 5, 3.0), POWER).max() == POWER.limit
+    assert np.array_equal(metered_watts(few, POWER), model_watts(few, POWER))
+    assert metered_watts(readings(200, 5, 3.0), POWER).max() == POWER.limit
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(0.1, 10)), min_size=1))
-def test_no_number_is_nearer_to_all_than_their_weighted_median(pairs):
+def test_the_weighted_median_has_the_least_sum_of_weighted_distances(pairs):
     values, weights = np.array(pairs).T
     middle = weighted_median(values, weights)
     distances = [float(np.sum(weights * np.abs(values - place))) for place in (middle, *values)]

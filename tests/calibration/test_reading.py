@@ -5,33 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration.measurements import Batches, Points, tagged
+from ksim.calibration.batches import Batches
+from ksim.calibration.measurements import Points, tagged
+from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading import read
-from ksim.calibration.reading.names import format_name, gpu_name
-from ksim.calibration.reading.sweep import points
-from ksim.calibration.writing import write_points
+from ksim.calibration.reading.sweep import points, write_points
 from ksim.foundation.errors import DataError, UnknownName
-from tests.calibration.conftest import EXTRACT
+from tests.calibration.samples import EXTRACT, LOG
 from tests.properties import examples
 
-LOG = """\
-# nccl-tests version 2.17.1 nccl-headers=22703 nccl-library=22703
-# Collective test starting: {tool}
-# nThread 1 nGpus 2 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 1 iters: 20 agg iters: 1
-#
-# Using devices
-#  Rank  0 Group  0 Pid  12574 on  node-1 device  0 [0000:06:00] NVIDIA H200
-#  Rank  1 Group  0 Pid  12574 on  node-1 device  1 [0000:09:00] NVIDIA H200
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop root    time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-        1024           256     float     {redop}  -1     9.51    0.11    0.11       0     9.40    0.11    0.11       0
-       32768          8192     float     {redop}  -1    12.01    2.73    2.73       0    11.85    2.77    2.77     N/A
-     1048576        262144     float     {redop}  -1    25.31   41.43   41.43       0    24.99   41.96   41.96       0
-# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 14.7
-"""
 AIC = "framework,version,device,op_name,kernel_source,"
 
 
@@ -40,7 +22,7 @@ def only(found):
     return one
 
 
-def test_a_folder_of_a_sweep():
+def test_a_folder_of_a_sweep_is_read_whole():
     found = {str(part): part for part in read(EXTRACT)}
     assert [*found] == ["attention bf16", "gemm bf16", "gemm fp8", "kv_write bf16", "moe bf16", "rms_norm bf16"]
     assert {part.gpu for part in found.values()} == {"h200"}
@@ -58,7 +40,7 @@ def test_a_sweep_may_name_the_gpu_in_each_row(write):
     assert {part.gpu: part.seconds[0] for part in read(path)} == {"l4": 3e-6, "h200": 2e-6}
 
 
-def test_a_folder_of_everything(write, parquet, tmp_path):
+def test_a_folder_is_searched_for_every_known_format(write, parquet, tmp_path):
     write("t,h,latency_us\n1,64,3\n", "kernels_rms_norm.csv")
     write("family,latency_us\nidle,\n", "kernels_energy.csv")
     write("request,ttft\n1,0.5\n", "requests.csv")
@@ -74,7 +56,7 @@ def test_a_folder_of_everything(write, parquet, tmp_path):
         read(tmp_path)
 
 
-def test_one_csv_of_several_families(write):
+def test_a_csv_file_may_hold_several_families(write):
     path = write("family,dtype,m,n,k,hq,hkv,d,qlens,kvlens,t,h,latency_us,tag\n"
                  "gemm,fp8,1,2,3,,,,,,,,5.5,grid\n"
                  "\n"
@@ -91,7 +73,7 @@ def test_one_csv_of_several_families(write):
 @given(st.lists(st.tuples(st.integers(1, 99), st.integers(1, 99), st.sampled_from(["grid", "random"])), min_size=1),
        st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(9, 99)), min_size=1, max_size=4), min_size=1),
        st.sampled_from([".csv", ".parquet"]))
-def test_points_survive_a_file(tmp_path_factory, rows, batches, suffix):
+def test_points_are_the_same_after_writing_and_reading(tmp_path_factory, rows, batches, suffix):
     t, h, tags = zip(*rows, strict=True)
     norms = Points(family="rms_norm", dtype="bf16", columns={"t": np.array(t), "h": np.array(h)}, tags=np.array(tags))
     heads = {name: np.full(len(batches), size) for name, size in (("hq", 8), ("hkv", 2), ("d", 64))}
@@ -116,14 +98,13 @@ def test_a_table_of_many_gpus_is_filtered(parquet):
     for name in ("h200", "h200_sxm"):
         one = only(read(path, gpu=name))
         assert (one.source.backend, one.source.version, one.source.timing) == ("vllm", "0.24.0", "graph")
-    assert only(read(path, timing="eager")).gpu == "l40s"
-    with pytest.raises(DataError, match=r"has no measurements with gpu 'h200', timing 'eager'; it has h200 vllm"):
-        read(path, gpu="h200", timing="eager")
+    with pytest.raises(DataError, match=r"has no measurements with gpu 'a100-80g'; it has h200 vllm 0.24.0 graph"):
+        read(path, gpu="a100-80g")
     with pytest.raises(UnknownName, match="no GPU named 'h201'; did you mean 'h200'"):
         read(path, gpu="h201")
 
 
-def test_tables_of_attention(parquet):
+def test_tables_of_attention_have_batches_of_equal_sequences(parquet):
     heads = {"num_heads": [8, 8], "num_kv_heads": [2, 2], "head_dim": [128, 128], "window": [0, 512],
              "dtype": ["bfloat16"] * 2, "kv_dtype": ["fp8"] * 2, "latency_us": [7.0, 8.0]}
     context = only(read(parquet({**GPUS, "batch": [3, 1], "isl": [16, 32000], "prefix": [1024, 0], **heads},
@@ -142,7 +123,7 @@ def test_tables_of_mixtures_are_of_one_rank(parquet):
     assert one.describe(0) == "t=4 e=8 topk=2 h=64 inter=128 ep=2 skew=1.2"
 
 
-def test_a_table_of_collectives(parquet):
+def test_a_table_of_collectives_has_a_family_per_operation(parquet):
     path = parquet({**GPUS, "impl": ["nccl"] * 2, "op": ["alltoall", "all_reduce"], "dtype": ["half", "int8"],
                     "gpus": [8, 4], "bytes": [1024, 2048], "latency_us": [9.0] * 2}, "collectives.parquet")
     assert sorted((part.family, part.dtype) for part in read(path)) == [("all_reduce", "int8"), ("all_to_all", "fp16")]
@@ -167,7 +148,7 @@ def test_a_table_of_collectives(parquet):
     ("allreduce_dtype,num_gpus,message_size,latency\nVLLM,0.24.0,NVIDIA H200,all_reduce,v,bfloat16,4,64,0.005\n",
      "all_reduce bf16", "gpus=4 bytes=128", ""),
 ])
-def test_tables_as_aiconfigurator_ships_them(write, text, family, shape, tag):
+def test_aiconfigurators_own_tables_are_converted(write, text, family, shape, tag):
     one = only(read(write(AIC + text, "some_perf.txt")))
     assert (str(one), one.describe(0), one.tags[0], one.gpu) == (family, shape, tag, "h200")
     assert one.seconds == pytest.approx([5e-6])  # from milliseconds
@@ -176,7 +157,7 @@ def test_tables_as_aiconfigurator_ships_them(write, text, family, shape, tag):
 @pytest.mark.parametrize(("tool", "redop", "family"), [
     ("all_reduce_perf", "sum", "all_reduce"), ("alltoall_perf", "none", "all_to_all"),
     ("all_gather_perf", "none", "all_gather"), ("sendrecv_perf", "sum", "send")])
-def test_logs_of_nccl_tests(write, tool, redop, family):
+def test_logs_of_nccl_tests_have_sizes_and_out_of_place_times(write, tool, redop, family):
     one = only(read(write(LOG.format(tool=tool, redop=redop), "run.log")))
     assert (one.family, one.dtype, one.gpu, one.source.version) == (family, "fp32", "h200", "22703")
     assert one["gpus"].tolist() == [2] * 3 and one["bytes"].tolist() == [1024, 32768, 1048576]
@@ -199,18 +180,18 @@ def test_a_log_without_its_tool_goes_by_the_name_of_the_file(write):
     ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"), ("l40s", "l40s"), ("NVIDIA GH200 480GB", None), ("", None),
     ("Tesla V100-SXM2-16GB", None),
 ])
-def test_names_of_gpus(name, found):
+def test_gpus_have_their_names_in_the_catalogue(name, found):
     assert gpu_name(name) == found
 
 
-def test_names_of_formats():
+def test_number_formats_have_ksims_names():
     assert [format_name(name) for name in ("bfloat16", "nvfp4", "fp8_block", "mystery")] == [
         "bf16", "fp4", "fp8_block", "mystery"]
 
 
 @pytest.mark.parametrize(("name", "rows"), [("gemm", 166_013), ("attention_context", 50_830), ("mla", 13_251),
                                             ("attention_generation", 62_166), ("moe", 48_762), ("collectives", 1557)])
-def test_the_public_tables(tables, name, rows):
+def test_public_tables_are_read_whole(tables, name, rows):
     assert sum(len(part) for part in read(tables / f"{name}.parquet", gpu="h200")) == rows
 
 

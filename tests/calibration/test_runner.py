@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.calibration import timing
-from ksim.calibration.checks import check_all
+from ksim.calibration import points as timing
+from ksim.calibration.checks import check, gpu_of
 from ksim.calibration.measurements import MISSING
 from ksim.calibration.reading import read
-from ksim.calibration.reading.sweep import points
+from ksim.calibration.reading.sweep import points, write_points
 from ksim.calibration.runner import __main__ as command
-from ksim.calibration.runner.device import Point, Unmeasurable
-from ksim.calibration.runner.launches import LAUNCHES
-from ksim.calibration.runner.routing import chosen, loads
+from ksim.calibration.runner.device import KernelPoint, Unmeasurable
+from ksim.calibration.runner.launches import LAUNCHES, expert_choices, expert_loads
 from ksim.calibration.runner.sweep import run
-from ksim.calibration.writing import write_points
 from ksim.foundation.errors import ConfigError
-from tests.calibration.conftest import EXTRACT
+from tests.calibration.samples import EXTRACT
 
 RECORDED = {(part.family, part.dtype, part.describe(i)): part.seconds[i]
             for part in read(EXTRACT) for i in range(len(part))}
@@ -35,7 +33,7 @@ class Playback:
 
     def __init__(self, gpu: str = "NVIDIA H200", fails: str = "", stop: int | None = None):
         self.gpu, self.fails, self.stop = gpu, fails, stop
-        self.prepared: list[tuple[Point, int]] = []
+        self.prepared: list[tuple[KernelPoint, int]] = []
         self.captured: list[int] = []
         self.released = 0
 
@@ -74,8 +72,8 @@ def test_a_sweep_is_written_as_it_was_recorded(tmp_path):
     device = Playback()
     written = run(POINTS, tmp_path, device, lambda line: None)
     assert [path.name for path in written] == [f"kernels_{name}.parquet" for name in FAMILIES]
-    for checked in check_all(read(tmp_path)):
-        part = checked.kept
+    for measured in read(tmp_path):
+        part = check(measured, gpu_of(measured)).kept
         assert part.gpu == "h200" and part.source.version == "0.22.0"
         for i in range(len(part) if part.family != "moe" else 0):  # whose loads were of other choices of experts
             assert part.seconds[i] == pytest.approx(RECORDED[part.family, part.dtype, part.describe(i)], abs=1e-9)
@@ -93,14 +91,14 @@ def test_the_median_of_replays_counts_and_launches_fill_a_graph(tmp_path):
         assert row["latency_min_us"] == pytest.approx(0.99 * row["latency_us"], rel=2e-3)
 
 
-def test_buffers_rotate(tmp_path):
+def test_the_runner_rotates_buffers_beyond_the_cache(tmp_path):
     device = Playback()
     run(norms(), tmp_path, device, lambda line: None)
     for point, copies in device.prepared:
         assert copies * 4 * point["t"] * point["h"] >= 2 * device.l2 or copies == timing.MOST_LAUNCHES
 
 
-def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on_from_there(tmp_path):
+def test_an_interrupted_sweep_keeps_its_results_and_can_be_continued(tmp_path):
     device, said = Playback(stop=10), []
     with pytest.raises(KeyboardInterrupt):
         run(POINTS, tmp_path, device, said.append)
@@ -109,7 +107,7 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on_from_there(tmp_path)
     run(POINTS, tmp_path, rest, said.append)
     assert len(rest.prepared) == sum(map(len, POINTS)) - 10
     assert said[:2] == ["kernels_rms_norm.parquet: 10 points measured",
-                        "kernels_rms_norm.parquet: 20 points measured, 10 were there"]
+                        "kernels_rms_norm.parquet: 20 points measured, 10 were there before"]
     whole, again = tmp_path / "whole", Playback()
     run(POINTS, whole, again, said.append)
     for name in FAMILIES:
@@ -119,7 +117,7 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on_from_there(tmp_path)
     assert not idle.prepared
 
 
-def test_what_cannot_be_measured_is_said_and_left_out(tmp_path):
+def test_points_that_cannot_be_measured_are_reported_and_left_out(tmp_path):
     said: list[str] = []
     written = run(POINTS, tmp_path, Playback(fails="moe"), said.append)
     assert len(written) == 3 and not (tmp_path / "kernels_moe.parquet").exists()
@@ -128,13 +126,13 @@ def test_what_cannot_be_measured_is_said_and_left_out(tmp_path):
                line.endswith(": no such kernel here") for line in said)
 
 
-def test_a_folder_is_of_one_gpu(tmp_path):
+def test_a_folder_with_measurements_of_another_gpu_is_refused(tmp_path):
     run(norms(), tmp_path, Playback(), lambda line: None)
-    with pytest.raises(ConfigError, match="has measurements of NVIDIA H200, and this is NVIDIA B200; name another"):
+    with pytest.raises(ConfigError, match="has measurements of NVIDIA H200, but this GPU is NVIDIA B200; name another"):
         run(norms(), tmp_path, Playback("NVIDIA B200"), lambda line: None)
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command_returns_an_exit_code(tmp_path, monkeypatch, capsys):
     write_points(norms(), tmp_path / "points.csv")
     arguments = [str(tmp_path / "points.csv"), "-o", str(tmp_path / "out")]
     monkeypatch.setattr("ksim.calibration.runner.torch_device.TorchDevice", Playback)
@@ -193,25 +191,26 @@ def test_launches_take_every_set_of_buffers(family):
              "vocab": 100, "bytes": 64, "skew": 0.0}
     for dtype in ("bf16", "fp8") if family == "gemm" else ("bf16",):
         device = Stub()
-        launch = LAUNCHES[family](device, Point(family, dtype, shape, np.array([1, 3]), np.array([5, 33])), 3)
+        launch = LAUNCHES[family](device, KernelPoint(family, dtype, shape, np.array([1, 3]), np.array([5, 33])), 3)
         for i in range(7):
             launch(i)
         assert 3 in device.sets or family == "copy"
 
 
-def test_a_product_in_a_format_that_has_no_kernel():
-    with pytest.raises(Unmeasurable, match="no product in fp4"):
-        LAUNCHES["gemm"](Stub(), Point("gemm", "fp4", {"m": 1, "n": 1, "k": 1}), 1)
+def test_a_gemm_in_a_format_without_a_kernel_is_unmeasurable():
+    with pytest.raises(Unmeasurable, match="the runner knows no product in fp4"):
+        LAUNCHES["gemm"](Stub(), KernelPoint("gemm", "fp4", {"m": 1, "n": 1, "k": 1}), 1)
 
 
 @given(st.integers(1, 200), st.sampled_from([(8, 2), (16, 1), (128, 8), (4, 4)]), st.floats(0, 2))
 def test_each_token_goes_to_different_experts(tokens, experts, skew):
-    point = Point("moe", "bf16", {"t": tokens, "e": experts[0], "topk": experts[1], "skew": skew})
-    ids = chosen(point)
+    point = KernelPoint("moe", "bf16", {"t": tokens, "e": experts[0], "topk": experts[1], "skew": skew})
+    ids = expert_choices(point)
     assert ids.shape == (tokens, experts[1]) and all(len({*row}) == experts[1] for row in ids.tolist())
-    assert loads(point).sum() == tokens * experts[1] and (ids == chosen(point)).all()
+    assert expert_loads(point).sum() == tokens * experts[1] and (ids == expert_choices(point)).all()
 
 
 def test_skew_makes_some_experts_popular():
-    even, skewed = (loads(Point("moe", "bf16", {"t": 4096, "e": 64, "topk": 4, "skew": skew})) for skew in (0.0, 1.0))
+    shape = {"t": 4096, "e": 64, "topk": 4}
+    even, skewed = (expert_loads(KernelPoint("moe", "bf16", {**shape, "skew": skew})) for skew in (0.0, 1.0))
     assert even.max() < 1.3 * even.mean() and skewed.max() > 3 * skewed.mean()

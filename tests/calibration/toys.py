@@ -1,13 +1,12 @@
-"""A family of kernels with a physics that fits on a line, and models that look at what they were given."""
+"""A toy family of kernels with one-line physics, and models that record or memorise what they are fitted to."""
 
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Dataset
+from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements, Source, tagged
+from ksim.calibration.regression import NOTHING, Free
 from ksim.oracles.efficiency.families import Family
 from ksim.oracles.efficiency.physics import Physics
 from ksim.simulation.lookup import gpu_of
@@ -18,7 +17,7 @@ TRUTH = {"start": 2e-6, "share": 0.8}
 
 
 def physics(gpu, shapes, constants):
-    """A start, and a size over a share of the bandwidth."""
+    """Seconds: a start, and a size over a share of the bandwidth."""
     bound = shapes["size"] / gpu.bandwidth
     seconds = constants["start"] + bound / constants["share"]
     nothing = np.zeros(len(bound))
@@ -29,22 +28,22 @@ def physics(gpu, shapes, constants):
 FAMILY = Family(physics, FEATURES, ("whole",), lambda kernels, gpu: {}, lambda kernel: ("toy",))
 
 
-def course(recipe=NOTHING, inputs=FEATURES):
-    candidate = Candidate(recipe, inputs)
-    return Course(name="toy", family=FAMILY, measures="copy", dtype="bf16",
-                  lesson=lambda rows, gpu: lesson(rows["bytes"]),
-                  free={"start": Free(1e-7, 1e-6, 1e-5), "share": Free(0.2, 0.5, 1.0)}, learned=candidate,
-                  table=candidate, sweep=candidate, place=("log_size",))
+def spec(regressor=NOTHING, inputs=FEATURES):
+    candidate = Candidate(regressor, inputs)
+    return FitSpec(name="toy", family=FAMILY, measures="copy", dtype="bf16",
+                   dataset=lambda rows, gpu: dataset(rows["bytes"]),
+                   free={"start": Free(1e-7, 1e-6, 1e-5), "share": Free(0.2, 0.5, 1.0)}, learned=candidate,
+                   table=candidate, sweep=candidate, place=("log_size",))
 
 
-def lesson(sizes, groups=None, noise=None, checks=None, gpu=H200, truth=TRUTH):
-    """Points of so many bytes, off from `TRUTH` by factors of e to *noise*."""
+def dataset(sizes, groups=None, noise=None, checks=None, gpu=H200, truth=TRUTH):
+    """A dataset of points of *sizes* bytes, off from `TRUTH` by factors of e to the power of *noise*."""
     sizes = np.asarray(sizes, dtype=float)
     groups = np.arange(len(sizes)) if groups is None else np.asarray(groups)
     shapes = {"size": sizes, "group": groups.astype(float)}
     seconds = physics(gpu, shapes, truth).seconds * np.exp(np.zeros(len(sizes)) if noise is None else noise)
-    return Lesson(gpu, (shapes,), seconds, np.zeros(len(sizes)), groups,
-                  np.zeros(len(sizes), dtype=bool) if checks is None else np.asarray(checks))
+    return Dataset(gpu, (shapes,), seconds, np.zeros(len(sizes)), groups,
+                   np.zeros(len(sizes), dtype=bool) if checks is None else np.asarray(checks))
 
 
 def other(name, architecture):
@@ -53,7 +52,7 @@ def other(name, architecture):
 
 @frozen
 class Memory:
-    """Learns every row by heart, and says of others that physics was right."""
+    """Memorises every row, and leaves other rows to the physics."""
 
     def fit(self, inputs, targets, weights=None):
         known = {tuple(row): target for row, target in zip(inputs.tolist(), targets.tolist(), strict=True)}
@@ -62,13 +61,13 @@ class Memory:
 
 @frozen
 class Witness:
-    """Notes the groups that each model was taught and then asked about."""
+    """Records the groups that each model was fitted to, and those that it was asked about."""
 
     seen: list = field(factory=list)
 
     def fit(self, inputs, targets, weights=None):
-        taught, asked = {*inputs[:, 1].tolist()}, set()
-        self.seen.append((taught, asked))
+        fitted, asked = {*inputs[:, 1].tolist()}, set()
+        self.seen.append((fitted, asked))
 
         def model(rows):
             asked.update(rows[:, 1].tolist())

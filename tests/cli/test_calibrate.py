@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from ksim.calibration.gathering import digest
+from ksim.calibration.ingest import digest
 from ksim.oracles.efficiency.profile import Profile
-from tests.calibration.conftest import EXTRACT
-from tests.calibration.test_reading import LOG
+from tests.calibration.samples import EXTRACT, LOG
 from tests.cli.command import SCENARIO, ksim, ksim_process
 
 pytest.importorskip("scipy")
@@ -61,7 +60,7 @@ def test_validating_says_the_mean_last(tmp_path):
     (("calibrate", "sweep", "--gpu", "b200"), "--gpu: is b200, but the files are of h200"),
     (("calibrate", "sweep", "other.csv"), "--gpu: is needed: the files are of a100-80g, h200; name one of them"),
     (("calibrate", "sweep/nccl.log"), "has no family with enough points to calibrate"),
-    (("calibrate", "sweep", "-o", "profile.bin"), "profile.bin: is no name of a profile; choose one that ends in .npz"),
+    (("calibrate", "sweep", "-o", "profile.bin"), "profile.bin: is not a profile's name; choose one that ends in .npz"),
     (("calibrate", "sweep", "-o", "s.toml/h200.npz"), "s.toml/h200.npz: cannot be written"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--oracle", "none.npz"), "none.npz"),
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--oracle", "bad.npz"), "is no profile"),

@@ -1,6 +1,7 @@
 """`ksim trace`, and docs/traces.md: its examples run, and its table says what the readers say."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_examples_run(folder, command):
 
 def test_the_page_lists_every_format_as_its_reader_is():
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]*\| (\w+ \| \w+) \|.*\|.*\|$", PAGE, re.MULTILINE))
-    readers = {name: reader(name) for name in names(FOLDER)}
+    readers: dict[str, Any] = {name: reader(name) for name in names(FOLDER)}
     assert rows == {name: f"{made.time_unit or 'none'} | {made.empty}" for name, made in readers.items()}
 
 

@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from tests.calibration.test_power import KERNELS
-from tests.calibration.test_power_boards import gemm
+from tests.calibration.samples import KERNELS, gemm
 from tests.cli.command import ksim
+from tests.validation.energy_tables import boards, kernels
 from tests.validation.serving.fabricate import record, run, sent
-from tests.validation.test_energy import boards, kernels
 
 
 def test_what_lies_in_a_folder_is_judged(tmp_path):

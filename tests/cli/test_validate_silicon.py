@@ -6,7 +6,7 @@ import pytest
 
 from ksim.simulation.scenario import Scenario
 from tests.cli.command import ksim
-from tests.validation.test_silicon import write
+from tests.validation.silicon_rows import write
 
 
 def test_from_measured_runs_to_figures(tmp_path):

@@ -9,7 +9,7 @@ from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.lookup import plugin
-from tests.laws.test_routers import View
+from tests.cluster.views import View
 
 ONE = Request(0, 0.0, prompt=1000, output=10)
 

@@ -62,7 +62,7 @@ def test_what_stands_out_in_a_batch():
     kernel = GQA.over(Batch.of((1, 99), (1, 9), (10, 0), (5, 20)))
     assert (kernel.decodes, kernel.decode_keys, kernel.decode_longest) == (2, 110, 100)
     assert (kernel.chunks, kernel.chunk_queries, kernel.chunk_most, kernel.chunk_longest) == (2, 15, 10, 25)
-    assert kernel.chunk_reach == 10 * 10 + 5 * 25
+    assert kernel.chunk_unmasked_pairs == 10 * 10 + 5 * 25
 
 
 @pytest.mark.parametrize("window", [0, 1, 4, 7, 100])

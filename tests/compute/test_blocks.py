@@ -1,5 +1,8 @@
 """Settings of a config.json that change the answer are honoured, or refused by name."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from ksim.compute.architectures.kimi_k25 import kimi_k25
@@ -99,7 +102,8 @@ def test_logits_are_capped_unless_the_cap_is_null(small, settings, capped):
 def test_some_layers_of_a_mixture_are_dense(settings, sparse):
     """A dense layer has the config's intermediate size, an expert its own."""
     model = build("small.json", {**MIXTURE, "num_hidden_layers": 3, **settings})
-    assert ["router" in [op.label for op in layer] for layer in model.decoder.layers] == sparse
+    layers: Sequence[Any] = model.decoder.layers
+    assert ["router" in [op.label for op in layer] for layer in layers] == sparse
     dense, mixture, rest = 3 * 128 * 256, 4 * 3 * 128 * 64 + 128 * 4, 2 * 128 + 32 + 384 * 128
     assert model.parameters() == sum(rest + (mixture if each else dense) for each in sparse) + 2 * 128_000 + 128
 

@@ -9,7 +9,7 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.affine import AffineBlocks
 from ksim.simulation.lookup import model_of
 from ksim.specs.deployment import Shard
-from tests.cost.test_price import MODELS
+from tests.cost.timers import MODELS
 from tests.properties import examples
 
 KNOWN: dict[object, AffineBlocks | None] = {}

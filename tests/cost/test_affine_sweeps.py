@@ -41,7 +41,7 @@ def test_columns_are_the_kernels_one_by_one(name, tensor, tokens):
 
 
 def test_products_of_one_format_are_one_and_so_is_all_that_moves_memory():
-    kinds = {(type(group.kinds[0]).__name__, len(group.kinds)) for group in affine_sweeps(sized("llama-3.1-8b", 1))}
+    kinds = {(type(group.first).__name__, len(group.families)) for group in affine_sweeps(sized("llama-3.1-8b", 1))}
     assert kinds == {("Gemm", 4), ("Pointwise", 7)}
 
 

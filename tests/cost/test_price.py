@@ -1,7 +1,5 @@
 """Steps priced together are the steps priced one by one."""
 
-from functools import cache
-
 import pytest
 from attrs import evolve
 from hypothesis import given
@@ -17,32 +15,14 @@ from ksim.oracles.measured import Measured
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import plugin
 from ksim.simulation.scenario import Scenario
+from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
-
-#: Dense, with windows, latent, sparse and linear attention, mixtures; one GPU and several.
-MODELS = [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("gemma-2-2b", 2), ("deepseek-v3", 8), ("glm-5", 8),
-          ("qwen3.5-397b-a17b", 8), ("qwen3-30b-a3b", 4)]
-ORACLES = ("measured", "learned", "waves", "roofline")
+from tests.simulation.tables import TABLE
 
 sequences = st.one_of(st.tuples(st.just(1), st.integers(0, 8000)), st.tuples(st.integers(2, 700), st.integers(0, 7000)))
 batches = st.builds(lambda several, share: Batch.of(*several, samples=round(share * len(several))),
                     st.lists(sequences, min_size=1, max_size=6), st.floats(0, 1))
 windows = st.lists(batches, min_size=1, max_size=12)
-
-
-class Seconds:
-    """An oracle of one's own."""
-
-    def seconds(self, kernel, gpu):
-        return 1e-6 + 1e-15 * kernel.work.flops + 1e-13 * kernel.work.bytes
-
-
-@cache
-def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", pipeline: int = 1) -> StepTimer:
-    serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
-    made = Site.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
-    return evolve(made, oracle=Seconds() if oracle == "own" else plugin("oracles", Choice(oracle)))
 
 
 def numbers(costs: Costs) -> dict[str, float]:

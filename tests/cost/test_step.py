@@ -22,7 +22,7 @@ from ksim.oracles import estimate
 from ksim.simulation.assembly import Site
 from ksim.simulation.scenario import Scenario
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 #: Two decodes and a chunk; two of the three sample.
 BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)

@@ -10,13 +10,13 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.estimates import shipped
-from ksim.oracles.efficiency.library import ScaledOracle
 from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.profile import Profile, save
+from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from tests.cost.test_price import MODELS, ORACLES, timer
+from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
 
 GPUS = ["h200", "h100", "a100-80g", "b200", "b300", "l40s"]
@@ -31,7 +31,8 @@ batches = st.tuples(decodes, chunks).filter(any).map(lambda both: Batch.of(*both
 
 def check(pricer: StepTimer, batch: Batch, compiled: bool = True) -> None:
     found, expected = pricer.summarize(batch), pricer.step_cost(batch)
-    assert (pricer._summaries.of_batch(*pricer._whole([batch]), batch) is not None) == compiled
+    (plan,) = pricer._whole([batch])
+    assert (pricer._summaries.of_batch(plan, batch) is not None) == compiled
     assert_alike(found, expected)
 
 

@@ -10,7 +10,8 @@ from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.network.network import Network
 from ksim.simulation.lookup import protocols_of
-from ksim.specs.hardware import Gpu, Power, System
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.power import Power
 
 #: Four SMs of 1 GFLOP/s each in BF16, and 1 GB/s; each takes 64 GB/s from the L2 cache.
 TOY = Gpu(

@@ -73,13 +73,14 @@ def test_who_has_nothing_to_do_computes_a_dummy():
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_steps_of_an_engine_are_numbered_in_the_order_of_their_rounds(ahead, depth):
+def test_steps_of_an_engine_are_numbered_in_the_order_of_their_rounds(ahead, depth, monkeypatch):
     """Dummies too, though they need not wait for a host that takes 3 s to take in the batch ahead of them."""
     requests = {number: [Request(10 * number + i, 30.0 * i * number, 4, 1 + number) for i in range(3)]
                 for number in range(3)}
     env, log = simpy.Environment(), Log()
     group, added = DataParallelGroup(env, 3), []
-    log.add = lambda event, add=log.add: (added.append(event), add(event))
+    add = log.add
+    monkeypatch.setattr(log, "add", lambda event: (added.append(event), add(event)))
     engines = [engine(env, log, number, steps=(1.0,) * depth, group=group, host=SLOW, async_scheduling=ahead)
                for number in range(3)]
     for number, asked in requests.items():

@@ -128,12 +128,12 @@ def test_nobody_is_admitted_again_while_tokens_of_it_are_in_the_stages(ahead):
     env, log = simpy.Environment(), Log()
     served = engine(env, log, steps=(10.0,) * 4, blocks=17, max_num_batched_tokens=16, async_scheduling=ahead,
                     scheduler_reserve_full_isl=False)
-    served.scheduler = Recorder(served.scheduler)
+    scheduler = served.scheduler = Recorder(served.scheduler)
     env.process(Cluster(env, RoundRobin(), [served], log, None, lambda: None).serve(
         [Request(number, 0.0, prompt=40 + 17 * number, output=30) for number in range(6)]))
     env.run()
     assert (len([*log.of(Preempted)]) > 3, len([*log.of(Finished)])) == (True, 6)
-    assert breach(served.scheduler.history, nothing_in_flight_when_admitted) is None
+    assert breach(scheduler.history, nothing_in_flight_when_admitted) is None
 
 
 @frozen

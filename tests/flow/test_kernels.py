@@ -29,7 +29,8 @@ counts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, m
 
 @given(counts, st.lists(st.sampled_from(["{}", "a {b}", "2 of 3"]), max_size=5))
 def test_shapes_print_what_they_were_made_of_and_equal_ones_are_one(numbers, texts):
-    shapes = Shapes.joined([Shapes.numbered("{:.0f} seqs, {:.0f} keys of {{8}}", len(numbers), np.array(numbers).T), Shapes.of(texts)])
+    counted = Shapes.numbered("{:.0f} seqs, {:.0f} keys of {{8}}", len(numbers), np.array(numbers).T)
+    shapes = Shapes.joined([counted, Shapes.of(texts)])
     printed = [*(f"{one} seqs, {other} keys of {{8}}" for one, other in numbers), *texts]
     assert list(shapes) == printed
     assert [shapes[row] for row in range(len(shapes))] == printed

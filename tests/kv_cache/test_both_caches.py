@@ -42,7 +42,7 @@ class Proposing:
 
 
 #: And vLLM's block by block.
-EVERY = CACHES | {"blocks": BlockCache}
+EVERY: dict[str, Any] = CACHES | {"blocks": BlockCache}
 
 
 def engine_of(workload: Workload, name: str, policy: Any) -> Loop:

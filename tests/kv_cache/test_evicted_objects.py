@@ -1,6 +1,7 @@
 """Evicted content is gone at once: the garbage collector is off during a run, so reference cycles would stay."""
 
 import gc
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 
-CACHES = {"vllm": lambda: VllmCache(100, 16), "blocks": lambda: BlockCache(100, 16),
+CACHES: dict[str, Any] = {"vllm": lambda: VllmCache(100, 16), "blocks": lambda: BlockCache(100, 16),
           "sglang": lambda: SglangCache(1600)}
 
 

@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,7 @@ def test_more_tokens_are_never_less_work(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_launches_of_a_layer_can_be_told_apart(name):
-    for layer in {*model(name).decoder.layers}:
+    layers: set[Any] = {*model(name).decoder.layers}
+    for layer in layers:
         labels = [op.label for op in layer]
         assert len(labels) == len(set(labels))

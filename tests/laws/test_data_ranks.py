@@ -1,6 +1,8 @@
 """Data ranks that share experts: what all of their GPUs do is counted, whichever of them have the tokens."""
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,7 @@ def test_experts_of_all_ranks_are_charged_to_those_whose_tokens_they_compute():
 def test_labels_of_experts_are_those_that_models_have():
     """The kernels of a mixture that run on the tokens of all data ranks, by their labels."""
     config = Config("any", {"num_experts": 8, "moe_intermediate_size": 16, "num_experts_per_tok": 2})
-    labels = {operation.label for operation in experts(config)}
+    operations: Iterable[Any] = experts(config)
+    labels = {operation.label for operation in operations}
     assert labels - EXPERTS == {"router", "dispatch", "experts"}
     assert labels >= EXPERTS

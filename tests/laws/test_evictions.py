@@ -44,8 +44,8 @@ def play(workload: Workload, cache: BlockCache | SglangCache) -> Loop:
 @given(workload=workloads(aborts=False))
 @examples(25)
 def test_every_request_gets_exactly_its_tokens_and_gives_all_back(name, kind, workload):
-    room = (workload.settings[key] for key in ("blocks", "block_tokens", "prefix_caching"))
-    engine = play(workload, cache_of(kind, *room, name))
+    blocks, block_tokens, caching = (workload.settings[key] for key in ("blocks", "block_tokens", "prefix_caching"))
+    engine = play(workload, cache_of(kind, blocks, block_tokens, caching, name))
     for job, arrival in zip(engine.jobs, workload.arrivals, strict=True):
         tokens = min(arrival.output, engine.scheduler.limits.max_model_len - arrival.prompt)
         assert (job.state, job.sampled) == (State.DONE, tokens)

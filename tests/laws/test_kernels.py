@@ -1,71 +1,15 @@
 """Whatever a kernel's shape: nothing negative, no less work for more of it, and blocks that cover the work."""
 
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksim.compute.kernels import Kernel
-from ksim.compute.kernels.attention import AttentionLayer
-from ksim.compute.kernels.causal_conv import ConvLayer
-from ksim.compute.kernels.delta_rule import DeltaLayer
-from ksim.compute.kernels.index_scores import IndexLayer
-from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.kernels.sparse_mla import SparseLatentLayer
-from ksim.flow.batch import Batch
-from ksim.foundation import catalog
 from ksim.foundation.units import DType
+from tests.laws.kernels import NAMES, shapes
 from tests.properties import examples
-
-NAMES = catalog.names("compute.kernels")
-Loads = tuple[tuple[int, float], ...]
-
-#: Values of a field by its type: all that a new family of independent fields needs.
-VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(1, 20_000),
-    float: st.floats(0, 1e12),
-    str: st.just("any"),
-    DType: st.sampled_from([DType.FP8, DType.BF16]),
-    int | None: st.none() | st.integers(1, 20_000),
-    Loads: st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 64)), min_size=1, max_size=4).map(tuple),
-}
-sequences = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 9000)), min_size=1, max_size=8)
-heads = st.tuples(st.integers(1, 16), st.integers(1, 16), st.sampled_from([64, 128, 256]))
-windows = st.sampled_from([0, 1, 17, 512, 4096])
-parts = st.sampled_from(["prompts", "decodes"])
-#: Families whose fields depend on each other.
-DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
-    "attention": st.builds(
-        lambda pairs, of, window, cache: AttentionLayer(of[0] * of[1], of[0], of[2], window, cache).over(
-            Batch.of(*pairs)),
-        sequences, heads, windows, VALUES[DType]),
-    "mla": st.builds(
-        lambda form, pairs, heads, cache: LatentLayer(form, heads, 128, 64, 128, 512, cache).over(Batch.of(*pairs)),
-        st.sampled_from(["expanded", "absorbed"]), sequences, st.integers(1, 128), VALUES[DType]).filter(bool),
-    "sparse_mla": st.builds(
-        lambda pairs, heads, chosen, cache: SparseLatentLayer(heads, 512, 64, chosen, cache).over(Batch.of(*pairs)),
-        sequences, st.integers(1, 128), st.sampled_from([1, 64, 2048]), VALUES[DType]),
-    "index_scores": st.builds(
-        lambda part, pairs, heads: IndexLayer(part, heads, 128).over(Batch.of(*pairs)),
-        parts, sequences, st.integers(1, 64)).filter(bool),
-    "causal_conv": st.builds(
-        lambda part, pairs, channels: ConvLayer(part, channels, 4).over(Batch.of(*pairs)),
-        parts, sequences, st.integers(1, 20_000)).filter(bool),
-    "delta_rule": st.builds(
-        lambda part, pairs, keys, group, state: DeltaLayer(part, keys * group, keys, 128, state).over(
-            Batch.of(*pairs)),
-        parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
-}
-
-
-def shapes(name: str) -> st.SearchStrategy[Kernel]:
-    if name in DEPENDENT:
-        return DEPENDENT[name]
-    family = catalog.find("compute.kernels", name)
-    hints = get_type_hints(family)
-    return st.builds(family, **{field.name: VALUES[hints[field.name]] for field in fields(family)})
 
 
 def more(value: Any, amount: int) -> Any:

@@ -64,7 +64,7 @@ def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
 @pytest.mark.parametrize("policy", catalog.names("scheduling.policies"))
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        router=st.sampled_from(catalog.names("cluster.routers")))
-@examples(20)
+@examples(12)
 def test_going_ahead_never_changes_anything(model, policy, serve, workload, power, seed, router):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "scheduling_policy": policy}, "router": router, "power": power, "nodes": 1}
@@ -76,7 +76,7 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
 
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
-@examples(20)
+@examples(12)
 def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle):
     scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
                 "serve": serve, "power": power, "nodes": 1}
@@ -95,7 +95,7 @@ crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
 
 
 @given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
-@examples(18)
+@examples(12)
 def test_nor_where_turns_are_taken_before_it_is_known_when_they_are(model, serve, seats, workload, power, seed):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}

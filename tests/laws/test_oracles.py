@@ -26,16 +26,16 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.estimates import shipped
+from ksim.oracles.efficiency.profiled import shipped
 from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import gpu_of, model_of, plugin
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
-from tests.laws.test_kernels import shapes
+from tests.laws.kernels import shapes
 from tests.properties import examples
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 NAMES = catalog.names("oracles")
 #: Oracles that say what was measured: libraries change kernels from one shape to the next, so that a larger one may

@@ -1,25 +1,17 @@
 """Whatever a policy proposes: limits are kept, no block is lost, and every request gets exactly its tokens."""
 
-from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
 
 from ksim.foundation import catalog
 from ksim.scheduling.job import State
+from tests.laws.limits import AGES, check_batch, check_blocks, policy
 from tests.properties import examples
 from tests.scheduling.loop import Loop, loop
 from tests.scheduling.workloads import Workload, workloads
 
-#: Turns that no workload here can need, however often it has to start over.
-AGES = 5000
-
 each_policy = pytest.mark.parametrize("name", catalog.names("scheduling.policies"))
-
-
-def policy(name: str) -> Any:
-    return catalog.find("scheduling.policies", name)()
 
 
 def play(workload: Workload, name: str) -> Loop:
@@ -30,25 +22,6 @@ def play(workload: Workload, name: str) -> Loop:
         check_blocks(engine)
         assert engine.turns < AGES, "somebody starves"
     return engine
-
-
-def check_batch(engine: Loop) -> None:
-    limits, entries = engine.scheduler.limits, engine.last_schedule.all_entries()
-    tokens = Counter({entry.job: entry.tokens for entry in entries})
-    assert len(tokens) == len(entries), "a job is in the batch twice"
-    assert min(tokens.values(), default=1) > 0
-    assert tokens.total() <= limits.max_num_batched_tokens
-    assert len(engine.scheduler.running) <= limits.active
-    assert not tokens.keys() & set(engine.last_schedule.preempted)
-
-
-def check_blocks(engine: Loop) -> None:
-    """Each block has the users that hold it, and the others are free; who waits holds none."""
-    scheduler, pool = engine.scheduler, engine.cache.pool
-    users = Counter(block for job in scheduler.running for block in job.block_table.blocks)
-    assert [users[block] for block in range(pool.capacity)] == pool.ref_counts
-    assert len(users) == pool.used
-    assert not any(job.block_table.blocks for job in scheduler.waiting)
 
 
 @each_policy

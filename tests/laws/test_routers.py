@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,22 +12,11 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.simulation.lookup import plugin
+from tests.cluster.views import View
 from tests.properties import examples
 
 NAMES = catalog.names("cluster.routers")
 BLIND = [name for name in NAMES if getattr(plugin("cluster.routers", Choice(name)), "blind", False)]
-
-
-@frozen
-class View:
-    """What a router may know of an engine."""
-
-    number: int
-    outstanding: int
-    cached: int
-
-    def prefix_hit(self, request: Request) -> int:
-        return min(self.cached, request.prompt)
 
 
 engines = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 5000)), min_size=1, max_size=8).map(

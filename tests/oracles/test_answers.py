@@ -44,5 +44,5 @@ def test_no_end_of_an_interval_is_below_what_the_peaks_allow():
 
 
 def test_the_former_name_of_a_number_works_and_warns():
-    with pytest.warns(FutureWarning, match="Estimate.eta is roofline_ratio now"):
+    with pytest.warns(FutureWarning, match="eta is roofline_ratio now"):
         assert ANSWERS[0].eta == 2.0

@@ -1,6 +1,7 @@
 """What an oracle may be: seconds, an estimate, or many of them as a list or as columns; and what it may not answer."""
 
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from ksim.oracles import (
     estimates,
     least_seconds,
 )
-from ksim.oracles.efficiency.library import ScaledOracle
+from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.oracles.roofline import Roofline
@@ -35,7 +36,7 @@ ROWS = np.array([3, 64, 900])
 BATCHES = [Batch.of((1, 5)), Batch.of((300, 6), (1, 900)), Batch.of(*[(1, 2000)] * 40)]
 KERNELS = [Gemm(rows, 64, 64) for rows in ROWS.tolist()]
 #: Sweeps, each with its kernels one by one.
-SWEEPS = {
+SWEEPS: dict[str, Any] = {
     "gemm": (KernelSweep.of(Gemm(ROWS, 64, 64)), KERNELS),
     "pointwise": (
         KernelSweep(Pointwise("rope", 8.0 * np.tile(ROWS, 2), 4.0, 1.0, np.tile(ROWS, 2)), ("rope", "kv_write"),

@@ -8,11 +8,11 @@ from ksim.compute.kernels.pointwise import Pointwise
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.oracles.waves import REACH, Reach, Waves
+from ksim.oracles.waves import PEAK_SHARES, PeakShares, Waves
 from ksim.simulation.lookup import gpu_of, plugin
 from tests.cost.toys import TOY, Shape, blocks
 
-PERFECT = Waves({"shape": Reach(compute=1, memory=1, start=0)})
+PERFECT = Waves({"shape": PeakShares(compute=1, memory=1, start=0)})
 
 
 @pytest.mark.parametrize("count, waves", [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -25,7 +25,7 @@ def test_blocks_come_in_waves(count, waves):
 
 
 def test_the_start_is_added_and_the_reach_divides():
-    oracle = Waves({"shape": Reach(compute=0.5, memory=0.25, start="10 ms")})
+    oracle = Waves({"shape": PeakShares(compute=0.5, memory=0.25, start="10 ms")})
     assert oracle.seconds(blocks(9), TOY) == pytest.approx(0.01 + 3 / 0.5)
     assert oracle.seconds(Shape(bytes=1e9), TOY) == pytest.approx(0.01 + 1 / 0.25)
 
@@ -36,7 +36,7 @@ def test_the_start_is_added_and_the_reach_divides():
 ])
 def test_what_binds(kernel, bound):
     """Half a second of start is more than what the small ones compute or move."""
-    assert Waves({"shape": Reach(compute=1, memory=1, start=0.5)}).estimate(kernel, TOY).bound == bound
+    assert Waves({"shape": PeakShares(compute=1, memory=1, start=0.5)}).estimate(kernel, TOY).bound == bound
 
 
 def test_the_fastest_launch_is_taken():
@@ -70,7 +70,7 @@ def test_unequal_blocks_are_balanced_until_the_longest_binds():
 
 def test_a_family_that_nothing_is_known_of_is_pointwise():
     other = Pointwise("unheard_of", 1e9, 1e9, 0.0, 1)
-    assert Waves().seconds(other, TOY) == REACH["pointwise"].start + 2 / REACH["pointwise"].memory
+    assert Waves().seconds(other, TOY) == PEAK_SHARES["pointwise"].start + 2 / PEAK_SHARES["pointwise"].memory
 
 
 def test_the_reach_of_a_family_can_be_set_in_a_scenario():

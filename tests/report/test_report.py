@@ -2,7 +2,8 @@ import pytest
 
 from ksim.flow.log import Log
 from ksim.report.result import Result
-from ksim.report.text import as_text, bar, report
+from ksim.report.tables import as_text
+from ksim.report.text import bar, report
 from ksim.report.wording import number, percent
 from tests.results import by_hand, fabricate
 

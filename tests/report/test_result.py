@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ from pyarrow import parquet
 
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
-from ksim.report import run_directory
 from ksim.report.result import Result
 from ksim.results.metrics import Limits
 from tests.results import by_hand, fabricate
@@ -111,7 +111,7 @@ def test_a_place_that_cannot_be_written_is_named(result, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file is not a directory"):
         result.save(tmp_path / "file" / "run", "")
-    monkeypatch.setattr(run_directory.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match=r"cannot be written: no permission to write in"):
         result.save(tmp_path / "run", "")
 

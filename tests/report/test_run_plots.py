@@ -12,8 +12,7 @@ from PIL import Image
 
 from ksim.flow.log import Log
 from ksim.report.plots import composition_figure, energy_figure, latency_figure, roofline_figure, timeline_figure
-from ksim.report.plots.png import write_png
-from ksim.report.plots.style import RED, looks, reach
+from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
 from ksim.results.kernels import families

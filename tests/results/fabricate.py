@@ -69,7 +69,8 @@ def _laps(tokens: int, ranks: int, stages: int) -> tuple[PricedBlock, ...]:
     ]
     if ranks > 1:
         layer.append(KernelCost.of("all_reduce", "all-reduce", 8e-6 + tokens * 2e-8, joules=1e-3,
-                                   bytes=2.0 * tokens * HIDDEN, bound="communication", group="tensor", shape=f"{tokens}x{HIDDEN}", source="ring"))
+                                   bytes=2.0 * tokens * HIDDEN, bound="communication", group="tensor",
+                                   shape=f"{tokens}x{HIDDEN}", source="ring"))
     head = _gemm("lm_head", min(tokens, 256), 128256, HIDDEN, ranks)
     return PricedBlock.of(tuple(layer), LAYERS // stages), PricedBlock.of((head,))
 

@@ -1,6 +1,6 @@
 """Jobs that decode are not counted step by step: nobody can tell from the schedules."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,15 +11,12 @@ from hypothesis import given
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
-from ksim.scheduling.policies import ALL, Waiting, Wish
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.priority import Priority
 from tests.properties import examples
-from tests.scheduling.loop import Loop, loop
+from tests.scheduling.loop import loop
+from tests.scheduling.proposing import PAUSES, Proposing, ProposingFcfs, seen
 from tests.scheduling.workloads import workloads
-
-#: Long enough for every workload, unless two jobs rob each other for ever, which a policy is free to let them do.
-PAUSES = 1000
 
 
 @frozen
@@ -33,39 +30,12 @@ class FewestSampled:
         return min(running, key=lambda job: (job.sampled, job.backlog, job.num_computed_tokens, -job.number))
 
 
-class Proposing:
-    """Proposes what vLLM's order is anyway; with such a policy, each job is looked at in each step."""
-
-    def propose(self, waiting: Waiting, running: Sequence[Job], now: float) -> Iterator[Wish]:
-        yield from ((job, ALL) for job in running)
-        yield from ((job, ALL) for job in waiting)
-
-
-class ProposingFcfs(Proposing, Fcfs):
-    pass
-
-
 class ProposingPriority(Proposing, Priority):
     pass
 
 
 class ProposingFewestSampled(Proposing, FewestSampled):
     pass
-
-
-def seen(engine: Loop) -> dict[str, Any]:
-    """All that can be told of an engine from outside, after a schedule or an update."""
-    schedule, scheduler = engine.last_schedule, engine.scheduler
-    batch = schedule.batch()
-    return {
-        "entries": [(g.job.number, g.tokens, g.start, g.samples, g.admitted) for g in schedule.all_entries()],
-        "batch": (list(batch.contexts), list(batch.chunks), batch.samples, batch.tokens),
-        "preempted": [job.number for job in schedule.preempted],
-        "finished": [job.number for job in engine.finished],
-        "waiting": [job.number for job in scheduler.waiting],
-        "running": [job.number for job in scheduler.running],
-        "free": scheduler.cache.pool.free,
-    }
 
 
 def emitted(job: Job) -> list[int]:

@@ -3,7 +3,7 @@
 import pytest
 
 from ksim.foundation.errors import ConfigError
-from ksim.kv_cache.block_cache import BlockTable
+from ksim.kv_cache.cache import BlockTable
 from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
@@ -285,7 +285,7 @@ def test_one_preempted_with_a_token_on_its_way_blocks_nobody_and_waits_until_it_
     engine.scheduler.abort(a)
     c = engine.add(3)
     assert engine.schedule() == {c: 3}
-    engine.scheduler.update(engine.in_flight.popleft(), 0)
+    engine.take_in_oldest()
     assert engine.schedule() == {c: 1, b: 8}
 
 

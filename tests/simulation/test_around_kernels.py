@@ -13,7 +13,7 @@ from ksim.simulation.assembly import Site
 from ksim.simulation.lookup import host_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 from tests.specs.hosts import as_toml, host
 
 

@@ -12,7 +12,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownNa
 from ksim.simulation.assembly import Site, build
 from ksim.simulation.lookup import model_of, plugin, policy_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 
 def site(**changes):

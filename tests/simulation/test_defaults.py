@@ -18,7 +18,7 @@ from ksim.simulation.defaults import Defaults, capture_sizes
 from ksim.simulation.lookup import engine_of, gpu_of, model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import EngineSettings
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
 
@@ -161,7 +161,7 @@ def test_the_cap_on_a_request_that_is_alone(binds, tokens):
     limits = Limits(2048, 16, 4096, long_prefill_token_threshold=100, cap_binds_lone_request=binds)
     scheduler = Scheduler(limits, Priority(), BlockCache(100, 16))
     scheduler.add(Job.of(Request(0, 0.0, 500, 4), 0, 16))
-    assert [grant.tokens for grant in scheduler.schedule(0.0).grants] == [tokens]
+    assert [entry.tokens for entry in scheduler.schedule(0.0).entries] == [tokens]
 
 
 @pytest.mark.parametrize(("ends", "served"), [(False, [1]), (True, [])])
@@ -173,6 +173,6 @@ def test_who_runs_behind_a_request_that_preempts_itself(ends, served):
     scheduler.update(scheduler.schedule(0.0), 0)
     scheduler.add(Job.of(Request(1, 1.0, 8, 8, priority=0), 1, 16))
     scheduler.update(scheduler.schedule(0.0), 1)
-    assignment = scheduler.schedule(0.0)
-    assert [job.request.id for job in assignment.preempted] == [0]
-    assert [grant.job.request.id for grant in assignment.all_grants()] == served
+    schedule = scheduler.schedule(0.0)
+    assert [job.request.id for job in schedule.preempted] == [0]
+    assert [entry.job.request.id for entry in schedule.all_entries()] == served

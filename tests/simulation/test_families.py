@@ -10,7 +10,7 @@ from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.families import alike
 from ksim.simulation.lookup import model_of
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 LLAMA = catalog.load("models", "llama-3.2-1b")
 

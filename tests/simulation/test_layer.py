@@ -16,7 +16,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import Shard
 from tests.properties import examples
 from tests.simulation.layers import ATTEND, LLAMA, SIZES
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])

@@ -6,8 +6,7 @@ from ksim.foundation.errors import UnknownName
 from ksim.simulation.lookup import grid_of, rates_of, system_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.footprint import Footprint
-
-from .test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 SYSTEM = system_of(TABLE["gpu"])
 

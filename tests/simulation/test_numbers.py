@@ -44,8 +44,10 @@ NAMES = {f"power.governor.{phase}{cap}": word for phase in ("prefill", "decode")
 #: Parts of keys that may be times, which need a unit.
 TIMES = ("slo", "sleep_after", "replay", "think", "ttft", "per_token")
 #: Options of distributions, where one stands for all.
-FORMULAS = {"fixed": {"value": 2}, "uniform": {"low": 1, "high": 2}, "exponential": {"mean": 2},
-            "lognormal": {"sigma": 1.0, "median": 2}}
+FORMULAS: dict[str, dict[str, float]] = {
+    "fixed": {"value": 2}, "uniform": {"low": 1, "high": 2}, "exponential": {"mean": 2},
+    "lognormal": {"sigma": 1.0, "median": 2},
+}
 
 
 def members(kind: Any) -> tuple[Any, ...]:

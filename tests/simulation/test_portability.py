@@ -9,7 +9,7 @@ from ksim.foundation.units import DType
 from ksim.simulation.assembly import Site
 from ksim.simulation.portability import LARGE, WIDE, ZONES, Family, on, points, survey
 from ksim.simulation.scenario import Scenario
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 DECODE = Batch.parse("8x256")
 

@@ -5,7 +5,7 @@ import pytest
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 #: Prompts that keep the H200 above its limit, and a while of decoding.
 LOAD = {"synthetic": {"count": 24, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 4000},

@@ -13,7 +13,7 @@ from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.experts import Routing
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 MIXTRAL = model_of("mixtral-8x7b")
 ROW = [4, 2, 1, 1, 0, 0, 0, 0]
@@ -90,7 +90,7 @@ def test_skew_makes_a_step_slower():
     """Of 512 tokens the fullest expert has more to do, and the fullest rank too."""
     def seconds(routing, **serve):
         table = {**TABLE, "model": "qwen3-30b-a3b", "routing": routing, "serve": {"max_model_len": 8192, **serve}}
-        return Site.of(Scenario.of(table)).timers()[0].timeline(Batch.of(*[(1, 500)] * 512)).seconds
+        return Site.of(Scenario.of(table)).timers()[0].step_cost(Batch.of(*[(1, 500)] * 512)).seconds
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
     assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)

@@ -6,10 +6,7 @@ import pytest
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.simulation.scenario import Scenario, setting
-
-BURST = {"arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 100},
-         "output": {"kind": "fixed", "value": 10}}
-TABLE = {"model": "llama-3.1-8b", "gpu": "h200", "workload": {"synthetic": BURST}}
+from tests.simulation.tables import BURST, TABLE
 
 
 def test_a_scenario_reads_back_as_it_was_written():

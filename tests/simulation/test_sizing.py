@@ -12,7 +12,7 @@ from ksim.simulation.lookup import engine_of, gpu_of, model_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import kv_blocks, limits
 from ksim.specs.deployment import EngineSettings
-from tests.simulation.test_scenario import TABLE
+from tests.simulation.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"
 

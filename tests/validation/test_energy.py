@@ -3,29 +3,11 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from attrs import evolve
 
 from ksim.foundation.errors import DataError, UnknownName
 from ksim.validation.energy import Question, as_table, validate
-from tests.calibration.test_power import COPY, IDLE, KERNELS, row, sweep
-from tests.calibration.test_power_boards import gemm
-
-
-def kernels(folder):
-    """Sustained kernels that draw what the catalogue says of the H200."""
-    lines = [{**IDLE, "watts": 128.8}]
-    for family, planned, seconds, clock in KERNELS:
-        kernel = evolve(planned, write_bytes=planned.read_bytes) if family == "copy" else planned
-        shape = ({"m": kernel.m, "n": kernel.n, "k": kernel.k} if family == "gemm" else
-                 {"bytes": int(kernel.read_bytes)})
-        lines.append({**shape, "family": family, "sm_mhz": 1e-6 * clock, "latency_us": 1e6 * seconds,
-                      "graph_us": 1e6 * seconds,
-                      "energy_mj_per_kernel": 1e3 * row(family, kernel, seconds, clock).joules})
-    pq.write_table(pa.Table.from_pylist(sweep(*lines)), folder / "kernels_energy.parquet")
-
-
-def boards(folder, *rows):
-    pq.write_table(pa.Table.from_pylist(list(rows)), folder / "power_sample.parquet")
+from tests.calibration.samples import COPY, IDLE, gemm, sweep
+from tests.validation.energy_tables import boards, kernels
 
 
 def test_only_what_is_there_is_judged(tmp_path):

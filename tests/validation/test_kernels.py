@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ksim.calibration.gathering import digest
+from ksim.calibration.ingest import digest
 from ksim.calibration.measurements import Measurements, Source
-from ksim.calibration.recipes import COURSES
+from ksim.calibration.recipes import FIT_SPECS
 from ksim.cli.validate_kernels import kernels as command
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
@@ -22,10 +22,10 @@ from ksim.validation.kernels import Question, check_question, validate
 from ksim.validation.kernels.cells import Judged, cells, coverage, families
 
 pytest.importorskip("scipy")
-GEMM = next(course for course in COURSES if course.name == "gemm/bf16")
+GEMM = next(spec for spec in FIT_SPECS if spec.name == "gemm/bf16")
 #: By how much each GPU's kernels are slower than our physics has it.
 SLOWER = {"a100-80g": 1.1, "h100": 1.3, "h200": 1.3, "b200": 0.97}
-GUESS = {name: free.guess for name, free in {**GEMM.free, **GEMM.own}.items()}
+GUESS = {name: free.guess for name, free in {**GEMM.free, **GEMM.single_gpu}.items()}
 app = typer.Typer()
 app.command()(command)
 
@@ -78,7 +78,7 @@ def rows(names=tuple(SLOWER)):
             family="gemm", dtype="bf16", columns=dict(zip("mnk", shapes.T, strict=True)),
             tags=np.full(len(shapes), ""), seconds=np.ones(len(shapes)), rows=np.arange(len(shapes)),
             source=Source("x", "vllm"), gpu=name)
-        part = GEMM.lesson(empty, gpu).parts[0]
+        part = GEMM.dataset(empty, gpu).parts[0]
         seconds = SLOWER[name] * GEMM.family.physics(gpu, part, {**GEMM.held, **GUESS}).seconds
         table += [{"gpu": name, "backend": "vllm", "version": "0.24.0", "kernel": "torch", "timing": "graph",
                    "dtype": "bfloat16", "m": m, "n": n, "k": k, "latency_us": 1e6 * took}
@@ -93,14 +93,14 @@ def table(tmp_path_factory):
     return path
 
 
-def asked(path, **more):
+def nvidia_smi(path, **more):
     return validate(Question(path=path, oracle=Choice("learned"), **more))
 
 
 def test_an_architecture_is_left_out_with_its_twins(table):
-    verdict = asked(table, leave_out="h200")
+    verdict = nvidia_smi(table, leave_out="h200")
     assert {(cell.gpu, cell.how) for cell in verdict.cells} == {("h200", "without hopper")}
-    both = asked(table, leave_out="hopper")
+    both = nvidia_smi(table, leave_out="hopper")
     assert {cell.gpu for cell in both.cells} == {"h100", "h200"}
     # The others are a tenth slower than physics at most, and Hopper's kernels 30 %: nobody told.
     assert all(-35 < cell.bias < -5 for cell in both.cells)
@@ -109,10 +109,10 @@ def test_an_architecture_is_left_out_with_its_twins(table):
 
 
 def test_a_twin_that_may_teach_knows_better(table):
-    twin = asked(table, train=("h100",), gpu="h200")
+    twin = nvidia_smi(table, train=("h100",), gpu="h200")
     assert {(cell.gpu, cell.how) for cell in twin.cells} == {("h200", "from h100")}
-    assert twin.mean < asked(table, leave_out="h200").mean / 2
-    assert {cell.gpu for cell in asked(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
+    assert twin.mean < nvidia_smi(table, leave_out="h200").mean / 2
+    assert {cell.gpu for cell in nvidia_smi(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
 
 
 def test_poison_in_the_one_left_out_is_not_learned(table, tmp_path):
@@ -120,7 +120,7 @@ def test_poison_in_the_one_left_out_is_not_learned(table, tmp_path):
     poisoned = [{**row, "latency_us": row["latency_us"] * (3 if row["gpu"] in ("h100", "h200") else 1)}
                 for row in rows()]
     pq.write_table(pa.Table.from_pylist(poisoned), tmp_path / "gemm.parquet")
-    clean, after = (asked(path, leave_out="h200").cells[0] for path in (table, tmp_path / "gemm.parquet"))
+    clean, after = (nvidia_smi(path, leave_out="h200").cells[0] for path in (table, tmp_path / "gemm.parquet"))
     assert 1 + after.bias / 100 == pytest.approx((1 + clean.bias / 100) / 3, rel=1e-4)
 
 

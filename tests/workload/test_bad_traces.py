@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.workload.ledger import Ledger
-from ksim.workload.order import WINDOW
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
+from ksim.workload.row import Ledger
+from ksim.workload.shaping import WINDOW
 
 HEADER = "arrival,prompt,output\n"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -49,27 +49,27 @@ ROW = '{"timestamp": 0, "input_length": 5, "output_length": 1}\n'
     ("arrival,prompt,output,delay\n0,5,1,-2\n", "trace:2: delay is '-2'; expected no negative time"),
     ("arrival,prompt,output,priority\n0,5,1,high\n", "trace:2: priority is 'high'; expected a whole number"),
 ])
-def test_says_where_and_what(trace, content, message):
+def test_a_faulty_row_is_an_error_with_file_line_and_remedy(trace, content, message):
     with pytest.raises(DataError, match=message):
         list(Replay(trace(content)).requests(0))
 
 
-def test_missing_file(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"gone\.csv: No such file"):
         list(Replay(tmp_path / "gone.csv").requests(0))
 
 
-def test_missing_column_of_a_named_format(trace):
+def test_a_named_format_with_a_missing_column_is_an_error(trace):
     with pytest.raises(DataError, match="trace:1: has no column 'prompt', only arrival, output; is it of another"):
         list(read(trace("arrival,output\n0,1\n"), "plain"))
 
 
-def test_unknown_format(trace):
+def test_an_unknown_format_is_an_error_with_a_suggestion(trace):
     with pytest.raises(UnknownName, match="no trace format named 'azur'; did you mean 'azure'"):
         list(read(trace(HEADER), "azur"))
 
 
-def test_reader_from_outside(trace, tmp_path, monkeypatch):
+def test_a_reader_of_another_package_can_be_named(trace, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from ksim.workload.row import Row\nclass Words:\n"
                                       "    def rows(self, lines, chunk_tokens):\n"
                                       "        for line in lines:\n            yield Row(0, len(line), 1)\n")
@@ -80,14 +80,14 @@ def test_reader_from_outside(trace, tmp_path, monkeypatch):
     sys.modules.pop("mine")
 
 
-def test_a_little_disorder_is_put_in_order_and_counted(trace):
+def test_rows_slightly_out_of_order_are_reordered_and_counted(trace):
     ledger = Ledger()
     rows = read(trace(HEADER + "5,1,1\n3,2,1\n5,3,1\n4,4,1\n"), ledger=ledger)
     assert [(row.arrival, row.prompt) for row in rows] == [(0, 2), (1, 4), (2, 1), (2, 3)]
     assert ledger.reordered == 2
 
 
-def test_much_disorder_needs_sort(trace):
+def test_rows_far_out_of_order_need_the_option_sort(trace):
     path = trace(HEADER + "".join(f"{second},1,1\n" for second in range(WINDOW + 9)) + "2,7,1\n")
     with pytest.raises(DataError, match=f"trace:{WINDOW + 11}: arrives more than 1,024 rows after .*sort = true"):
         list(read(path))

@@ -6,9 +6,9 @@ import pytest
 
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.workload.ledger import Ledger
 from ksim.workload.reading import read
 from ksim.workload.replay import Replay
+from ksim.workload.row import Ledger
 
 OWN = {"arrival": "ts", "prompt": "input_length", "output": "output_length"}
 CSV = "id,ts,input_length,output_length\n7,1500,10,2\n8,3500,20,3\n"
@@ -24,13 +24,13 @@ def requests(path, **settings):
                                      json.dumps([json.loads(line) for line in JSON.splitlines()], indent=2)])
 @pytest.mark.parametrize(("unit", "seconds"), [
     (None, 2000), ("s", 2000), ("ms", 2), ("us", 0.002), ("ns", 2e-6), ("min", 120_000), ("h", 7_200_000)])
-def test_columns_and_unit(trace, content, unit, seconds):
+def test_columns_and_time_unit_can_be_named(trace, content, unit, seconds):
     found = requests(trace(content), columns=OWN, time_unit=unit)
     assert [(request.prompt, request.output) for request in found] == [(10, 2), (20, 3)]
     assert [request.arrival for request in found] == pytest.approx([0, seconds])
 
 
-def test_every_field_of_a_request(trace):
+def test_every_field_of_a_request_can_be_a_column(trace):
     path = trace("at,in,out,prio,chat,wait,who,blocks\n0,20,1,-3,a,,ann,x|y\n"
                  '9,36,2,,a,2500,,"[""x"", ""y"", 3]"\n')
     columns = {"arrival": "at", "prompt": "in", "output": "out", "priority": "prio", "session": "chat",
@@ -41,7 +41,7 @@ def test_every_field_of_a_request(trace):
     assert (second.arrival, second.chunks, second.chunk_tokens) == (0.009, ("x", "y", 3), 16)
 
 
-def test_every_field_of_a_request_in_json(trace):
+def test_every_field_of_a_request_can_be_a_key_of_json(trace):
     path = trace('{"arrival": 0, "prompt": 20, "output": 1, "priority": 2, "session": 5, "delay": null, '
                  '"tenant": "ann", "hash_ids": [1, 2]}\n{"arrival": 1, "prompt": 9, "output": 1}\n')
     first, second = requests(path)  # ksim's own names are recognised
@@ -54,13 +54,13 @@ def test_a_list_of_objects_is_recognised(trace):
     assert [request.arrival for request in requests(path)] == [0, 1]
 
 
-def test_keys_of_inner_objects(trace):
+def test_a_dot_reaches_keys_of_inner_objects(trace):
     path = trace('{"time": {"sent": 3}, "usage": {"in": 5, "out": 6}}\n')
     (request,) = requests(path, columns={"arrival": "time.sent", "prompt": "usage.in", "output": "usage.out"})
     assert (request.prompt, request.output) == (5, 6)
 
 
-def test_names_that_need_no_column(trace):
+def test_fields_with_their_own_name_need_no_column(trace):
     assert len(requests(trace("ts,prompt,output\n0,1,2\n"), columns={"arrival": "ts"})) == 1
 
 
@@ -75,7 +75,7 @@ def test_one_column_may_be_two_fields(trace):
     ("2024-05-11T23:59:59.5Z", "2024-05-12T02:00:00+02:00", 0.5),
     ("20231116T181546", "20231116T181600", 14),
 ])
-def test_dates(trace, first, second, gap):
+def test_dates_are_read_as_seconds(trace, first, second, gap):
     path = trace(f"ts,prompt,output\n{first},1,2\n{second},3,4\n")
     assert [request.arrival for request in requests(path, columns={"arrival": "ts"})] == [0, gap]
     assert Replay(path, columns={"arrival": "ts"}).clock() == "dates"
@@ -98,14 +98,14 @@ def test_without_arrivals_a_rate_is_needed(trace):
     assert Replay(path, columns=columns).clock() == ""
 
 
-def test_floor_or_ceiling_of_block_ids(trace):
+def test_the_last_partial_block_may_have_an_id_or_none(trace):
     path = trace("arrival,prompt,output,hash_ids\n0,70,1,a|b\n1,70,1,a|b|c\n")
     assert [len(row.chunks) for row in read(path, chunk_tokens=32)] == [2, 3]
     with pytest.raises(DataError, match="trace:2: has 2 block ids, but 70 prompt tokens fill 5 blocks of 16"):
         list(read(path))
 
 
-def test_scenario_keys(trace):
+def test_columns_and_unit_are_keys_of_a_scenario(trace):
     table = {"path": str(trace(CSV)), "columns": OWN, "time_unit": "ms", "empty": "skip"}
     replay = structure(Replay, table)
     assert [request.arrival for request in replay.requests(0)] == [0, 2]
@@ -120,21 +120,21 @@ def test_scenario_keys(trace):
     ({"empty": "drop"}, "'empty' must be in ('skip', 'error')"),
     ({"format": 3}, "format: expected a name, or a table with a name and its options, not 3"),
 ])
-def test_settings_that_cannot_be(table, message):
+def test_a_faulty_setting_is_an_error_by_key(table, message):
     with pytest.raises(ConfigError) as caught:
         structure(Replay, {"path": "t.csv", **table})
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"columns": OWN, "format": "azure"}, "columns: format azure has columns of its own; leave out one of the two"),
+    ({"columns": OWN, "format": "azure"}, "columns: format azure has its own columns; leave out one of the two"),
     ({"format": "azure", "time_unit": "s"}, "time_unit: format azure has dates, which have no unit"),
     ({"format": "sharegpt", "time_unit": "s"}, "time_unit: format sharegpt has no times, which have no unit"),
     ({"format": Choice("azure", {"turns": 1})}, "format azure: takes no options, and was given turns"),
     ({"format": Choice("sharegpt", {"turn": 1})}, "format sharegpt: turn: unknown key; did you mean 'turns'?"),
     ({"format": Choice("sharegpt", {"characters_per_token": 0})}, "characters_per_token' must be > 0: 0"),
 ])
-def test_settings_that_do_not_go_together(trace, settings, message):
+def test_conflicting_settings_are_an_error(trace, settings, message):
     with pytest.raises(ConfigError) as caught:
         requests(trace(CSV), **settings)
     assert message in str(caught.value)
@@ -161,7 +161,7 @@ def test_settings_that_do_not_go_together(trace, settings, message):
     ('{"arrival": 1, "prompt": 1, "output": 1, "who": {}}\n', {"hash_ids": "who"}, "trace:1: the block ids are not a"),
     ("arrival,prompt,output,ids\n0,1,2,[1\n", {"hash_ids": "ids"}, "trace:2: ids is '[1'; expected block ids such as"),
 ])
-def test_says_where_and_what(trace, content, columns, message):
+def test_a_faulty_file_is_an_error_with_file_line_and_remedy(trace, content, columns, message):
     with pytest.raises(DataError) as caught:
         requests(trace(content), columns=columns)
     assert message in str(caught.value)

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from ksim.foundation.errors import DataError
-from ksim.workload.ledger import Ledger
 from ksim.workload.reading import read, recognise
+from ksim.workload.row import Ledger
 
 
 def lengths(rows):
@@ -35,7 +35,7 @@ class TestAzure:
                      "2024-05-12 01:00:01+01:00,5,5\n")
         assert [row.arrival for row in read(path)] == [0, 1]
 
-    def test_bad_time(self, trace):
+    def test_a_faulty_time_is_an_error(self, trace):
         path = trace("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,5,5\n")
         with pytest.raises(DataError, match=r"trace:2: TIMESTAMP is 'yesterday'; expected a time"):
             list(read(path))
@@ -93,7 +93,7 @@ class TestMooncake:
             list(read(path))
 
     @pytest.mark.parametrize("ids", ['{"history": [1]}', "[[1]]", '"1"', "[1.5]"])
-    def test_odd_block_ids(self, trace, ids):
+    def test_block_ids_that_are_no_list_of_numbers_are_an_error(self, trace, ids):
         path = trace(f'{{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": {ids}}}\n')
         with pytest.raises(DataError, match="not a list of whole numbers"):
             list(read(path))
@@ -161,11 +161,11 @@ class TestRecognition:
         assert recognise(path) == "plain"
         assert lengths(read(path)) == [(0, 1, 2)]
 
-    def test_no_format_fits(self, trace):
-        with pytest.raises(DataError, match=r"trace:1: is of no known format \(begins 'a,b'\); name one with --format"):
+    def test_a_file_that_fits_no_format_is_an_error(self, trace):
+        with pytest.raises(DataError, match=r"trace:1: is in no known format \(begins 'a,b'\); name one with --format"):
             recognise(trace("a,b\n1,2\n"))
 
-    def test_two_formats_fit(self, trace):
+    def test_a_file_that_fits_two_formats_is_an_error(self, trace):
         path = trace("arrival,prompt,output,arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,2,0,3,4\n")
         with pytest.raises(DataError, match="fits the formats plain and vidur"):
             recognise(path)

@@ -9,9 +9,9 @@ import pytest
 
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DataError
-from ksim.workload.ledger import Ledger
 from ksim.workload.reading import read, recognise
 from ksim.workload.replay import Replay
+from ksim.workload.row import Ledger
 
 
 def replayed(path, rate=None, **settings):
@@ -40,7 +40,7 @@ class TestAIBrix:
         ("[7]", "requests[0] is 7; expected a request with prompt_length"),
         ('{"prompt_length": 9}', "requests is {'prompt_length': 9}; expected a list"),
     ])
-    def test_bad_requests(self, trace, requests, message):
+    def test_faulty_requests_are_an_error(self, trace, requests, message):
         path = trace(f'{{"timestamp": 1, "requests": []}}\n{{"timestamp": 2, "requests": {requests}}}\n')
         refused(path, f"trace:2: {message}")
 
@@ -53,7 +53,7 @@ class TestSplitwise:
         assert [(request.arrival, request.prompt, request.output) for request in found] == [(0, 400, 30), (2.5, 200, 8)]
 
     def test_batches_are_refused(self, trace):
-        refused(trace(self.HEADER + "0,2,0,1,4,400,30\n"), "trace:2: batch_size is '4'; ksim reads one request a row")
+        refused(trace(self.HEADER + "0,2,0,1,4,400,30\n"), "trace:2: batch_size is '4'; ksim reads one request per row")
 
 
 class TestRAGPulse:
@@ -90,11 +90,11 @@ class TestRAGPulse:
         ('{"sys_prompt_id": 1}', "1_sys_prompt.jsonl:1: has no token_length, only sys_prompt_id"),
         ('{"sys_prompt_id": [1], "token_length": 3}', "1_sys_prompt.jsonl:1: sys_prompt_id is [1]; expected a text or"),
     ])
-    def test_bad_pieces(self, trace, pieces, message):
+    def test_faulty_pieces_are_an_error(self, trace, pieces, message):
         trace(pieces, "1_sys_prompt.jsonl")
         refused(trace(self.rows((70, 7))), message)
 
-    def test_bad_ids(self, trace):
+    def test_faulty_ids_are_an_error(self, trace):
         row = '{"timestamp": "1", "input_length": 5, "output_length": 1, "hash_ids": {"sys_prompt": 4}}\n'
         refused(trace(row), "trace:1: hash_ids is {'sys_prompt': 4}; expected an object of lists such as sys_prompt")
 
@@ -119,12 +119,12 @@ class TestShareGPT:
         assert found[0].chunks == ((0, 0),) and found[1].chunks == ((0, 0), (0, 1))
         assert found[0].arrival == found[1].arrival < found[2].arrival
 
-    def test_options(self, trace):
+    def test_characters_per_token_and_turns_are_options(self, trace):
         path = trace(json.dumps(self.TALKS))
         options = Choice("sharegpt", {"characters_per_token": 2.0, "turns": 1})
         assert [(r.prompt, r.output) for r in replayed(path, rate=5, format=options)] == [(24, 31), (8, 2)]
 
-    def test_estimates_are_said(self, trace):
+    def test_estimated_lengths_are_remarked(self, trace):
         ledger = Ledger()
         list(Replay(trace(json.dumps(self.TALKS)), rate=5).requests(0, ledger))
         assert ledger.remarks() == ["token counts are estimated from the text, at 4 characters a token",
@@ -154,7 +154,7 @@ class TestShareGPT:
         ('{"conversations": []}}', "trace:1: is not a JSON object"),
         ('[{"conversations": [}]', "trace:1: is not a JSON object"),
     ])
-    def test_bad_files(self, trace, text, message):
+    def test_a_faulty_file_is_an_error(self, trace, text, message):
         refused(trace(text), message, format="sharegpt")
 
 
@@ -212,11 +212,11 @@ class TestWeka:
         (session(hash_id_scope="tenant"), "hash_id_scope is 'tenant'; expected local or global"),
         (session(block_size=0), "block_size is 0; expected at least 1"),
     ])
-    def test_bad_sessions(self, trace, text, message):
+    def test_faulty_sessions_are_an_error(self, trace, text, message):
         refused(trace(json.dumps(text)), f"trace:1: {message}", format="weka")
 
-    def test_a_session_twice(self, trace):
-        refused(trace(2 * (json.dumps(session(call(0, 8, 1, []))) + "\n")), "trace:2: session 'one' stands in the file")
+    def test_a_repeated_session_is_an_error(self, trace):
+        refused(trace(2 * (json.dumps(session(call(0, 8, 1, []))) + "\n")), "trace:2: session 'one' is in the file")
 
 
 class TestServeGen:
@@ -275,7 +275,7 @@ class TestServeGen:
         first = [request.arrival for request in pool if request.tenant == "chunk-3"]
         assert first != [request.arrival for request in pool if request.tenant == "chunk-12"]
 
-    def test_a_folder_without_clients(self, tmp_path):
+    def test_a_folder_without_clients_is_an_error(self, tmp_path):
         refused(tmp_path, "holds no client of ServeGen; expected files such as chunk-0-trace.csv", format="servegen")
         refused(tmp_path, "is a folder; name a file in it")
 
@@ -294,9 +294,9 @@ class TestServeGen:
         (RATES, '{"0": {"input_tokens": 7, "output_tokens": "{}"}}', "input_tokens is 7; expected a dict"),
         (RATES, '{"0": {"input_tokens": "open(1)", "output_tokens": "{}"}}', "tokens is 'open(1)'; expected"),
     ])
-    def test_bad_clients(self, client, rates, lengths, message):
+    def test_faulty_clients_are_an_error(self, client, rates, lengths, message):
         refused(client(rates, lengths), message, format="servegen")
 
-    def test_the_lengths_have_to_be_there(self, trace):
+    def test_rates_without_lengths_are_an_error(self, trace):
         refused(trace(self.RATES, "chunk-3-trace.csv"), "not beside it: chunk-3-dataset.json is missing")
-        refused(trace(self.RATES, "rates.csv"), "is not called as ServeGen calls it; expected chunk-i-trace.csv")
+        refused(trace(self.RATES, "rates.csv"), "does not have a name of ServeGen; expected chunk-i-trace.csv")

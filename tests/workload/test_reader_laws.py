@@ -11,9 +11,9 @@ from hypothesis import strategies as some
 
 from ksim.foundation.catalog import names
 from ksim.foundation.errors import DataError
-from ksim.workload.ledger import Ledger
 from ksim.workload.reading import FOLDER, read, reader, recognise
 from ksim.workload.replay import Replay
+from ksim.workload.row import Ledger
 
 FORMATS = names(FOLDER)
 
@@ -37,7 +37,7 @@ def requests_of(path, name=""):
 
 @pytest.mark.parametrize("name", FORMATS)
 class TestEveryReader:
-    def test_its_example_is_its_own(self, example, name):
+    def test_the_example_of_a_reader_fits_no_other_reader(self, example, name):
         assert recognise(example(name)) == name
 
     def test_arrivals_ordered_from_zero_and_lengths_positive(self, example, name):

@@ -8,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ksim.flow.request import Request
-from ksim.workload.fit import fit
-from ksim.workload.statistics import measure
-from ksim.workload.tally import PROBABILITIES, Tally
+from ksim.workload.statistics import PROBABILITIES, Tally, measure
 
 
 def requests(*arrivals):
     return [Request(number, arrival, 100 * (number + 1), 10) for number, arrival in enumerate(arrivals)]
 
 
-def test_arrivals():
+def test_statistics_of_arrivals():
     arrivals = measure(requests(0, 0, 0.5, 1.5, 14)).arrivals
     assert (arrivals.arrivals, arrivals.duration, arrivals.rate) == (5, 14, 4 / 14)
     assert (arrivals.ties, arrivals.longest_gap) == (1, 12.5)
@@ -27,7 +25,7 @@ def test_arrivals():
     assert arrivals.burstiness == pytest.approx(arrivals.variation**-2)
 
 
-def test_lengths():
+def test_statistics_of_lengths():
     statistics = measure(requests(0, 1, 2))
     assert statistics.prompt.row() == {
         "mean": 200, "min": 100, "p1": 102, "p50": 200, "p90": 280, "p95": 290, "p99": 298, "max": 300}
@@ -37,16 +35,14 @@ def test_lengths():
 def test_one_request_has_no_rate():
     statistics = measure(requests(0))
     assert isnan(statistics.arrivals.rate) and isnan(statistics.arrivals.variation)
-    with pytest.raises(ValueError, match="rate"):
-        fit(statistics, "", "")
 
 
-def test_no_request():
+def test_measuring_no_request_is_an_error():
     with pytest.raises(ValueError, match="no request to measure"):
         measure([])
 
 
-def test_timeline_in_whole_seconds():
+def test_the_timeline_has_bins_of_whole_seconds():
     starts, rates = measure(requests(0, 0.5, 3, 9.5)).arrivals.timeline(bins=5)
     assert starts.tolist() == [0, 2, 4, 6, 8]
     assert rates.tolist() == [1, 0.5, 0, 0, 0.5]
@@ -57,7 +53,7 @@ class TestSharing:
         return measure(Request(number, 0, prompt, output, chunks, chunk_tokens=10)
                        for number, (prompt, chunks) in enumerate(prompts))
 
-    def test_only_whole_prefixes_count(self):
+    def test_only_chunks_in_a_known_prefix_are_hits(self):
         statistics = self.share((30, "abc"), (30, "abd"), (30, "xbc"), (20, "ab"))
         assert (statistics.sharing.chunks, statistics.sharing.hit_chunks) == (11, 4)
         assert (statistics.sharing.requests_with_hit, statistics.sharing.requests_all_hit) == (2, 1)
@@ -66,17 +62,17 @@ class TestSharing:
     def test_a_partial_chunk_counts_its_tokens(self):
         assert self.share((25, "abc"), (25, "abc")).sharing.hit_tokens == 25
 
-    def test_chunks_of_the_output_are_there_for_the_next_turn(self):
+    def test_chunks_of_an_output_are_hits_of_the_next_turn(self):
         statistics = measure([Request(0, 0, 10, 10, "ab", 10, session="s"),
                               Request(1, 0, 30, 10, "abcd", 10, session="s")])
         assert (statistics.sharing.hit_tokens, statistics.sharing.chunks) == (20, 4)
 
-    def test_chunks_of_another_size_are_others(self):
+    def test_chunks_of_another_size_are_no_hits(self):
         statistics = measure([Request(0, 0, 10, 1, "a", 10), Request(1, 0, 20, 1, "a", 20)])
         assert statistics.sharing.hit_chunks == 0
 
 
-def test_sessions_and_their_turns():
+def test_statistics_of_sessions():
     turns = [Request(0, 0, 5, 1, session="a"), Request(1, 0, 9, 1, session="a", delay=2), Request(2, 4, 5, 1),
              Request(3, 4, 5, 1, session="b")]
     statistics = measure(turns)
@@ -84,7 +80,7 @@ def test_sessions_and_their_turns():
     assert (statistics.arrivals.arrivals, statistics.arrivals.ties) == (3, 1)
 
 
-def test_table_is_plain_and_leaves_out_what_does_not_apply():
+def test_the_table_has_plain_numbers_and_no_empty_groups():
     table = measure(requests(0, 1)).table()
     assert list(table) == ["arrivals", "prompt", "output", "total", "ledger"]
     assert table["arrivals"]["rate"] == 1

@@ -16,12 +16,12 @@ from ksim.workload.distributions import (
     Fixed,
     FromTable,
     FromTrace,
+    LengthTable,
     LogNormal,
     Uniform,
     seconds,
     tokens,
 )
-from ksim.workload.lengths import LengthTable
 from ksim.workload.statistics import measure
 from ksim.workload.synthetic import Prefixes, Sessions, Synthetic
 from tests.properties import examples
@@ -41,7 +41,7 @@ class TestArrivals:
     @pytest.mark.parametrize("arrivals", [
         {"process": "poisson", "rate": 4}, {"process": "gamma", "rate": 4, "burstiness": 0.5},
         {"process": "constant", "rate": 4}])
-    def test_mean_rate(self, arrivals):
+    def test_arrivals_have_their_mean_rate(self, arrivals):
         times = self.times(**arrivals)
         assert times[0] == 0 and len(times) == 20_000
         assert (len(times) - 1) / times[-1] == pytest.approx(4, rel=0.03)
@@ -74,7 +74,7 @@ class TestArrivals:
         ({"process": "bursts", "rate": 3}, "'process' must be in"),
         ({"rate": 0}, "'rate' must be > 0"),
     ])
-    def test_errors_are_plain(self, table, message):
+    def test_faulty_arrivals_are_an_error_by_key(self, table, message):
         with pytest.raises(ConfigError, match=message):
             structure(Arrivals, table)
 
@@ -83,10 +83,10 @@ class TestLengths:
     @pytest.mark.parametrize(("lengths", "mean"), [
         (Fixed(512), 512), (Uniform(100, 300), 200), (Exponential(200), 200), (LogNormal(sigma=0.5, mean=200), 200),
         (LogNormal(sigma=0.0, median=50), 50)])
-    def test_mean(self, lengths, mean):
+    def test_draws_have_the_mean_of_their_distribution(self, lengths, mean):
         assert fmean(draws(lengths)) == pytest.approx(mean, rel=0.02)
 
-    def test_median(self):
+    def test_draws_of_a_lognormal_have_its_median(self):
         assert sorted(draws(LogNormal(sigma=1.5, median=300)))[10_000] == pytest.approx(300, rel=0.05)
 
     def test_never_less_than_one_token(self):
@@ -104,17 +104,17 @@ class TestLengths:
         assert min(lengths) >= table.prompt[0] and max(lengths) <= table.prompt[-1]
         assert sorted(lengths)[10_000] == pytest.approx(table.prompt[table.probabilities.index(0.5)], rel=0.02)
 
-    def test_table_of_ones_own(self, tmp_path):
+    def test_a_table_of_lengths_may_be_a_file(self, tmp_path):
         (tmp_path / "mine.toml").write_text(TABLE + "prompt = [10, 20]\noutput = [1, 2]\n")
         assert set(draws(FromTable(str(tmp_path / "mine.toml")), 500)) == set(range(10, 21))
 
-    def test_unknown_table(self):
+    def test_an_unknown_table_of_lengths_is_an_error(self):
         with pytest.raises(UnknownName, match="no length named 'azure-conv'; did you mean 'azure-conv-2023'"):
             draws(FromTable("azure-conv"))
 
-    def test_table_that_falls(self, tmp_path):
+    def test_a_table_of_lengths_that_falls_is_an_error(self, tmp_path):
         (tmp_path / "mine.toml").write_text(TABLE + "prompt = [20, 10]\noutput = [1, 2]\n")
-        with pytest.raises(ConfigError, match="prompt must be as many as there are probabilities, in rising order"):
+        with pytest.raises(ConfigError, match="prompt must be in rising order, one per probability"):
             draws(FromTable(str(tmp_path / "mine.toml")))
 
     def test_trace_keeps_prompt_and_output_together_over_and_over(self, trace):
@@ -123,7 +123,7 @@ class TestLengths:
         assert [(request.prompt, request.output) for request in requests] == [
             (10, 1), (20, 2), (30, 3), (10, 1), (20, 2)]
 
-    def test_trace_without_requests(self, trace):
+    def test_lengths_of_a_trace_without_requests_are_an_error(self, trace):
         with pytest.raises(DataError, match="has no request with tokens"):
             draws(FromTrace(trace("arrival,prompt,output\n0,10,0\n"), empty="skip"))
 
@@ -158,10 +158,10 @@ class TestSessions:
             sessions.setdefault(request.session, []).append(request)
         return list(sessions.values())
 
-    def test_each_has_its_turns(self):
+    def test_each_session_has_its_turns(self):
         assert [len(turns) for turns in self.turns()] == [4] * 15
 
-    def test_a_prompt_holds_all_before_it(self):
+    def test_a_prompt_holds_all_earlier_turns_of_its_session(self):
         for turns in self.turns():
             for earlier, later in pairwise(turns):
                 assert later.prompt >= earlier.prompt + earlier.output + 20
@@ -180,11 +180,11 @@ class TestSessions:
             assert len({turn.arrival for turn in turns}) == 1
             assert turns[0].delay == 0 and all(turn.delay > 0 for turn in turns[1:])
 
-    def test_the_last_may_be_cut_by_the_count(self):
+    def test_the_last_session_may_be_cut_by_the_count(self):
         talk = Synthetic(BURST, Fixed(9), Fixed(9), count=6, sessions=Sessions(turns=Fixed(4)))
         assert [len(turns) for turns in self.turns(talk)] == [4, 2]
 
-    def test_exact_arrivals_cannot_be_had(self):
+    def test_exact_arrivals_of_sessions_are_an_error(self):
         with pytest.raises(ValueError, match="cannot be exact with sessions"):
             Synthetic(Arrivals(rate=1, exact=True), Fixed(9), Fixed(9), sessions=Sessions(Fixed(2)))
 
@@ -197,7 +197,7 @@ def test_max_tokens_ends_a_session_and_cuts_a_first_prompt():
     assert (request.prompt, request.output, len(request.chunks)) == (70, 50, 4)
 
 
-def test_priorities_are_all_as_likely():
+def test_priorities_are_equally_likely():
     requests = list(Synthetic(BURST, Fixed(9), Fixed(9), count=6000, priorities=(0, 0, 5)).requests(0))
     assert sum(request.priority == 5 for request in requests) == pytest.approx(2000, rel=0.1)
 
@@ -211,7 +211,8 @@ ARRIVALS = some.sampled_from([Arrivals(rate=3), Arrivals("gamma", 2, 0.1), Arriv
 @given(arrivals=ARRIVALS, prompt=FORMULAS, output=FORMULAS, count=some.integers(1, 60), seed=some.integers(0, 9),
        prefixes=some.none() | some.just(Prefixes(2, 40)), sessions=some.none() | some.just(Sessions(Uniform(1, 5))),
        max_tokens=some.none() | some.integers(2, 500))
-def test_laws(*, arrivals, prompt, output, count, seed, prefixes, sessions, max_tokens):
+def test_requests_obey_their_limits_and_repeat(*, arrivals, prompt, output, count, seed, prefixes, sessions,
+                                               max_tokens):
     synthetic = Synthetic(arrivals, prompt, output, count, prefixes, sessions, max_tokens=max_tokens)
     requests = list(synthetic.requests(seed))
     assert requests == list(synthetic.requests(seed)), "the same seed gives the same requests"

@@ -1,1 +1,1 @@
-"""What actions cost on a GPU, learned from kernels whose power was measured while they ran back to back."""
+"""The energy of a kernel's actions on a GPU, fitted to kernels whose power was measured while they ran back to back."""

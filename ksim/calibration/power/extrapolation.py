@@ -1,13 +1,13 @@
-"""What actions cost on a GPU whose kernels nobody ran back to back with a meter on the board: by its data sheet.
+"""The joules of actions on a GPU that nobody measured with a meter on the board, extrapolated from its data sheet.
 
-Its memory and caches take as many times the joules of the measured GPU as is known of the kind of memory; its SMs take
-the same share of what the power limit leaves beyond idle power; and a FLOP takes what is left where a large GEMM that
-runs as fast as was observed is just at the limit, which is where they run.
+Memory and caches take the measured GPU's joules times a known ratio for the kind of memory.  SMs take the same share of
+the dynamic power (the limit less idle power).  A FLOP takes what is left when a large GEMM, as fast as it was observed
+to be, runs exactly at the limit, which is where such GEMMs run.
 
-Of a GPU whose data sheet is all that is known, `of_data_sheet` takes idle power to be the catalogue's usual share of
-the limit, and memory to be that of the most similar GPU of its architecture.
+If a data sheet is all that is known, `of_data_sheet` takes idle power to be the catalogue's usual share of the limit,
+and memory to be that of the most similar GPU of the same architecture.
 
-``python -m ksim.calibration.power.extrapolation`` prints what is to stand in the files of the catalogue's GPUs.
+``python -m ksim.calibration.power.extrapolation`` prints what belongs in the files of the catalogue's GPUs.
 """
 
 from collections.abc import Mapping
@@ -23,31 +23,31 @@ from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 from ksim.specs.power import Clocks, Power
 
-#: A GEMM large enough to be at the limit, and the share of the peak that it reaches where nothing else is known.
+#: A GEMM large enough to run at the limit, and the share of the peak that it reaches if nothing else is known.
 LARGE, REACHED = Gemm(8192, 28672, 4096), 0.75
 #: The GPU whose power was measured.
 MEASURED = "h200"
 
-#: Idle power over the limit: the median of the catalogue's GPUs, which lie between 0.14 and 0.39.
+#: Idle power over the limit: the median of the catalogue's GPUs, which range from 0.14 to 0.39.
 IDLE = 0.18
-#: Joules a byte on a board (Arunkumar et al., MCM-GPU, ISCA 2017), and through a NIC, as in the H200's file.
+#: Joules per byte on a board (Arunkumar et al., MCM-GPU, ISCA 2017), and through a NIC, as in the H200's file.
 LINK, NETWORK = 80e-12, 160e-12
 #: The lowest clock of most GPUs of the catalogue, in Hz.
 LOWEST = 210e6
-#: How far joules may be off, relatively: a guess, wider than the catalogue's for the idle power that is not known.
+#: The relative error of joules: a guess, wider than the catalogue's because idle power is not known.
 REACH = 0.4
 
 
 @frozen
 class Likeness:
-    """What a byte of a GPU's memory takes over one of the measured GPU's, and the share of its BF16 peak that a large
-    GEMM reaches."""
+    """Joules per byte of a GPU's `memory` over those of the measured GPU, and the share of the BF16 peak that a large
+    GEMM has `reached`."""
 
     memory: float
     reached: float = REACHED
 
 
-#: GPUs of the catalogue whose power is extrapolated; where the numbers are from, their files say.
+#: GPUs of the catalogue whose power is extrapolated; their files name the sources of the numbers.
 LIKENESSES: Mapping[str, Likeness] = {
     "a100-80g": Likeness(1.34), "h100": Likeness(1.0), "b200": Likeness(0.71, 1500 / 2250),
     "b300": Likeness(0.71, 1500 / 2250), "gb200": Likeness(0.59, 1800 / 2500), "gb300": Likeness(0.59),
@@ -55,17 +55,17 @@ LIKENESSES: Mapping[str, Likeness] = {
 
 
 def estimate(name: str) -> Power:
-    """The power of the GPU of the catalogue called *name*, which is one of `LIKENESSES`."""
+    """Return the power of a GPU of the catalogue; *name* is one of `LIKENESSES`."""
     return extrapolated(_catalogued(name), _catalogued(MEASURED).power, LIKENESSES[name])
 
 
 def _catalogued(name: str) -> Gpu:
-    """A GPU of the catalogue, whose file states its power."""
+    """Return a GPU of the catalogue, whose file states its power."""
     return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
 
 
 def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
-    """*gpu*'s power after that *measured* on another GPU; idle power, limit, links and clocks are *gpu*'s own."""
+    """Return *gpu*'s power, extrapolated from that *measured*; idle power, limit, links and clocks are *gpu*'s own."""
     memory = likeness.memory
     dynamic = gpu.power.limit - gpu.power.idle
     busy = measured.busy * dynamic / (measured.limit - measured.idle)
@@ -75,36 +75,38 @@ def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
 
 
 def placeholder(limit: float | str, idle: float | str = 0.0) -> Power:
-    """A power of which only the *limit* is known, and perhaps what is drawn *idle*."""
+    """Return a power of which only the *limit* is known, and perhaps *idle* power."""
     return Power(idle=idle, limit=limit, flop={}, hbm=0.0, link=LINK, source="")
 
 
 def of_data_sheet(gpu: Gpu) -> Power:
-    """*gpu*'s power as its data sheet lets one estimate it; of `gpu.power` only limit and idle power are used.
+    """Estimate *gpu*'s power from its data sheet; only limit and idle power of `gpu.power` are used.
 
     Raises ValueError for a limit that memory and SMs alone would exceed.
     """
     measured, likeness = _catalogued(MEASURED).power, _likeness(gpu)
     idle = gpu.power.idle or IDLE * gpu.power.limit
-    own = evolve(gpu.power, idle=idle, network=NETWORK, reach=REACH, basis="estimated", clocks=_clocks(gpu, measured),
-                 source=f"Estimate from the data sheet: idle is {IDLE:g} of the limit; memory is as of the most similar"
-                        " GPU of its architecture; SMs have the H200's share; a large GEMM is at the limit.")
+    power = evolve(gpu.power, idle=idle, network=NETWORK, reach=REACH, basis="estimated",
+                   clocks=_clocks(gpu, measured),
+                   source=f"Estimate from the data sheet: idle is {IDLE:g} of the limit; memory is as of the most"
+                          " similar GPU of its architecture; SMs have the H200's share; a large GEMM is at the limit.")
     try:
-        return extrapolated(evolve(gpu, power=own), measured, likeness)
+        return extrapolated(evolve(gpu, power=power), measured, likeness)
     except ValueError:  # nothing is left for FLOP
         raise ValueError(f"{gpu.power.limit:g} W are too little for {gpu.bandwidth / 1e9:g} GB/s of memory and"
                          f" {gpu.sms} SMs; check the TDP, or state [power] in full") from None
 
 
 def _likeness(gpu: Gpu) -> Likeness:
-    """That of the GPU of the same architecture whose memory is nearest in bandwidth."""
+    """Return the likeness of the GPU of the same architecture whose memory bandwidth is nearest."""
     known = {**LIKENESSES, MEASURED: Likeness(1.0)}
-    alike = [(other.bandwidth, name) for name in known if (other := _catalogued(name)).architecture == gpu.architecture]
-    return known[min(alike, key=lambda each: abs(log(each[0] / gpu.bandwidth)))[1]]
+    relatives = [(peer.bandwidth, name) for name in known
+                 if (peer := _catalogued(name)).architecture == gpu.architecture]
+    return known[min(relatives, key=lambda relative: abs(log(relative[0] / gpu.bandwidth)))[1]]
 
 
 def _clocks(gpu: Gpu, measured: Power) -> Clocks | None:
-    """The measured GPU's voltages, at the same shares of the boost clock."""
+    """Return the measured GPU's voltages, at the same shares of the boost clock."""
     if measured.clocks is None or gpu.clock <= LOWEST:
         return None
     voltage, scale = measured.clocks.voltage, gpu.clock / measured.clocks.boost
@@ -115,7 +117,7 @@ def _clocks(gpu: Gpu, measured: Power) -> Clocks | None:
 
 
 def _flop(gpu: Gpu, reached: float) -> dict[str | DType, float | str]:
-    """Joules of a FLOP in each format; FP32's where its kernels at `REACHED` of that peak are at the limit."""
+    """Return the joules per FLOP by format; FP32 kernels at `REACHED` of their peak are taken to be at the limit."""
     power, seconds = gpu.power, LARGE.work.flops / (reached * gpu.flops[DType.BF16])
     left = (power.limit - power.idle) * seconds - joules(actions(LARGE, seconds, gpu), power).total
     bf16 = left / LARGE.work.flops

@@ -1,34 +1,41 @@
-"""Kernels that ran back to back, with the energy that the board counted: one row of a sweep's ``kernels_energy`` each.
+"""Kernels that ran back to back, with the energy that the board counted: rows of a sweep's ``kernels_energy``.
 
-Columns beside the shape: `energy_mj_per_kernel`, `latency_us` meanwhile, `graph_us` of a few milliseconds just before,
+Columns beside the shape: `energy_mj_per_kernel`, `latency_us` under load, `graph_us` of a few milliseconds just before,
 and the `sm_mhz` seen at the end.  Attention has `batch` equal sequences of `ql` new tokens, and `kl` in the cache.
-Rows stand in the order in which they were measured, so each began at the clock at which the one before it ended.
+Rows are in the order in which they were measured, so each began at the clock at which the one before it ended.
 """
 
 from pathlib import Path
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
+from ksim.calibration.batches import Batches, Floats
 from ksim.calibration.kernels import kernels
-from ksim.calibration.measurements import FAMILIES, Batches, Floats, Points
+from ksim.calibration.measurements import FAMILIES, Points
 from ksim.calibration.reading.frames import Frame, column_names, load
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import Actions, actions
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
+from ksim.specs.power import Power
 
 NEEDED = ("family", "watts", "energy_mj_per_kernel", "latency_us", "graph_us", "sm_mhz")
 _LEFT = "left_mhz"
+#: The terms of the power model: joules per FLOP in BF16, and fields of `Power`.  `CORE` and `BUSY` scale with the SMs'
+#: voltage.
+TERMS = ("bf16", "hbm", "write", "l2", "busy")
+CORE, BUSY = np.array([True, False, False, True, False]), np.array([False, False, False, False, True])
 
 
 @frozen
-class Sustained:
-    """One kernel, or the few of one launch: `seconds` of a launch under load, and joules at the SM `clock` (Hz).
+class SustainedKernel:
+    """One kernel, or the few of one launch: `seconds` per launch under load, and joules at the SM `clock` (Hz).
 
-    `shape` and number format tell it from others of its `family`.  It took `graph` seconds just before the load, when
-    the GPU had not yet recovered from the row before, which had left it at the clock `left` (Hz).
+    `dtype` and `shape` tell it from others of its `family`.  A launch took `graph`
+    seconds just before the load, when the GPU had not yet recovered from the row
+    before, which left it at the clock `left` (Hz).
     """
 
     family: str
@@ -46,48 +53,48 @@ class Sustained:
         return self.joules / self.seconds
 
     def actions(self, gpu: Gpu, seconds: float | None = None) -> list[Actions]:
-        """What it does on *gpu* where it takes *seconds*, by default those under load."""
-        each = (seconds or self.seconds) / len(self.kernels)
-        return [actions(kernel, each, gpu) for kernel in self.kernels]
+        """Count what it does on *gpu* in *seconds*, by default those under load."""
+        per_kernel = (seconds or self.seconds) / len(self.kernels)
+        return [actions(kernel, per_kernel, gpu) for kernel in self.kernels]
 
 
 @frozen
-class Recorded:
-    """The rows of a file, and the watts that the GPU drew with nothing to do."""
+class SustainedSweep:
+    """The rows of a file, and the power of the idle GPU, in watts."""
 
-    rows: tuple[Sustained, ...]
+    rows: tuple[SustainedKernel, ...]
     idle: float
 
 
 def recognises(path: Path) -> bool:
-    """Whether *path* is a table of sustained kernels."""
+    """Return whether *path* is a table of sustained kernels."""
     return path.suffix in (".parquet", ".csv") and "energy_mj_per_kernel" in column_names(path)
 
 
-def read(path: Path) -> Recorded:
-    """Read the file at *path*; raises DataError for one that lacks columns, or has a row without a figure."""
+def read(path: Path) -> SustainedSweep:
+    """Read the file at *path*; raise DataError if it lacks columns, or if a figure is missing."""
     frame = load(path)
     if missing := [name for name in NEEDED if name not in frame]:
         raise DataError(str(path), f"has no column {' and no '.join(map(repr, missing))}; a file of sustained kernels"
                                    f" has {', '.join(NEEDED)} and the columns of their shapes")
     idle = frame.where("family", "idle").numbers("watts")
     if len(idle) != 1 or not idle[0] > 0:
-        raise DataError(str(path), "needs one row of family 'idle' with the watts of a GPU that has nothing to do")
+        raise DataError(str(path), "needs one row of family 'idle' with the watts of the idle GPU")
     frame = frame.having(_LEFT, _left(frame))
     rows = [row for names, part in frame.groups("family", "dtype") if names["family"] != "idle"
             for row in _rows(names["family"], names["dtype"] or "bf16", part)]
     if not rows:
         raise DataError(str(path), "has no row but that of the idle GPU")
-    return Recorded(tuple(rows), float(idle[0]))
+    return SustainedSweep(tuple(rows), float(idle[0]))
 
 
 def _left(frame: Frame) -> Floats:
-    """The clock (MHz) of the row before each; the boost clock, or beyond, where a GPU had nothing to do."""
+    """Return the clock (MHz) of the row before each; infinite after an idle GPU, which is at its boost clock."""
     clocks = np.concatenate(([np.inf], frame.numbers("sm_mhz")[:-1]))
     return np.where(clocks > 0, clocks, np.inf)
 
 
-def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
+def _rows(family: str, dtype: str, part: Frame) -> list[SustainedKernel]:
     points = _points(family, dtype, part)
     figures = {name: part.numbers(name) for name in (*NEEDED[2:], _LEFT)}
     for name, column in figures.items():
@@ -98,9 +105,9 @@ def _rows(family: str, dtype: str, part: Frame) -> list[Sustained]:
             for place in range(len(part))]
 
 
-def _row(points: Points, place: int, figures: dict[str, float]) -> Sustained:
+def _row(points: Points, place: int, figures: dict[str, float]) -> SustainedKernel:
     launched = tuple(kernels(points, place))
-    return Sustained(
+    return SustainedKernel(
         points.family, points.dtype, points.describe(place), launched, 1e-6 * figures["latency_us"],
         1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"],
         1e6 * figures[_LEFT])
@@ -118,14 +125,28 @@ def _points(family: str, dtype: str, part: Frame) -> Points:
                   tags=np.full(len(part), ""), batches=batches)
 
 
-def equivalent(done: Actions, gpu: Gpu) -> float:
-    """FLOP in BF16 that take as long at the peak: what a FLOP costs is taken to go with that."""
-    return done.flops * gpu.flops[DType.BF16] / gpu.flops[done.dtype]
+def bf16_flops(counted: Actions, gpu: Gpu) -> float:
+    """Return the FLOP in BF16 that take as long at the peak: joules per FLOP are taken to scale with that time."""
+    return counted.flops * gpu.flops[DType.BF16] / gpu.flops[counted.dtype]
 
 
-def terms(done: list[Actions], gpu: Gpu) -> Floats:
-    """How often `fitting.TERMS` happen; FP32, which ordinary cores compute, is none of them."""
+def terms(by_kernel: list[Actions], gpu: Gpu) -> Floats:
+    """Count `TERMS`; FLOP in FP32, which ordinary cores compute, are in none of them."""
     return np.array([
-        sum(equivalent(each, gpu) for each in done if each.dtype is not DType.FP32),
-        sum(each.hbm for each in done), sum(each.written for each in done), sum(each.l2 for each in done),
-        sum(each.busy for each in done)])
+        sum(bf16_flops(counted, gpu) for counted in by_kernel if counted.dtype is not DType.FP32),
+        sum(counted.hbm for counted in by_kernel), sum(counted.written for counted in by_kernel),
+        sum(counted.l2 for counted in by_kernel), sum(counted.busy for counted in by_kernel)])
+
+
+def with_terms(gpu: Gpu, costs: Floats) -> Power:
+    """Return *gpu*'s power with the joules of `TERMS`; those of other formats scale with their time at the peak."""
+    bf16, hbm, write, l2, busy = map(float, costs)
+    flop: dict[str | DType, float | str] = {
+        dtype: cost if dtype is DType.FP32 else bf16 * gpu.flops[DType.BF16] / gpu.flops[dtype]
+        for dtype, cost in gpu.power.flop.items()}
+    return evolve(gpu.power, flop=flop, hbm=hbm, write=write, l2=l2, busy=busy)
+
+
+def joules_of(power: Power) -> Floats:
+    """Return the joules of `TERMS` in *power*, as `with_terms` takes them."""
+    return np.array([power.flop[DType.BF16], power.hbm, power.write, power.l2, power.busy])

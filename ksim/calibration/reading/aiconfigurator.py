@@ -1,14 +1,14 @@
-"""Tables as NVIDIA AIConfigurator ships and collects them (``gemm_perf.txt``, ``context_attention_perf.parquet`` ...).
+"""NVIDIA AIConfigurator's tables, as shipped and collected (``gemm_perf.txt``, ``context_attention_perf.parquet`` ...).
 
-Their `latency` is milliseconds, and the `message_size` of collectives counts elements.
+Their `latency` is in milliseconds, and the `message_size` of collectives counts elements.
 """
 
 import numpy as np
 
 from ksim.calibration.measurements import MISSING, Measurements
+from ksim.calibration.names import format_name
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame
-from ksim.calibration.reading.names import format_name
 
 _NAMES = {
     "framework": "backend", "device": "gpu", "kernel_source": "kernel", "batch_size": "batch",
@@ -17,7 +17,7 @@ _NAMES = {
     "moe_tp_size": "tp", "tp_size": "tp", "moe_ep_size": "ep", "num_gpus": "gpus", "op_name": "op",
     **dict.fromkeys(("gemm_dtype", "attn_dtype", "moe_dtype", "nccl_dtype", "allreduce_dtype", "mla_dtype"), "dtype"),
 }
-#: Columns that tell a family, by which tables are told apart that have the same columns otherwise.
+#: Columns that name a family: some tables differ in nothing else.
 _FAMILIES = {"gemm_dtype": "gemm", "attn_dtype": "attention", "moe_dtype": "moe", "mla_dtype": "mla",
              "nccl_dtype": "collective", "allreduce_dtype": "collective"}
 _BYTES = {"fp8": 1, "int8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
@@ -28,7 +28,7 @@ def recognises(frame: Frame) -> bool:
 
 
 def measurements(frame: Frame) -> list[Measurements]:
-    """What *frame* measures; raises what `tables.measurements` does."""
+    """Return the measurements in *frame*; raise what `tables.measurements` raises."""
     renamed = frame.renamed(_NAMES).having("latency_us", frame.numbers("latency") * 1e3)
     if "message_size" in renamed:
         renamed = _with_bytes(renamed)
@@ -44,7 +44,7 @@ def _with_bytes(frame: Frame) -> Frame:
 
 
 def _with_lengths(frame: Frame) -> Frame:
-    """Add the lengths of attention: a row of generation has one new token (`isl`) after `step`, one of context `isl`.
+    """Add the lengths of attention: a row has `isl` new tokens after `step`, one in generation.
 
     vLLM's collector calls its bfloat16 kernels float16.
     """

@@ -1,4 +1,4 @@
-"""Columns of a CSV or Parquet file, as arrays, with the place of each row for messages."""
+"""Columns of a CSV or Parquet file as arrays, with row numbers for messages."""
 
 import csv
 import re
@@ -13,7 +13,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from attrs import evolve, frozen
 
-from ksim.calibration.measurements import MISSING, Column, Floats, Ints, Texts
+from ksim.calibration.batches import Column, Floats, Ints, Texts
+from ksim.calibration.measurements import MISSING
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import regular_file
 
@@ -22,12 +23,12 @@ _LIST_MARKS = re.compile(r"[\[\](),;|]")
 
 
 class NoTable(DataError):
-    """A file that is no table at all."""
+    """A file that is not a table."""
 
 
 @frozen(eq=False)
 class Frame:
-    """A table of the file at `path`; `places` is where each row stands there, counted in `unit`."""
+    """The table in the file at `path`; `places` are the row numbers there, counted in `unit`."""
 
     path: Path
     table: Any
@@ -46,7 +47,7 @@ class Frame:
         return name in self.names
 
     def texts(self, name: str) -> Texts:
-        """A column as texts, empty where it is."""
+        """Return a column as texts; missing entries are empty."""
         column = self.table[name]
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -54,7 +55,7 @@ class Frame:
         return np.array(filled.to_pylist(), dtype=np.str_) if len(self) else np.array([], dtype="U1")
 
     def numbers(self, name: str) -> Floats:
-        """A column as numbers, NaN where it holds none."""
+        """Return a column as numbers; other entries are NaN."""
         column = self.table[name]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             valid = pc.match_substring_regex(column, _NUMBER)
@@ -65,13 +66,13 @@ class Frame:
             raise DataError(str(self.path), f"column {name!r} cannot be read as numbers: {error}") from None
 
     def whole(self, name: str) -> Ints:
-        """A column as whole numbers, MISSING where it holds none, or a negative one."""
+        """Return a column as whole numbers; other entries and negative ones are MISSING."""
         if pa.types.is_integer(self.table[name].type) and not self.table[name].null_count:
             return np.asarray(np.maximum(self.table[name].to_numpy().astype(np.int64), MISSING), dtype=np.int64)
         return _whole(self.numbers(name))
 
     def lists(self, name: str) -> tuple[Ints, Ints]:
-        """A column of lists: where each begins (and the last ends), and all their numbers in a row."""
+        """Return a column of lists: the start of each (and the end of the last), and all numbers in one array."""
         column = self.table[name]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             parsed = [_parse(text or "") for text in column.to_pylist()]
@@ -84,25 +85,25 @@ class Frame:
         return np.concatenate(([0], np.cumsum(sizes))), _whole(pc.fill_null(numbers, np.nan).to_numpy())
 
     def renamed(self, names: Mapping[str, str]) -> "Frame":
-        """The same with other names for some columns."""
+        """Return the frame with other names for some columns."""
         return evolve(self, table=self.table.rename_columns([names.get(name, name) for name in self.names]))
 
     def having(self, name: str, values: Column) -> "Frame":
-        """The same with a column more."""
+        """Return the frame with one more column."""
         return evolve(self, table=self.table.append_column(name, pa.array(values)))
 
     def take(self, rows: Column) -> "Frame":
-        """The chosen *rows*, indices or a mask."""
+        """Return the chosen *rows*, indices or a mask."""
         chosen = np.flatnonzero(rows) if rows.dtype == bool else rows
         return evolve(self, table=self.table.take(pa.array(chosen)), places=self.places[chosen])
 
     def where(self, name: str, *values: str) -> "Frame":
-        """The rows whose column *name* is one of *values*."""
+        """Return the rows whose column *name* is one of *values*."""
         mask = pc.is_in(self.table[name].cast(pa.string()), value_set=pa.array(values, pa.string()))
         return self.take(np.asarray(mask.to_numpy(zero_copy_only=False), dtype=bool))
 
     def groups(self, *names: str) -> Iterator[tuple[dict[str, str], "Frame"]]:
-        """For each combination of values of the columns *names* that there are: these values, and their rows."""
+        """Yield each combination of values in the columns *names*, and its rows."""
         present = [name for name in names if name in self.names]
         place, kinds = np.zeros(len(self), dtype=np.int64), []
         for name in present:
@@ -126,12 +127,12 @@ def _whole(numbers: Floats) -> Ints:
 
 
 def _parse(text: str) -> list[int]:
-    """Numbers such as ``1 1 201`` or ``[1, 1, 201]``; MISSING for what is none."""
+    """Parse numbers such as ``1 1 201`` or ``[1, 1, 201]``; other words are MISSING."""
     return [int(word) if word.isdecimal() else MISSING for word in _LIST_MARKS.sub(" ", text).split()]
 
 
 def load(path: Path) -> Frame:
-    """Load a Parquet file, or a CSV file with every column a text; raise NoTable for what is neither."""
+    """Load a Parquet file, or a CSV file whose columns are all texts; raise NoTable for any other file."""
     try:
         with regular_file(path).open("rb") as file:
             parquet = file.read(4) == b"PAR1"
@@ -148,7 +149,7 @@ def load(path: Path) -> Frame:
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of the table at *path*, without its rows; none where it is no table."""
+    """Return the columns of the table at *path* without reading its rows; none if it is not a table."""
     try:
         with regular_file(path).open("rb") as file:
             parquet = file.read(4) == b"PAR1"
@@ -168,7 +169,7 @@ def _texts(path: Path) -> Any:
 
 
 def _line_numbers(path: Path, rows: int) -> Ints:
-    """The line that each row begins in; the header is line 1."""
+    """Return the line in which each row begins; the header is line 1."""
     lines = path.read_bytes().splitlines()
     filled = np.array([number for number, line in enumerate(lines, 1) if line.strip()][1:], dtype=np.int64)
     return filled if len(filled) == rows else np.arange(2, rows + 2)

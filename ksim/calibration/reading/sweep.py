@@ -1,65 +1,72 @@
-"""The sweep format, of points and of measurements: Parquet or CSV, one row a point.
+"""The sweep format, of points and of measurements, read and written: Parquet or CSV, one row per point.
 
-A file holds one family, named in ``kernels_<family>``, or several, named in a column `family`.  `dtype` is bf16
-where there is none, `latency_us` is microseconds, `tag` says what a point is for, and the shape has the columns of
-`ksim.calibration.measurements.FAMILIES`.  Attention has `qlens` and `kvlens` in place of batches: a list each, with
-an entry a sequence; in CSV as ``1 1 201`` or ``[1, 1, 201]``.  A row "meta" in ``kernels_misc`` names the GPU and the
-versions of everything in the same folder; a column `gpu` names it row by row.
+A file holds one family, named in ``kernels_<family>``, or several, named in a column `family`.  `dtype` is bf16 if
+there is none, `latency_us` is in microseconds, `tag` says what a point is for, and the shape is in the columns of
+`ksim.calibration.measurements.FAMILIES`.  Attention has `qlens` and `kvlens` for its batches: lists with an entry per
+sequence; in CSV as ``1 1 201`` or ``[1, 1, 201]``.  A row "meta" in ``kernels_misc`` names the GPU and the versions of
+all files in the folder; a column `gpu` names the GPU row by row.
 """
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
-from ksim.calibration.measurements import FAMILIES, SWEEP, Batches, Column, Family, Measurements, Points, Source
+from ksim.calibration.batches import Batches, Column
+from ksim.calibration.measurements import FAMILIES, MISSING, SWEEP, FamilyColumns, Measurements, Points, Source
+from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading.frames import Frame, load
-from ksim.calibration.reading.names import format_name, gpu_name
-from ksim.foundation.errors import DataError
+from ksim.foundation.errors import ConfigError, DataError
 
 PREFIX = "kernels_"
 LATENCY = "latency_us"
-#: Files of a sweep that hold no times of kernels alone, and rows that are no kernels.
+#: Files of a sweep without times of single kernels, and rows that are no kernels.
 ASIDE = ("misc", "energy")
 NO_KERNELS = ("meta", "idle", "graph_node", "eager_launch")
 
 
 def recognises(frame: Frame) -> bool:
-    """Whether *frame* is of this format, however incomplete."""
+    """Return whether *frame* is in this format, even if it is incomplete."""
     return "family" in frame or frame.path.stem.startswith(PREFIX)
 
 
 def measurements(frame: Frame) -> list[Measurements]:
-    """What *frame* measures, a family and number format each; raises DataError for what cannot be used."""
+    """Return the measurements in *frame* by family and number format; raise DataError for what cannot be used."""
     if LATENCY not in frame:
         near = get_close_matches(LATENCY, frame.names, n=1, cutoff=0.4)
         hint = f" ({near[0]!r} is not read: its unit could be any)" if near else \
             "; if it is a list of points, measure them with python -m ksim.calibration.runner"
         raise DataError(str(frame.path), f"has no column {LATENCY!r}, the time in microseconds{hint}")
     about = _about(frame.path.parent)
-    found = []
+    measured = []
     for family, dtype, device, part in _families(frame):
         source = Source(str(frame.path), SWEEP, about.get("vllm", ""), "", "graph", device or about.get("gpu", ""),
                         frame.unit)
         shapes = _points(family, dtype, part)
-        found.append(Measurements(
+        measured.append(Measurements(
             family=family, dtype=shapes.dtype, columns=shapes.columns, batches=shapes.batches, tags=shapes.tags,
             seconds=part.numbers(LATENCY) * 1e-6, rows=part.places, source=source, gpu=gpu_name(source.device)))
-    return found
+    return measured
 
 
 def points(path: Path) -> list[Points]:
-    """The points that the file at *path* lists, measured or not; raises DataError for what cannot be used."""
+    """Return the points in the file at *path*, measured or not; raise DataError for what cannot be used."""
     return [_points(family, dtype, part) for family, dtype, _, part in _families(load(path))]
 
 
 def _families(frame: Frame) -> list[tuple[str, str, str, Frame]]:
-    """Each family, number format and GPU (empty where *frame* does not say) with its rows."""
+    """Return each family, number format and GPU (empty if *frame* does not name it) with its rows."""
     if not len(frame):
         raise DataError(str(frame.path), "has a header and no rows")
     if "family" not in frame:
         frame = frame.having("family", np.full(len(frame), frame.path.stem.removeprefix(PREFIX)))
-    found = []
+    families = []
     for names, part in frame.groups("family", "dtype", "gpu"):
         family = names["family"]
         if family in NO_KERNELS:
@@ -70,8 +77,8 @@ def _families(frame: Frame) -> list[tuple[str, str, str, Frame]]:
             source = Source(str(frame.path), unit=frame.unit)
             raise DataError(source.at(part.places), f"no family of kernels is called {family!r}{hint} "
                                                     f"(families: {', '.join(FAMILIES)})")
-        found.append((family, format_name(names["dtype"] or "bf16"), names["gpu"], part))
-    return found
+        families.append((family, format_name(names["dtype"] or "bf16"), names["gpu"], part))
+    return families
 
 
 def _points(family: str, dtype: str, part: Frame) -> Points:
@@ -86,7 +93,7 @@ def _points(family: str, dtype: str, part: Frame) -> Points:
                   batches=_batches(part) if known.batched else None)
 
 
-def _need(family: str, known: Family, part: Frame) -> None:
+def _need(family: str, known: FamilyColumns, part: Frame) -> None:
     needed = (*known.needs, *(("qlens", "kvlens") if known.batched else ()))
     missing = [name for name in needed if name not in part]
     if missing:
@@ -95,7 +102,7 @@ def _need(family: str, known: Family, part: Frame) -> None:
 
 
 def _batches(part: Frame) -> Batches:
-    """The sequences of each row; raises DataError for rows whose two lists are of different lengths."""
+    """Return the sequences of each row; raise DataError for rows whose two lists differ in length."""
     starts, qlens = part.lists("qlens")
     kv_starts, kvlens = part.lists("kvlens")
     differ = np.flatnonzero(np.diff(starts) != np.diff(kv_starts))
@@ -108,7 +115,7 @@ def _batches(part: Frame) -> Batches:
 
 
 def _about(folder: Path) -> dict[str, str]:
-    """The GPU and versions that the sweep in *folder* was made with, as far as it says."""
+    """Return the GPU and versions that the sweep in *folder* was made with, as far as it names them."""
     for suffix in (".parquet", ".csv"):
         path = folder / f"{PREFIX}misc{suffix}"
         if path.exists():
@@ -119,5 +126,48 @@ def _about(folder: Path) -> dict[str, str]:
 
 
 def is_aside(path: Path) -> bool:
-    """Whether *path* is a file of a sweep that holds no times of kernels alone."""
+    """Return whether *path* is a file of a sweep without times of single kernels."""
     return path.stem.startswith(PREFIX) and path.stem.removeprefix(PREFIX) in ASIDE
+
+
+def write_points(points: Sequence[Points], path: Path) -> None:
+    """Write *points* of any families into one file, CSV or Parquet by its suffix; raise ConfigError on failure."""
+    save(pa.concat_tables([table(part) for part in points], promote_options="default"), path)
+
+
+def table(points: Points, more: Mapping[str, Column] | None = None) -> pa.Table:
+    """Return *points* in the sweep format: family, number format, shape, *more* columns such as latencies, and tag."""
+    count = len(points)
+    columns: dict[str, Any] = {"family": pa.array([points.family] * count, pa.string()),
+                               "dtype": pa.array([points.dtype] * count, pa.string())}
+    for name, column in points.columns.items():
+        columns[name] = pa.array(column, mask=column == MISSING)
+    if points.batches is not None:
+        lengths = [points.batches.lengths(point) for point in range(count)]
+        for name, which in (("qlens", 0), ("kvlens", 1)):
+            columns[name] = pa.array([pair[which] for pair in lengths], pa.list_(pa.int64()))
+        columns["batch"] = points.batches.sequences
+    return pa.table({**columns, **(more or {}), "tag": pa.array(points.tags.tolist(), pa.string())})
+
+
+def save(made: pa.Table, path: Path) -> None:
+    """Write a table as CSV or Parquet, by the suffix of *path*; raise ConfigError for another suffix, or on failure."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise ConfigError(str(path), "is not in a format of sweeps; name a file that ends in .csv or .parquet")
+    partial = path.with_name(f".{path.name}.part")  # an interruption leaves the old file in place
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".csv":
+            pa_csv.write_csv(_flat(made), partial, pa_csv.WriteOptions(quoting_style="needed"))
+        else:
+            pq.write_table(made, partial)
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
+
+
+def _flat(made: pa.Table) -> pa.Table:
+    """Return the table with its lists as texts such as ``1 1 201``."""
+    columns = [pc.binary_join(pc.cast(column, pa.list_(pa.string())), " ") if pa.types.is_list(column.type) else column
+               for column in made.columns]
+    return pa.table(columns, names=made.column_names)

@@ -1,7 +1,7 @@
-"""Tables of many GPUs in one file: a column each for the GPU, the serving engine and its version, and the kernel.
+"""Tables of many GPUs in one file, with columns for the GPU, the serving engine, its version and the kernel.
 
-Their columns are those of NVIDIA AIConfigurator's tables as repackaged with one Parquet file a family and latencies in
-microseconds; `aiconfigurator` reads the original ones by renaming their columns to these.
+The columns are those of NVIDIA AIConfigurator's tables, repackaged as one Parquet file per family with latencies in
+microseconds.  `aiconfigurator` reads the original tables by renaming their columns to these.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,19 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from attrs import frozen
 
-from ksim.calibration.measurements import (
-    COLLECTIVES,
-    MISSING,
-    Batches,
-    Column,
-    Ints,
-    Measurements,
-    Source,
-    Texts,
-    tagged,
-)
+from ksim.calibration.batches import Batches, Column, Ints, Texts
+from ksim.calibration.measurements import COLLECTIVES, MISSING, Measurements, Source, tagged
+from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading.frames import Frame
-from ksim.calibration.reading.names import format_name, gpu_name
 from ksim.foundation.errors import DataError
 
 
@@ -29,14 +20,14 @@ class NoFamily(DataError):
     """A table of kernels that ksim does not simulate."""
 
 
-#: What a file is grouped by: each group has one `Source`.
+#: The columns by which a file is grouped: each group has one `Source`.
 _GROUPS = ("gpu", "backend", "version", "kernel", "impl", "timing", "op", "dtype", "kv_dtype")
 _OPS = {"alltoall": "all_to_all"}
 
 
 @frozen
 class Parts:
-    """What a table makes of a group: the family's columns, batches and tags."""
+    """A group of rows as the family's columns, batches and tags."""
 
     columns: Mapping[str, Column]
     tags: Texts
@@ -45,7 +36,7 @@ class Parts:
 
 @frozen
 class Kind:
-    """One kind of table: the columns that tell it, those that it must not have, and how it is read."""
+    """A kind of table: the columns that it needs, those that it must not have, and how it is read."""
 
     family: str
     needs: frozenset[str]
@@ -87,7 +78,7 @@ def _uniform(frame: Frame, new: Ints, length: Ints) -> Batches:
 
 
 def _moe(frame: Frame) -> Parts:
-    """Of one rank: its share of each expert (tp); `ep` ranks share the experts out among them."""
+    """Read the layer of one rank: `tp` ranks share each expert, and `ep` ranks divide the experts among them."""
     distribution = frame.texts("distribution")
     skew = [float(name.rpartition("_")[2]) if name.startswith("power_law_") else 0.0 for name in distribution]
     inter, tp = frame.whole("inter"), frame.whole("tp")
@@ -124,10 +115,10 @@ def recognises(frame: Frame) -> bool:
 
 
 def measurements(frame: Frame, family: str = "") -> list[Measurements]:
-    """What *frame* measures, one for each GPU, engine, version, kernel and number format.
+    """Return the measurements in *frame* by GPU, engine, version, kernel and number format.
 
-    *family* says what the table is of, where that is known.  Raises NoFamily for a kind of table that ksim has no
-    family for, DataError for one that lacks columns.
+    *family* is that of the table, if it is known.  Raises NoFamily for a kind of table that ksim has no family for,
+    DataError for a table that lacks columns.
     """
     return list(_read(_recognise(frame, family), frame))
 

@@ -1,31 +1,31 @@
-"""Attention: which rows teach what, and what is free to fit.
+"""Attention: which rows are fitted, and which constants are free.
 
-One set of constants for decodes and chunks alike, half of the weight to each of the two public tables.  *Learned* from
-other architectures, that is all: trees, ridge regression and half of the trees on top of the physics changed the mean
-over left-out architectures by less than 0.6 points and made Blackwell worse, so the model is nothing.  *Measured* on a
-GPU, a Gaussian process on what the refitted constants leave.
+One set of constants serves decodes and chunks, with half of the weight on each of the two public tables.  *Learned*
+from other architectures, there is no model on top: trees, ridge regression and half of the trees changed the mean over
+left-out architectures by less than 0.6 points and made Blackwell worse.  *Measured* on a GPU, a Gaussian process models
+what the refitted constants leave.
 
-`norm` is held at 4 for our own sweep: a simulation of ragged batches of pieces on SMs that share a memory has it, and
-left free it makes the memory faster than its data sheet (1.07) for the same error.  Rows tagged mixed are fitted by
-nothing; which parts of the kernel's host code matter, and that decodes come first in a batch, was seen on them.
+`norm` is held at 4 for our own sweep, as in a simulation of ragged batches whose pieces run on SMs that share a memory.
+Left free, it makes the memory faster than its data sheet (1.07) for the same error.  Nothing is fitted to rows tagged
+mixed, but they were looked at to see which parts of the kernel's host code matter, and that decodes come first in a
+batch.
 """
 
 import numpy as np
 
+from ksim.calibration.batches import Batches, Floats, Ints
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
-from ksim.calibration.measurements import Batches, Floats, Ints, Measurements, Points
-from ksim.calibration.rules import Mask, Rule, alike, in_tables, of_vllm
+from ksim.calibration.dataset import Dataset, Mask, Rule, group_by, in_tables, other_engines
+from ksim.calibration.fitting import Candidate, FitSpec
+from ksim.calibration.measurements import Measurements, Points
+from ksim.calibration.regression import NOTHING, Free, Regressor
 from ksim.oracles.efficiency.attention import COLUMNS
 from ksim.oracles.efficiency.families import Shapes
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COURSES"]
+__all__ = ["FIT_SPECS"]
 
-#: The guess also holds what the rows say nothing about.
+#: A constant that the rows say nothing about stays at its guess.
 FREE = {
     "start": Free(1e3, 1e4, 5e4), "write": Free(0.0, 4e3, 2e4), "combine": Free(0.0, 5e3, 2e4),
     "combine_split": Free(0.0, 100.0, 1e3), "copy": Free(0.0, 5e3, 3e4), "block": Free(1e3, 5e3, 2e4),
@@ -36,7 +36,7 @@ FREE = {
     "written": Free(0.0, 1.0, 4.0), "norm": Free(1.0, 2.0, 8.0), "hidden": Free(0.0, 1.0, 2.0),
     "reread": Free(0.0, 0.5, 3.0),
 }
-#: What a sweep says nothing about, where nothing is written along and nothing is in the L2 cache.
+#: Constants that a sweep says nothing about, because its kernels write no keys and find nothing in the L2 cache.
 UNSEEN = ("write", "copy", "l2", "resident", "width", "written")
 SWEPT_NORM = 4.0
 #: vLLM releases whose rows contain the kernel that writes new keys and values.
@@ -47,13 +47,13 @@ SWEEP_INPUTS = ("log_queries", "log_keys", "log_waves", "log_bound", "log_start"
 PLACE = ("log_start", "log_bound", "log_sequences", "log_queries", "log_keys", "log_kv_heads", "log_group",
          "log_head_dim", "chunk_share")
 
-#: Left out of training and test alike.
+#: Rows left out of fits and tests.
 RULES = (
-    of_vllm("another engine's context kernel on A100"),
+    other_engines("another engine's context kernel on A100"),
     Rule("fewer than 128 tokens: all of them are at the floor of the launch",
          lambda rows: in_tables(rows) & (_tokens(rows) < 128)),
 )
-#: What the published baselines are of; other rows are judged apart.
+#: The rows of the published baselines; others are judged separately.
 CORE = Rule("head_dim 128, no window", lambda rows: ~in_tables(rows) | ((rows["d"] == 128) & (_window(rows) <= 0)))
 
 
@@ -67,30 +67,30 @@ def _window(rows: Points) -> Ints:
     return window
 
 
-def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
-    """Points of a table, whose cache every run reads again, or of a sweep, whose caches rotate through memory."""
+def dataset(rows: Measurements, gpu: Gpu) -> Dataset:
+    """Make a dataset of a table, whose runs read the same cache again, or of a sweep, whose caches rotate."""
     reused = not rows.source.swept
     writes = reused and rows.source.version.startswith(WRITING)
-    return Lesson.of(rows, gpu, attention_columns(rows, reused, writes), groups=alike(rows, "hq", "hkv", "d"))
+    return Dataset.of(rows, gpu, attention_columns(rows, reused, writes), groups=group_by(rows, "hq", "hkv", "d"))
 
 
 def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
-    """The columns of `ksim.oracles.efficiency.attention`; *reused* caches are those that every run reads again."""
+    """Return the columns of `ksim.oracles.efficiency.attention`; *reused* caches are read again in every run."""
     assert points.batches is not None
     batches, cache = points.batches, formats(points)[0].bytes
     window = np.repeat(_window(points), np.diff(batches.starts))
     new, length, count = batches.qlens, batches.kvlens, batches.counts
     bounded = np.where(window > 0, window, length)
     seen = np.minimum(length, bounded + new - 1)  # keys that a sequence reads at all
-    growing = np.clip(bounded - (length - new), 0, new)  # queries that do not yet see a whole window
+    growing = np.clip(bounded - (length - new), 0, new)  # queries with less than a whole window before them
     pairs = growing * (length - new) + growing * (growing + 1) // 2 + (new - growing) * bounded
-    alone, several = np.where(new == 1, count, 0), np.where(new > 1, count, 0)
+    decodes, chunks = np.where(new == 1, count, 0), np.where(new > 1, count, 0)
     total = {
-        "decodes": batches.total(alone), "decode_keys": batches.total(alone * seen),
+        "decodes": batches.total(decodes), "decode_keys": batches.total(decodes * seen),
         "decode_longest": _largest(batches, np.where(new == 1, seen, 0)),
-        "chunks": batches.total(several), "chunk_queries": batches.total(several * new),
-        "chunk_keys": batches.total(several * seen), "chunk_pairs": batches.total(several * pairs),
-        "chunk_reach": batches.total(several * new * seen),
+        "chunks": batches.total(chunks), "chunk_queries": batches.total(chunks * new),
+        "chunk_keys": batches.total(chunks * seen), "chunk_pairs": batches.total(chunks * pairs),
+        "chunk_reach": batches.total(chunks * new * seen),
         "chunk_most": _largest(batches, np.where(new > 1, new, 0)),
         "chunk_longest": _largest(batches, np.where(new > 1, np.minimum(seen, bounded), 0)),
         "heads": points["hq"], "kv_heads": points["hkv"], "head_dim": points["d"],
@@ -105,13 +105,13 @@ def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
     return {name: columns[name] for name in COLUMNS}
 
 
-def _largest(batches: Batches, of_runs: Ints) -> Ints:
-    largest: Ints = np.maximum.reduceat(of_runs, batches.starts[:-1])
+def _largest(batches: Batches, by_run: Ints) -> Ints:
+    largest: Ints = np.maximum.reduceat(by_run, batches.starts[:-1])
     return largest
 
 
 def grid(rows: Measurements) -> Mask:
-    """Every 15th row in the order of heads, KV heads, batch and length."""
+    """Mark every 15th row in the order of heads, KV heads, batch and length."""
     assert rows.batches is not None
     order = np.lexsort((rows.batches.kvlens, rows.batches.counts, rows["hkv"], rows["hq"]))
     place = np.empty(len(rows))
@@ -120,10 +120,10 @@ def grid(rows: Measurements) -> Mask:
     return chosen
 
 
-COURSES = tuple(
-    Course.of(f"attention/{dtype}", "attention", measures="attention", dtype=dtype, lesson=lesson, free=FREE,
+FIT_SPECS = tuple(
+    FitSpec.of(f"attention/{dtype}", "attention", measures="attention", dtype=dtype, dataset=dataset, free=FREE,
               like=() if dtype == "bf16" else ("attention/bf16",), rules=RULES, core=CORE, grid=grid, place=PLACE,
-              learned=Candidate(NOTHING), table=Candidate(Recipe("interpolation"), TABLE_INPUTS),
-              sweep=Candidate(Recipe("interpolation"), SWEEP_INPUTS),
-              swept={**{name: FREE[name].guess for name in UNSEEN}, "norm": SWEPT_NORM})
+              learned=Candidate(NOTHING), table=Candidate(Regressor("interpolation"), TABLE_INPUTS),
+              sweep=Candidate(Regressor("interpolation"), SWEEP_INPUTS),
+              held_in_sweeps={**{name: FREE[name].guess for name in UNSEEN}, "norm": SWEPT_NORM})
     for dtype in ("bf16", "fp8"))

@@ -1,12 +1,12 @@
-"""Dense matrix products: which rows teach what, and what is free to fit.
+"""Dense matrix products: which rows are fitted, and which constants are free.
 
-The public tables time six layers of weights in turn (one of nvfp4 and of fp8 in blocks), so that small weights stay in
-the L2; their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep has weights from device
-memory and no quantisation.
+The public tables time six layers of weights in turn (one of nvfp4 and of fp8 in blocks), so small weights stay in the
+L2 cache.  Their fp8 and fp4 rows include the kernel that quantises activations.  Our own sweep reads weights from
+device memory and does not quantise.
 
-*Learned* from other architectures, the physics with its constants is all: ridge regression, boosted trees and halves
-of these on top were no better in any combination, and constants for operand traffic, tile size, output traffic and the
-least part of a split did harm.
+*Learned* from other architectures, there is no model on top of the physics: ridge regression, boosted trees and halves
+of these were no better in any combination.  Constants for operand traffic, tile size, output traffic and the smallest
+part of a split made it worse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ksim.calibration.bounds import formats
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.dataset import Dataset, Mask, Rule, in_tables
+from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
-from ksim.calibration.rules import Mask, Rule, in_tables
+from ksim.calibration.regression import NOTHING, Free, Regressor
 from ksim.foundation.units import DType
 from ksim.oracles import peak
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COURSES"]
+__all__ = ["FIT_SPECS"]
 
-#: Round numbers; what may be fitted lies within a factor of six of them, and shares of peaks below one.
+#: Guesses are round numbers; bounds lie within a factor of six of them, and shares of peaks below one.
 FREE = {
     "start_async": Free(1e-6, 5e-6, 30e-6), "start_bulk": Free(0.5e-6, 2.5e-6, 15e-6),
     "step_async": Free(25e-9, 150e-9, 0.9e-6), "step_bulk": Free(17e-9, 100e-9, 0.6e-6),
@@ -36,12 +34,12 @@ FREE = {
 SPLITS = {"reduce_async": Free(0.05e-6, 0.5e-6, 5e-6), "reduce_bulk": Free(0.05e-6, 2e-6, 12e-6)}
 QUANTIZED = {"joule": Free(0.2e-12, 0.58e-12, 2e-12), "panel": Free(0.2, 1.0, 5.0), "row": Free(50.0, 700.0, 5e3),
              "chunk": Free(50.0, 1000.0, 8e3)}
-#: Fitted too where the GPU itself is measured.
-OWN = {"tensor_async": Free(0.4, 0.93, 1.0)}
-#: J/FLOP above idle: A100 and RTX PRO reach 94 and 97 % of their peaks inside their power limits, so that mma.sync
-#: kernels take no more than 1.12 pJ.
+#: Also fitted if the GPU itself is measured.
+SINGLE_GPU = {"tensor_async": Free(0.4, 0.93, 1.0)}
+#: `joule` is in J/FLOP above idle: A100 and RTX PRO reach 94 and 97 % of their peaks within their power limits, so
+#: mma.sync kernels take no more than 1.12 pJ.
 HELD = {"joule": 1.12e-12, "tensor_async": 0.93}
-#: Bytes of a weight and of an activation, with their share of the scale of 16, and how many layers take turns.
+#: Bytes of a weight and of an activation, with their share of the scale of 16, and the layers that take turns.
 STORED: Mapping[str, tuple[float, float, int]] = {
     "bf16": (2.0, 2.0, 6), "fp8": (1.0, 1.0, 6), "fp4": (0.5625, 0.5625, 1), "int8_w8a16": (1.0, 2.0, 6),
     "int4_w4a16": (0.5, 2.0, 6), "fp8_block": (1.0, 1.0, 1)}
@@ -52,13 +50,13 @@ RULES = (
     Rule("one engine a GPU: bf16 of trtllm and sglang on A100, FP8 in blocks of trtllm", lambda rows: np.full(
         len(rows), rows.dtype in ("bf16", "fp8_block") and rows.source.backend not in (SWEEP, "vllm"))),
 )
-#: Layers of models; what is smaller comes from the L2 in these tables, and from nowhere in a server.
+#: Layers of real models; smaller ones come from the L2 cache in these tables, and do not occur in a server.
 CORE = Rule("n and k of 1,024 or more", lambda rows: ~in_tables(rows) | ((rows["n"] >= 1024) & (rows["k"] >= 1024)))
 PLACE = ("m", "n", "k")
 
 
-def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
-    """Rows of a table, or of a sweep, of which layers of real models are checks where it has a grid."""
+def dataset(rows: Measurements, gpu: Gpu) -> Dataset:
+    """Make a dataset of a table or of a sweep; in a sweep with a grid, the layers of real models are checks."""
     weight, activation, layers = STORED[rows.dtype]
     shape = {name: rows[name].astype(np.float64) for name in "mnk"}
     table = not rows.source.swept
@@ -71,19 +69,19 @@ def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
     }
     checks = (*CHECKS, "sweep") if "grid" in rows.tags else CHECKS
     groups = np.unique(np.stack([shape["n"], shape["k"]]), axis=1, return_inverse=True)[1].ravel()
-    return Lesson.of(rows, gpu, columns, groups=groups, checks=checks)
+    return Dataset.of(rows, gpu, columns, groups=groups, checks=checks)
 
 
 def grid(rows: Measurements) -> Mask:
-    """Every 11th core row, 4.8 % of a table: a lattice over the places of m, n and k."""
+    """Mark every 11th core row, 4.8 % of a table: a lattice over the ranks of m, n and k."""
     place = [np.unique(rows[name], return_inverse=True)[1] for name in "mnk"]
     chosen: Mask = (3 * place[0] + 9 * place[1] + 7 * place[2]) % 11 == 0
     return chosen
 
 
-#: Kernels of a Gaussian process: amplitude and the length along each input that it looks at.  Learned by leave-one-out
-#: error inside the tables' own grids, all GPUs together; relearned without four of them, they do as well on these.
-#: fp8's jump less from row to row, once the kernel that quantises is told apart.
+#: Kernels of a Gaussian process: the amplitude, and the length along each input.  They were chosen by leave-one-out
+#: error inside the tables' own grids, on all GPUs together; chosen without four GPUs, they do as well on these.  fp8
+#: jumps less from row to row, once the kernel that quantises is modelled apart.
 BF16 = (
     (1.639, {"k": 16.2, "per": 45.9, "columns": 8.48, "size": 17.5, "steady": 3.69, "intensity": 42.1,
              "loss_256x256": 26.3, "down_8": 26.3, "full_64": 5.8, "full_256": 2.91, "waves_128x128": 20.1,
@@ -103,9 +101,9 @@ FP8 = (
 
 
 def _measured(kernels: Sequence[tuple[float, Mapping[str, float]]], noise: float, steady: bool) -> Candidate:
-    """A Gaussian process; a *steady* one stands on the reference without blocks and waves."""
+    """Return a Gaussian process; with *steady*, its trend is the reference without blocks and waves."""
     names = tuple(dict.fromkeys(name for _, lengths in kernels for name in lengths))
-    return Candidate(Recipe("layered_interpolation", {
+    return Candidate(Regressor("layered_interpolation", {
         "amplitudes": [amplitude for amplitude, _ in kernels], "noise": noise,
         "lengths": [[lengths.get(name, np.inf) for name in names] for _, lengths in kernels],
         "slopes": [np.log(2.0) * (steady and name == "steady") for name in names]}), names)
@@ -114,18 +112,18 @@ def _measured(kernels: Sequence[tuple[float, Mapping[str, float]]], noise: float
 MEASURED = {"bf16": _measured(BF16, 0.025, True), "fp8": _measured(FP8, 1e-4, False),
             "fp4": _measured(FP8, 1e-3, False)}
 
-_COMMON = {"measures": "gemm", "lesson": lesson, "rules": RULES, "core": CORE, "grid": grid, "place": PLACE,
-           "learned": Candidate(NOTHING)}
-COURSES = (
-    Course.of("gemm/bf16", "gemm", dtype="bf16", free={**FREE, **SPLITS}, held=HELD, own=OWN,
+_COMMON = {"single_gpu": SINGLE_GPU, "measures": "gemm", "dataset": dataset, "rules": RULES, "core": CORE, "grid": grid,
+           "place": PLACE, "learned": Candidate(NOTHING)}
+FIT_SPECS = (
+    FitSpec.of("gemm/bf16", "gemm", dtype="bf16", free={**FREE, **SPLITS}, held=HELD,
               table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON),
-    Course.of("gemm/fp8", "gemm", dtype="fp8", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93}, own=OWN,
+    FitSpec.of("gemm/fp8", "gemm", dtype="fp8", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93},
               like=("gemm/bf16",), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
-    Course.of("gemm/fp8_block", "gemm", dtype="fp8_block", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93},
-              own=OWN, like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
-    Course.of("gemm/fp4", "gemm", dtype="fp4",
-              free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD, own=OWN,
+    FitSpec.of("gemm/fp8_block", "gemm", dtype="fp8_block", free={**FREE, **QUANTIZED}, held={"tensor_async": 0.93},
+              like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp8"], sweep=MEASURED["fp8"], **_COMMON),
+    FitSpec.of("gemm/fp4", "gemm", dtype="fp4",
+              free={**FREE, **SPLITS, "row": QUANTIZED["row"], "chunk": QUANTIZED["chunk"]}, held=HELD,
               like=("gemm/fp8", "gemm/bf16"), table=MEASURED["fp4"], sweep=MEASURED["fp4"], **_COMMON),
-    *(Course.of(f"gemm/{dtype}", "gemm", dtype=dtype, free={**FREE, **SPLITS}, held=HELD, own=OWN, like=("gemm/bf16",),
+    *(FitSpec.of(f"gemm/{dtype}", "gemm", dtype=dtype, free={**FREE, **SPLITS}, held=HELD, like=("gemm/bf16",),
                 table=MEASURED["bf16"], sweep=MEASURED["bf16"], **_COMMON) for dtype in ("int8_w8a16", "int4_w4a16")),
 )

@@ -1,28 +1,26 @@
-"""Memory-bound kernels: which rows teach what, and what is free to fit.
+"""Memory-bound kernels: which rows are fitted, and which constants are free.
 
-`ksim.oracles.efficiency.pointwise.Terms` are fitted family by family, and nothing is learned on top.  Only our H200
-sweep has measured them, but for quantisation to FP8, which the public tables have of eight GPUs.
+`ksim.oracles.efficiency.pointwise.Terms` are fitted family by family, with no model on top.  Only our H200 sweep has
+measured them, except quantisation to FP8, which the public tables have of eight GPUs.
 
-argmax has three widths, and PyTorch splits the widest alone over several blocks: what that costs cannot be had from the
-other two.
+argmax was measured at three widths.  PyTorch splits only the widest over several blocks, and the cost of the split
+does not follow from the other two.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from ksim.calibration.constants import Free
-from ksim.calibration.courses import Candidate, Course
-from ksim.calibration.fitting import NOTHING, Recipe
-from ksim.calibration.lessons import Lesson
+from ksim.calibration.bounds import MOVES
+from ksim.calibration.dataset import Dataset, Mask, Rule, group_by
+from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.measurements import Measurements
-from ksim.calibration.rules import Mask, Rule, alike
-from ksim.calibration.traffic import MOVES
+from ksim.calibration.regression import NOTHING, Free, Regressor
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COURSES"]
+__all__ = ["FIT_SPECS"]
 
-#: What a family's source says, and no fit decides.
+#: Constants known from a family's source code, which are not fitted.
 STRUCTURE: Mapping[str, Mapping[str, float]] = {
     "rms_norm": {"pass_bytes": 8192.0, "pass_rows": 256.0},
     "fused_add_rms_norm": {"pass_bytes": 16384.0, "pass_rows": 256.0, "footprint": 0.5},
@@ -57,29 +55,29 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 PLACE = ("log_traffic_over_l2", "log_row_bytes")
 
 
-def lesson(rows: Measurements, gpu: Gpu) -> Lesson:
-    """Widths are left out together: all columns but the tokens."""
+def dataset(rows: Measurements, gpu: Gpu) -> Dataset:
+    """Make a dataset whose groups are widths: all columns but the tokens."""
     moves = MOVES[rows.family]
     count, read, written = (np.asarray(column, dtype=np.float64) for column in moves.of(rows))
     widths = [name for name in moves.columns if name != "t"]
-    return Lesson.of(rows, gpu, {"rows": count, "read_bytes": read, "write_bytes": written},
-                     groups=alike(rows, *widths))
+    return Dataset.of(rows, gpu, {"rows": count, "read_bytes": read, "write_bytes": written},
+                     groups=group_by(rows, *widths))
 
 
 def grid(rows: Measurements) -> Mask:
-    """Six numbers of tokens by six widths."""
+    """Mark six numbers of tokens by six widths."""
     chosen: Mask = (np.isin(rows["t"], (1, 32, 256, 1024, 4096, 16384))
                     & np.isin(rows["h"], (128, 768, 2048, 5120, 10240, 65536)))
     return chosen
 
 
-def _course(family: str) -> Course:
-    table = Candidate(Recipe("interpolation"), ("log_waves", "log_row_bytes", "log_traffic_over_l2"))
-    return Course.of(
-        family, "pointwise", measures=family, dtype="fp8" if family == "quantize" else "bf16", lesson=lesson,
+def _course(family: str) -> FitSpec:
+    table = Candidate(Regressor("interpolation"), ("log_waves", "log_row_bytes", "log_traffic_over_l2"))
+    return FitSpec.of(
+        family, "pointwise", measures=family, dtype="fp8" if family == "quantize" else "bf16", dataset=dataset,
         free={name: RANGES[name] for name in FREE[family].split()}, held=STRUCTURE[family],
         rules=RULES.get(family, ()), grid=grid if family == "quantize" else None, place=PLACE,
         learned=Candidate(NOTHING), table=table, sweep=Candidate(NOTHING))
 
 
-COURSES = tuple(map(_course, STRUCTURE))
+FIT_SPECS = tuple(map(_course, STRUCTURE))

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                                      description="Measure the points that ksim sweep-kernels wrote, on this GPU.")
     parser.add_argument("points", type=Path, help="file of points, .csv or .parquet")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FOLDER",
-                        help="folder for kernels_<family>.parquet; what is there already is not measured again")
+                        help="folder for kernels_<family>.parquet; points that it has are not measured again")
     given = parser.parse_args(arguments)
     try:
         listed = points(given.points)
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ksim: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"ksim: interrupted; what was measured is in {given.output}, and the same command goes on from there",
+        print(f"ksim: interrupted; the results are in {given.output}, and the same command continues from there",
               file=sys.stderr)
         return 130
     print(f"{len(written)} files in {given.output}; calibrate with them: ksim calibrate {given.output}")

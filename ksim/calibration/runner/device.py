@@ -1,4 +1,4 @@
-"""What a sweep needs of the GPU that it measures on."""
+"""The interfaces of the GPU that a sweep measures on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -6,16 +6,17 @@ from typing import Any, Protocol
 import numpy as np
 from attrs import field, frozen
 
-from ksim.calibration.measurements import Ints, Points
+from ksim.calibration.batches import Ints
+from ksim.calibration.measurements import Points
 
 
 class Unmeasurable(Exception):
-    """A point, or a whole family, cannot be measured here; the text says why."""
+    """A point, or a whole family, cannot be measured on this machine; the message says why."""
 
 
 @frozen(eq=False)
-class Point:
-    """One kernel to measure: its family, number format and shape, and of attention the sequences."""
+class KernelPoint:
+    """One kernel to measure: its family, number format and shape, and the sequences of attention."""
 
     family: str
     dtype: str
@@ -24,7 +25,7 @@ class Point:
     kvlens: Ints = field(factory=lambda: np.zeros(0, dtype=np.int64))
 
     @classmethod
-    def of(cls, points: Points, point: int) -> "Point":
+    def of(cls, points: Points, point: int) -> "KernelPoint":
         shape = {name: column[point].item() for name, column in points.columns.items()}
         lengths = points.batches.lengths(point) if points.batches else ()
         return cls(points.family, points.dtype, shape, *lengths)
@@ -33,12 +34,12 @@ class Point:
         return int(self.shape[name])
 
 
-#: Launches a kernel on the buffers of the given place in their rotation.
+#: Launches a kernel on the i-th set of rotating buffers.
 Launch = Callable[[int], None]
 
 
 class Device(Protocol):
-    """A GPU."""
+    """A GPU that can time kernels."""
 
     @property
     def l2(self) -> float:
@@ -46,27 +47,27 @@ class Device(Protocol):
         ...
 
     def about(self) -> Mapping[str, str | float]:
-        """What it is, and the versions of what runs on it: gpu, sms, driver, torch, cuda, vllm."""
+        """Return its name, its SMs and the versions of its software: gpu, sms, driver, torch, cuda, vllm."""
         ...
 
-    def prepare(self, point: Point, copies: int) -> Launch:
-        """Allocate and fill so many sets of buffers; raises Unmeasurable for what cannot run here."""
+    def prepare(self, point: KernelPoint, copies: int) -> Launch:
+        """Allocate and fill *copies* sets of buffers; raise Unmeasurable for a kernel that cannot run here."""
         ...
 
     def capture(self, launch: Launch, launches: int) -> Callable[[], float]:
-        """Capture so many launches in a graph; calling what is returned replays it and says how many seconds it took.
+        """Capture *launches* launches in a graph; return a function that replays it and returns its seconds.
 
         Raises Unmeasurable for a kernel that fails.
         """
         ...
 
     def release(self) -> None:
-        """Free the buffers and graphs of the point before."""
+        """Free the buffers and graphs of the last point."""
         ...
 
 
 class Toolbox(Protocol):
-    """What launches with PyTorch and vLLM are made of.  What vLLM lacks raises Unmeasurable."""
+    """The parts of PyTorch and vLLM that launches need; raises Unmeasurable for what vLLM lacks."""
 
     @property
     def torch(self) -> Any: ...
@@ -78,26 +79,26 @@ class Toolbox(Protocol):
 
     @property
     def place(self) -> str:
-        """The GPU, as PyTorch calls it."""
+        """PyTorch's name of the GPU."""
         ...
 
     @property
     def flash_attention(self) -> int:
-        """The version of FlashAttention that vLLM takes on this GPU."""
+        """The version of FlashAttention that vLLM uses on this GPU."""
         ...
 
     def filled(self, copies: int, *shape: int) -> list[Any]:
-        """Tensors of random numbers in BF16."""
+        """Return *copies* BF16 tensors of random numbers."""
         ...
 
     def whole(self, numbers: "Sequence[int] | np.ndarray[Any, Any]", dtype: Any) -> Any:
-        """A tensor of whole numbers."""
+        """Return a tensor of whole numbers."""
         ...
 
     def op(self, library: str, name: str) -> Any:
-        """A kernel of vLLM that is reached through PyTorch alone."""
+        """Return a kernel of vLLM that is only registered with PyTorch."""
         ...
 
     def vllm(self, module: str, name: str) -> Any:
-        """Something out of vLLM."""
+        """Return an object from a module of vLLM."""
         ...

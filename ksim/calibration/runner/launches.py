@@ -1,8 +1,8 @@
-"""How each family's kernel is launched with PyTorch and vLLM: one function a family.
+"""How each family's kernel is launched with PyTorch and vLLM: one function per family.
 
-Each takes PyTorch and what goes with it, the point, and how many sets of buffers rotate; it allocates them and returns
-a function that launches the kernel on one of the sets.  vLLM is imported where it is used, so that a machine without it
-still measures what PyTorch alone runs.
+Each function takes the toolbox, the point, and the number of sets of buffers that rotate.  It allocates the buffers and
+returns a function that launches the kernel on one set.  vLLM is imported on use, so that a machine without it can still
+measure what PyTorch alone runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,30 +11,48 @@ from typing import Any
 
 import numpy as np
 
-from ksim.calibration.runner.device import Launch, Point, Toolbox, Unmeasurable
-from ksim.calibration.runner.routing import chosen
+from ksim.calibration.batches import Ints
+from ksim.calibration.runner.device import KernelPoint, Launch, Toolbox, Unmeasurable
 
-#: Tokens in a block of the KV cache, and the epsilon of norms: neither changes the time.
+#: Tokens in a block of the KV cache, and the epsilon of norms; neither affects the time.
 BLOCK, EPSILON = 16, 1e-6
 
 
-def gemm(tools: Toolbox, point: Point, copies: int) -> Launch:
-    """cuBLAS, as `torch.nn.functional.linear`; in FP8 vLLM's CUTLASS kernel with a scale a token and a column."""
+def expert_choices(point: KernelPoint) -> Ints:
+    """Return the `topk` different experts, of `e`, that each of `t` tokens goes to; the same in every call.
+
+    The popularity of experts follows a Zipf law with exponent `skew`; 0 makes them equal.
+    """
+    rng = np.random.default_rng(0)
+    experts = point["e"]
+    popularity = -float(point.shape.get("skew", 0.0)) * np.log(np.arange(1, experts + 1))
+    # The largest of log weights plus Gumbel noise are a sample without replacement.
+    noise = rng.gumbel(size=(point["t"], experts)) + rng.permutation(popularity)
+    return np.argpartition(-noise, point["topk"] - 1, axis=1)[:, :point["topk"]].astype(np.int64)
+
+
+def expert_loads(point: KernelPoint) -> Ints:
+    """Return the number of tokens of each expert."""
+    return np.bincount(expert_choices(point).ravel(), minlength=point["e"]).astype(np.int64)
+
+
+def gemm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+    """cuBLAS, as `torch.nn.functional.linear`; in FP8, vLLM's CUTLASS kernel with a scale per token and column."""
     torch, (m, n, k) = tools.torch, (point["m"], point["n"], point["k"])
     inputs, weights = tools.filled(copies, m, k), tools.filled(copies, n, k)
     if point.dtype == "bf16":
         outputs = tools.filled(copies, m, n)
         return lambda i: torch.mm(inputs[i % copies], weights[i % copies].t(), out=outputs[i % copies])
     if point.dtype != "fp8":
-        raise Unmeasurable(f"no product in {point.dtype} is known to the runner")
+        raise Unmeasurable(f"the runner knows no product in {point.dtype}")
     scaled_mm = tools.ops.cutlass_scaled_mm
     inputs, weights = ([tensor.to(torch.float8_e4m3fn) for tensor in tensors] for tensors in (inputs, weights))
     rows, columns = (torch.ones(size, 1, device=tools.place, dtype=torch.float32) for size in (m, n))
     return lambda i: scaled_mm(inputs[i % copies], weights[i % copies].t(), rows, columns, torch.bfloat16)
 
 
-def attention(tools: Toolbox, point: Point, copies: int) -> Launch:
-    """FlashAttention over a paged KV cache whose blocks lie in any order, as vLLM calls it."""
+def attention(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+    """FlashAttention over a paged KV cache with its blocks in random order, as vLLM calls it."""
     function = tools.vllm("vllm.vllm_flash_attn", "flash_attn_varlen_func")
     torch, heads, size = tools.torch, point["hq"], point["d"]
     blocks = [ceil(length / BLOCK) for length in point.kvlens]
@@ -59,37 +77,37 @@ def attention(tools: Toolbox, point: Point, copies: int) -> Launch:
     return launch
 
 
-def moe(tools: Toolbox, point: Point, copies: int) -> Launch:
-    """vLLM's fused experts in Triton: gate and up, SiLU, down, and combining."""
+def moe(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+    """vLLM's fused experts in Triton: gate and up, SiLU, down, and the weighted sum."""
     function = tools.vllm("vllm.model_executor.layers.fused_moe", "fused_experts")
     torch, (tokens, experts, hidden, inter) = tools.torch, (point["t"], point["e"], point["h"], point["inter"])
     inputs = tools.filled(copies, tokens, hidden)
     up, down = tools.filled(copies, experts, 2 * inter, hidden), tools.filled(copies, experts, hidden, inter)
-    ids = tools.whole(chosen(point), torch.int32)
+    ids = tools.whole(expert_choices(point), torch.int32)
     weights = torch.full(ids.shape, 1 / point["topk"], device=tools.place, dtype=torch.float32)
     return lambda i: function(inputs[i % copies], up[i % copies], down[i % copies], weights, ids)
 
 
-def rms_norm(tools: Toolbox, point: Point, copies: int) -> Launch:
+def rms_norm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     inputs, outputs = (tools.filled(copies, point["t"], point["h"]) for _ in range(2))
     (scale,), function = tools.filled(1, point["h"]), tools.ops.rms_norm
     return lambda i: function(outputs[i % copies], inputs[i % copies], scale, EPSILON)
 
 
-def fused_add_rms_norm(tools: Toolbox, point: Point, copies: int) -> Launch:
+def fused_add_rms_norm(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     inputs, residuals = (tools.filled(copies, point["t"], point["h"]) for _ in range(2))
     (scale,), function = tools.filled(1, point["h"]), tools.ops.fused_add_rms_norm
     return lambda i: function(inputs[i % copies], residuals[i % copies], scale, EPSILON)
 
 
-def silu_mul(tools: Toolbox, point: Point, copies: int) -> Launch:
+def silu_mul(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     inputs = tools.filled(copies, point["t"], 2 * point["inter"])
     outputs = tools.filled(copies, point["t"], point["inter"])
     function = tools.op("_C", "silu_and_mul")
     return lambda i: function(outputs[i % copies], inputs[i % copies])
 
 
-def rope(tools: Toolbox, point: Point, copies: int) -> Launch:
+def rope(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     torch, tokens, size = tools.torch, point["t"], point["d"]
     queries = tools.filled(copies, tokens, point["hq"] * size)
     keys = tools.filled(copies, tokens, point["hkv"] * size)
@@ -98,41 +116,41 @@ def rope(tools: Toolbox, point: Point, copies: int) -> Launch:
     return lambda i: function(positions, queries[i % copies], keys[i % copies], size, angles, True)
 
 
-def kv_write(tools: Toolbox, point: Point, copies: int) -> Launch:
-    """Keys and values of some tokens into slots of a paged cache in any order."""
+def kv_write(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+    """Keys and values of some tokens, written to random slots of a paged cache."""
     torch, tokens, shape = tools.torch, point["t"], (point["hkv"], point["d"])
     blocks = ceil(tokens / BLOCK)
     keys, values = (tools.filled(copies, tokens, *shape) for _ in range(2))
     caches = tools.filled(copies, 2, blocks, BLOCK, *shape)
     slots = torch.randperm(blocks * BLOCK, device=tools.place)[:tokens]
-    one = torch.ones(1, device=tools.place, dtype=torch.float32)
+    scale = torch.ones(1, device=tools.place, dtype=torch.float32)
     function = tools.ops.reshape_and_cache_flash
 
     def launch(i: int) -> None:
-        into = caches[i % copies].unbind(0)
-        function(keys[i % copies], values[i % copies], *into, slots, "auto", one, one)
+        key_cache, value_cache = caches[i % copies].unbind(0)
+        function(keys[i % copies], values[i % copies], key_cache, value_cache, slots, "auto", scale, scale)
 
     return launch
 
 
-def argmax(tools: Toolbox, point: Point, copies: int) -> Launch:
+def argmax(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     logits = [tensor.float() for tensor in tools.filled(copies, point["t"], point["vocab"])]
     return lambda i: logits[i % copies].argmax(dim=-1)
 
 
-def quantize(tools: Toolbox, point: Point, copies: int) -> Launch:
-    """To FP8 with a scale for each token."""
+def quantize(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
+    """Quantisation to FP8 with a scale per token."""
     inputs, function = tools.filled(copies, point["t"], point["h"]), tools.ops.scaled_fp8_quant
     return lambda i: function(inputs[i % copies], use_per_token_if_dynamic=True)
 
 
-def copy(tools: Toolbox, point: Point, copies: int) -> Launch:
+def copy(tools: Toolbox, point: KernelPoint, copies: int) -> Launch:
     torch, size = tools.torch, point["bytes"]
     pairs = [torch.zeros(2, size, device=tools.place, dtype=torch.uint8) for _ in range(copies)]
     return lambda i: pairs[i % copies][0].copy_(pairs[i % copies][1])
 
 
-#: Families that can be measured.  A launch may return something; it is dropped.
-LAUNCHES: Mapping[str, Callable[[Toolbox, Point, int], Callable[[int], Any]]] = {
+#: Families that can be measured.  What a launch returns is ignored.
+LAUNCHES: Mapping[str, Callable[[Toolbox, KernelPoint, int], Callable[[int], Any]]] = {
     function.__name__: function for function in (
         gemm, attention, moe, rms_norm, fused_add_rms_norm, silu_mul, rope, kv_write, argmax, quantize, copy)}

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ksim.calibration.runner.asking import asked
-from ksim.calibration.runner.device import Launch, Point, Unmeasurable
+from ksim.calibration.names import nvidia_smi
+from ksim.calibration.runner.device import KernelPoint, Launch, Unmeasurable
 from ksim.calibration.runner.launches import LAUNCHES
 from ksim.foundation.errors import ConfigError
 
-#: The share of memory that PyTorch may keep of earlier points before it gives it back.
+#: PyTorch may cache this share of the memory from earlier points before it has to release it.
 KEPT = 0.5
 
 
 class TorchDevice:
-    """The first GPU; raises ConfigError where there is no PyTorch, or none that sees a GPU."""
+    """The first GPU; raises ConfigError if there is no PyTorch, or if PyTorch sees no GPU."""
 
     def __init__(self) -> None:
         try:
@@ -43,9 +43,9 @@ class TorchDevice:
     def about(self) -> Mapping[str, str | float]:
         return {"gpu": str(self._properties.name), "sms": float(self._properties.multi_processor_count),
                 "torch": str(self.torch.__version__), "cuda": str(self.torch.version.cuda), "vllm": _version("vllm"),
-                "driver": asked("driver_version")}
+                "driver": nvidia_smi("driver_version")}
 
-    def prepare(self, point: Point, copies: int) -> Launch:
+    def prepare(self, point: KernelPoint, copies: int) -> Launch:
         if point.family not in LAUNCHES:
             raise Unmeasurable(f"the runner has no launch for {point.family}")
         try:
@@ -54,17 +54,17 @@ class TorchDevice:
             raise Unmeasurable("the GPU's memory is too small, or in use") from None
         except Unmeasurable:
             raise
-        except Exception as error:  # whatever a release of vLLM raises is the fault of this point alone
+        except Exception as error:  # whatever a vLLM release raises, only this point fails
             raise Unmeasurable(_first_line(error)) from error
 
     def capture(self, launch: Launch, launches: int) -> Callable[[], float]:
         torch = self.torch
         try:
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # what is loaded or compiled on first use cannot be captured
+            side_stream = torch.cuda.Stream()
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):  # loading and compiling on first use cannot be captured
                 launch(0)
-            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.current_stream().wait_stream(side_stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for i in range(launches):

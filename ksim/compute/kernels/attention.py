@@ -12,6 +12,7 @@ from ksim.compute.kernels import Launch, Work
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.batches import Batches
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["Attention"]
@@ -30,8 +31,8 @@ class Attention:
     All counts are per head and over the whole batch; keys include the new
     tokens.  `decode_longest` and `chunk_longest` are the most keys of one
     sequence, `chunk_most` the most new tokens; `chunk_pairs` counts (query,
-    key) pairs, and `chunk_reach` what they would be without masks: new tokens
-    times keys.
+    key) pairs, and `chunk_unmasked_pairs` what they would be without masks: new
+    tokens times keys.
 
     In a `KernelSweep` the counts are columns of (kernels,).
     """
@@ -43,7 +44,7 @@ class Attention:
     chunk_queries: int
     chunk_keys: int
     chunk_pairs: int
-    chunk_reach: int
+    chunk_unmasked_pairs: int
     chunk_most: int
     chunk_longest: int
     heads: int
@@ -52,6 +53,7 @@ class Attention:
     cache: DType = DType.BF16
 
     family = "attention"
+    chunk_reach = renamed("chunk_reach", "chunk_unmasked_pairs")
 
     def __str__(self) -> str:
         template, numbers = self.printed
@@ -119,7 +121,7 @@ class Attention:
 
 #: The counts over a batch, in the order of their fields.
 COUNTS = ("decodes", "decode_keys", "decode_longest", "chunks", "chunk_queries", "chunk_keys", "chunk_pairs",
-          "chunk_reach", "chunk_most", "chunk_longest")
+          "chunk_unmasked_pairs", "chunk_most", "chunk_longest")
 
 
 @frozen
@@ -145,7 +147,7 @@ class AttentionLayer:
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
         """What it counts over *batch*: its `COUNTS`."""
-        queries = keys = pairs = reach = most = longest = 0
+        queries = keys = pairs = unmasked = most = longest = 0
         window = self.window
         for new, context in batch.chunks:
             growing, seen = new, context + new
@@ -157,10 +159,10 @@ class AttentionLayer:
             queries += new
             keys += seen
             pairs += _causal(new, context, growing, window)
-            reach += new * seen
+            unmasked += new * seen
             most = new if new > most else most
             longest = furthest if furthest > longest else longest
-        return *self._decode_counts(batch.contexts), len(batch.chunks), queries, keys, pairs, reach, most, longest
+        return *self._decode_counts(batch.contexts), len(batch.chunks), queries, keys, pairs, unmasked, most, longest
 
     def sweep(self, batches: Batches) -> KernelSweep:
         """The kernels that compute each of *batches*."""

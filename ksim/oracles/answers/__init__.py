@@ -1,6 +1,5 @@
 """What oracles answer: an estimate of one kernel, or those of many kernels as columns."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from math import nan
 from typing import Any, overload
@@ -10,6 +9,7 @@ from attrs import evolve, field, fields, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.bounds import BOUNDS, COMPUTE, LAUNCH, MEMORY
+from ksim.foundation.moved import renamed
 
 __all__ = ["Codes", "Estimate", "Estimates", "Floats", "bound_codes"]
 
@@ -41,12 +41,7 @@ class Estimate:
     high: float = field(default=nan, eq=False)
     extrapolated: bool = False
 
-    @property
-    def eta(self) -> float:
-        """The former name of `roofline_ratio`."""
-        warnings.warn("Estimate.eta is roofline_ratio now; the old name works until ksim 0.3", FutureWarning,
-                      stacklevel=2)
-        return self.roofline_ratio
+    eta = renamed("eta", "roofline_ratio")
 
 
 @frozen(eq=False, kw_only=True)

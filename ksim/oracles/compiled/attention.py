@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.counted import Counted, kinds_of
-from ksim.oracles.compiled.models import Judge, Teller, judge, teller
+from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
+from ksim.oracles.compiled.predictors import LocatedPredictor, Predictor, located_predictor, predictor
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts, Heads
 from ksim.oracles.efficiency.attention_rates import Constants, Rates
@@ -53,8 +53,8 @@ class _Fitted:
 
     efficiency: Efficiency
     places: NDArray[np.intp]
-    floats: Counted
-    arrays: Counted
+    floats: StagedFormula
+    arrays: StagedFormula
 
     @classmethod
     def of(cls, efficiency: Efficiency, heads: Heads, further: Sequence[int] = ()) -> "_Fitted | None":
@@ -64,11 +64,11 @@ class _Fitted:
             return None
         rates = Rates.of(Constants(**efficiency.constants), heads, Floats)
         physics = _Physics(heads, rates, frozenset((*places.tolist(), *further)))
-        return cls(efficiency, places, Counted(physics, Floats), Counted(physics, Arrays))
+        return cls(efficiency, places, StagedFormula(physics, Floats), StagedFormula(physics, Arrays))
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
         """Of many kernels: seconds, whether what they compute binds them, and their features."""
-        seconds, computes, found = self.arrays[kinds_of(counts)](*counts)
+        seconds, computes, found = self.arrays[batch_kinds(counts)](*counts)
         table = np.empty((len(seconds), len(FEATURES)))
         for column, feature in zip(table.T, found, strict=True):
             column[:] = feature
@@ -77,14 +77,14 @@ class _Fitted:
 
 @define(eq=False)
 class ProfiledAttention:
-    """What a profile says of a layer's kernels: what `estimates` does, but for their intervals."""
+    """The `CompiledAttention` of a profile: prices a layer's kernels as `estimates` does, without intervals."""
 
     own: _Fitted
     place: NDArray[np.intp]
-    judge: Judge
+    predict: LocatedPredictor
     further: float
     other: _Fitted | None
-    tell: Teller | None
+    predict_other: Predictor | None
 
     @classmethod
     def of(cls, heads: Heads, own: Efficiency, other: Efficiency | None, further: float) -> "ProfiledAttention | None":
@@ -95,21 +95,22 @@ class ProfiledAttention:
         fallback = _Fitted.of(other, heads) if other is not None else None
         if place is None or fitted is None or (other is not None and fallback is None):
             return None
-        judged = judge(own.model, fitted.places.tolist(), own.region, place.tolist(), len(FEATURES))
-        tell = teller(fallback.efficiency.model, fallback.places.tolist(), len(FEATURES)) if fallback else None
-        return cls(fitted, place, judged, further, fallback, tell)
+        predict = located_predictor(own.model, fitted.places.tolist(), own.region, place.tolist(), len(FEATURES))
+        predict_other = (predictor(fallback.efficiency.model, fallback.places.tolist(), len(FEATURES)) if fallback
+                         else None)
+        return cls(fitted, place, predict, further, fallback, predict_other)
 
     def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
         """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
         was measured."""
         kinds = counts[0] > 0, counts[3] > 0
         seconds, computes, found = self.own.floats[kinds](*counts)
-        beyond, told = self.judge(found)
-        seconds *= exp(told)
+        beyond, log_efficiency = self.predict(found)
+        seconds *= exp(log_efficiency)
         beyond += self.further
-        if beyond and self.other and self.tell:
+        if beyond and self.other and self.predict_other:
             there, _, found = self.other.floats[kinds](*counts)
-            seconds = faded(seconds, there * exp(self.tell(found)), beyond, math)
+            seconds = faded(seconds, there * exp(self.predict_other(found)), beyond, math)
         return seconds, computes, beyond == 0
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:

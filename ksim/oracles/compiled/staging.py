@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from ksim.oracles.compiled.bounds import Between, decided, reach
+from ksim.oracles.compiled.intervals import Interval, decided, interval_of
 
 __all__ = ["stage"]
 
@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 _numbers = count()
 
 
-def stage(formula: Callable[..., Any], symbols: Mapping[str, Between], m: Any) -> Callable[..., Any]:
+def stage(formula: Callable[..., Any], symbols: Mapping[str, Interval], m: Any) -> Callable[..., Any]:
     """A function of the numbers that *symbols* names, in order, which returns what *formula* does of a namespace and
     them: a number, or a tuple of such.
 
@@ -67,7 +67,7 @@ class _Term:
     name: str
     operation: str
     arguments: tuple[Any, ...]
-    between: Between
+    between: Interval
 
     __add__, __radd__ = _forth("+"), _back("+")
     __sub__, __rsub__ = _forth("-"), _back("-")
@@ -105,7 +105,7 @@ class _Tape:
             return known
         key = (operation, *map(self._text, arguments))
         if key not in self.terms:
-            self.terms[key] = _Term(self, f"t{len(self.terms)}", operation, arguments, reach(operation, *between))
+            self.terms[key] = _Term(self, f"t{len(self.terms)}", operation, arguments, interval_of(operation, *between))
         return self.terms[key]
 
     def written(self, found: Any) -> tuple[list[str], str]:
@@ -166,7 +166,7 @@ def _plain(number: Any) -> Any:
     return number.item() if isinstance(number, np.generic | np.ndarray) and number.ndim == 0 else number
 
 
-def _between(argument: Any) -> Between:
+def _between(argument: Any) -> Interval:
     if isinstance(argument, _Term):
         return argument.between
     return (argument, argument) if isinstance(argument, int | float) else (argument.min(), argument.max())

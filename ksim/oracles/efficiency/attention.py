@@ -47,7 +47,7 @@ __all__ = ["COLUMNS", "FEATURES", "LAUNCHES", "cut", "features", "physics", "tim
 #: infinite in serving; `writes` is 1 where the kernel that writes new keys and values is timed along, else 0.
 COLUMNS: tuple[str, ...] = (
     "decodes", "decode_keys", "decode_longest",
-    "chunks", "chunk_queries", "chunk_keys", "chunk_pairs", "chunk_reach", "chunk_most", "chunk_longest",
+    "chunks", "chunk_queries", "chunk_keys", "chunk_pairs", "chunk_unmasked_pairs", "chunk_most", "chunk_longest",
     "heads", "kv_heads", "head_dim", "cache_bytes", "footprint", "writes",
 )
 #: Logarithms are to base 2; `log_keys` in blocks of 128, `log_head_dim` in 128.
@@ -60,7 +60,7 @@ LAUNCHES: tuple[str, ...] = ("whole", "split")
 #: How many of them are counts of a batch; the rest are a layer's.
 COUNTED = 10
 #: Shapes priced one after the other, as floats; more go through arrays, which cost as much as about twelve.
-SINGLY = 10
+FEW = 10
 #: What sticks out of a random order of unequal pieces, in units of the longest less half the mean, as SMs and as memory
 #: feel it, and the pieces that rounding up adds to a context of random length.  Simulated: pieces of random contexts,
 #: first come first served on 132 SMs that share a memory; nothing measured went into them.
@@ -114,8 +114,8 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
     known = [shape if isinstance(shape := shapes[name], float) else np.asarray(shape, dtype=np.float64)
              for name in COLUMNS]
     rows = max(shape.size for shape in known if not isinstance(shape, float))
-    if rows <= SINGLY:
-        table = np.array(_singly(gpu, known, rows, constants)).reshape(rows, 5 + len(FEATURES)).T
+    if rows <= FEW:
+        table = np.array(_one_by_one(gpu, known, rows, constants)).reshape(rows, 5 + len(FEATURES)).T
     else:
         table, bound = np.empty((5 + len(FEATURES), rows)), _bound(gpu, known[COUNTED:], constants, Arrays)
         for column, found in zip(table, _results(Counts(*known[:COUNTED]), *bound, Arrays), strict=True):
@@ -126,7 +126,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
                    np.ascontiguousarray(table[5:].T))
 
 
-def _singly(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
+def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
     each = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
     layers = list(zip(*each[COUNTED:], strict=True))
     known = {layer: _bound(gpu, layer, constants, Floats) for layer in dict.fromkeys(layers)}
@@ -135,8 +135,7 @@ def _singly(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -
 
 
 def _bound(gpu: Gpu, layer: Sequence[Any], constants: Constants, m: Any) -> tuple[Heads, Rates]:
-    heads = Heads.of(m, gpu, *layer)
-    return heads, Rates.of(constants, heads, m)
+    return (heads := Heads.of(m, gpu, *layer)), Rates.of(constants, heads, m)
 
 
 def _results(s: Counts, heads: Heads, rates: Rates, m: Any) -> tuple[Any, ...]:
@@ -169,14 +168,13 @@ def timed(launches: Sequence[Pieces], s: Counts, rates: Rates, m: Any) -> Time:
     """The time of *launches* one after the other, of which either may have nothing to do."""
     if len(launches) == 1:
         return _launch(launches[0], rates, m)
-    decodes, chunks = (_launch(each, rates, m) for each in launches)
+    decodes, chunks = (_launch(pieces, rates, m) for pieces in launches)
     first, second = m.where(s.decodes > 0, 1.0, 0.0), m.where(s.chunks > 0, 1.0, 0.0)
     compute = decodes.compute * first + chunks.compute * second
     return Time(
         decodes.seconds * first + chunks.seconds * second, compute, decodes.memory * first + chunks.memory * second,
         decodes.fixed * first + chunks.fixed * second, decodes.waves * first + chunks.waves * second,
-        decodes.split & (s.decodes > 0), chunks.compute * second / compute,
-    )
+        decodes.split & (s.decodes > 0), chunks.compute * second / compute)
 
 
 def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
@@ -207,8 +205,8 @@ def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
     # A query sees `seen` keys on average, and a tile those of its last query, whole blocks of them.
     seen = s.chunk_pairs / m.maximum(s.chunk_queries, 1.0)
     blocks = m.maximum((seen + m.minimum(grid.tokens, m.maximum(tokens(s, m), 1.0)) / 2) / KEYS + 0.5, 1.0)
-    reach = m.minimum(s.chunk_keys / m.maximum(s.chunks, 1.0), s.chunk_longest) / KEYS
-    return grid.chunk_tiles * m.maximum(m.ceil(reach / grid.piece), 1.0), grid.chunk_tiles * blocks
+    context = m.minimum(s.chunk_keys / m.maximum(s.chunks, 1.0), s.chunk_longest) / KEYS
+    return grid.chunk_tiles * m.maximum(m.ceil(context / grid.piece), 1.0), grid.chunk_tiles * blocks
 
 
 def _launch(p: Pieces, rates: Rates, m: Any) -> Time:

@@ -46,7 +46,7 @@ class Counts:
     chunk_queries: Any
     chunk_keys: Any
     chunk_pairs: Any
-    chunk_reach: Any
+    chunk_unmasked_pairs: Any
     chunk_most: Any
     chunk_longest: Any
 
@@ -125,8 +125,8 @@ def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     longest = m.ceil(m.maximum(s.decode_longest, s.chunk_longest) / KEYS)
     # What the heuristic counts: the tiles of a batch of one, and blocks of keys as if nothing were masked.
     alone = m.minimum(h.kv_heads * m.ceil(most / ROWS), float(gpu.sms))
-    reach = m.minimum(s.chunk_reach / m.maximum(s.chunk_queries, 1.0), s.chunk_longest)
-    work = decode_tiles * blocks + chunk_tiles * reach / KEYS
+    keys = m.minimum(s.chunk_unmasked_pairs / m.maximum(s.chunk_queries, 1.0), s.chunk_longest)
+    work = decode_tiles * blocks + chunk_tiles * keys / KEYS
     splits = (alone < FULL * gpu.sms) & (longest > SHORT)
     allowed = m.look_up(_splits(gpu.sms), alone, m.minimum(longest, float(MOST_SPLITS)))
     share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
@@ -173,8 +173,8 @@ def only(s: Counts, kind: str) -> Counts:
     """The counts without chunks, or without decodes."""
     if kind == "decode":
         return Counts(s.decodes, s.decode_keys, s.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_reach, s.chunk_most,
-                  s.chunk_longest)
+    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_unmasked_pairs,
+                  s.chunk_most, s.chunk_longest)
 
 
 def tokens(s: Counts, m: Any) -> Any:

@@ -144,9 +144,9 @@ def _latents(kernels: Sequence[LatentAttention], gpu: Gpu) -> Shapes:
 def _two_sided(name: str, columns: Callable[[Sequence[Any], Gpu], Shapes]) -> Family:
     return Family(
         lambda gpu, shapes, constants: two_sided.physics(
-            gpu, shapes, evolve(two_sided.reach_of(name, gpu), **constants)),
+            gpu, shapes, evolve(two_sided.constants_of(name, gpu), **constants)),
         two_sided.FEATURES, two_sided.LAUNCHES, columns, lambda kernel: (name,),
-        lambda gpu: two_sided.reach_of(name, gpu).within)
+        lambda gpu: two_sided.constants_of(name, gpu).within)
 
 
 def _sides(kernels: Sequence[Kernel], gpu: Gpu) -> Shapes:
@@ -187,12 +187,12 @@ FAMILIES: Mapping[str, Family] = {
         lambda kernel: tuple(dict.fromkeys((f"attention/{kernel.cache.label}", "attention/bf16"))),
         sweep=_attention_sweep),
     "grouped_gemm": Family(
-        lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Reach(**constants)),
+        lambda gpu, shapes, constants: grouped_gemm.physics(gpu, shapes, grouped_gemm.Constants(**constants)),
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
         lambda kernel: tuple(dict.fromkeys((
             f"grouped_gemm/{formats(kernel.weights, kernel.activations)}",
             f"grouped_gemm/{kernel.activations.element}", "grouped_gemm/bf16")))),
-    "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Reach(**constants)),
+    "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Constants(**constants)),
                   mla.FEATURES, mla.LAUNCHES, _latents,
                   lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),
     "pointwise": Family(

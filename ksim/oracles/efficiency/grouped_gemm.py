@@ -4,7 +4,7 @@
 `compute` works off tiles, each filled up to its full height, in waves over the SMs; what a tile reaches of the peak
 grows with its FLOP per operand byte.  `memory` reads the weights of the experts that have rows, once.  The tile's
 height and width follow the number of tokens, not of rows (vLLM v0.22, ``fused_moe.get_default_config``; width 256
-above 512 tokens as in the tuned files for the H200).  The numbers in `Reach` are least absolute errors of log time
+above 512 tokens as in the tuned files for the H200).  The numbers in `Constants` are least absolute errors of log time
 over our H200 sweep, the whole expert layer at once: 3.7 % mean error, 4.4 % on a layer shape or a skew left out.
 """
 
@@ -17,7 +17,7 @@ from ksim.foundation.units import DType, quantity
 from ksim.oracles.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FEATURES", "HEIGHTS", "LAUNCHES", "Reach", "physics", "tiles"]
+__all__ = ["FEATURES", "HEIGHTS", "LAUNCHES", "Constants", "physics", "tiles"]
 
 #: Heights of a tile, and up to how many tokens vLLM takes each; the widths go with their own bounds.
 HEIGHTS = (16, 32, 64, 128)
@@ -36,7 +36,7 @@ DEPTH = 64.0
 RAMP_TOKENS = 64.0
 #: Which peak multiplies numbers of so many bits.
 FORMATS = {16.0: DType.BF16, 8.0: DType.FP8, 4.0: DType.FP4}
-#: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand that `Reach.compute` belongs to.
+#: A tile of 128 x 128: rows x columns over their sum, the FLOP per operand that `Constants.compute` belongs to.
 SQUARE = 64.0
 #: Bytes that an SM reads from the L2 cache in a clock: three quarters of the 64 that its port takes (NVIDIA, A100 white
 #: paper).
@@ -44,7 +44,7 @@ L2_BYTES_PER_CLOCK = 48.0
 
 
 @frozen
-class Reach:
+class Constants:
     """Shares of the peaks, the seconds that even the smallest launch takes, and how softly the two sides add up.
 
     `ramp` s come on top for each doubling of the tokens up to 64, and `row` s for each row: what aligns and sorts
@@ -73,7 +73,7 @@ def tiles(loads: Sequence[tuple[int, float]]) -> dict[str, float]:
     }
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Constants()) -> Physics:
     """Price ``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` in `shapes`' columns.
 
     `tokens` enter the expert layer, as `rows` of which `inputs` differ; `active` experts have rows, the fullest of
@@ -87,17 +87,17 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Ph
     n, k, rows = shapes["n"], shapes["k"], shapes["rows"]
     per_sm = _peaks(gpu, shapes["bits"]) / gpu.sms
     reuse = height * width / (height + width) / SQUARE
-    deep = np.ceil(k / DEPTH) * DEPTH + reach.depth
+    deep = np.ceil(k / DEPTH) * DEPTH + constants.depth
     compute = np.maximum(waves, 1.0) * 2.0 * height * width * deep / per_sm
     weights = shapes["active"] * n * k * shapes["weight_bits"] / 8.0
     traffic = weights + shapes["inputs"] * k * shapes["bits"] / 8.0 + rows * n * DType.BF16.bytes
     resident = shapes["warm"] / (1.0 + (traffic / gpu.l2) ** 8.0)
     cached = min(1.0, gpu.bandwidth / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.clock))
     memory = traffic / gpu.bandwidth * (1.0 - resident * (1.0 - cached))
-    power = reach.sharpness
-    reached = np.minimum(1.0, reach.compute * reuse**reach.growth)
-    body = ((compute / reached) ** power + (memory / reach.memory) ** power) ** (1.0 / power)
-    start = reach.start + reach.ramp * np.log2(np.minimum(shapes["tokens"], RAMP_TOKENS)) + reach.row * rows
+    power = constants.sharpness
+    reached = np.minimum(1.0, constants.compute * reuse**constants.growth)
+    body = ((compute / reached) ** power + (memory / constants.memory) ** power) ** (1.0 / power)
+    start = constants.start + constants.ramp * np.log2(np.minimum(shapes["tokens"], RAMP_TOKENS)) + constants.row * rows
     seconds = start + body
     features = np.column_stack([
         start / seconds,

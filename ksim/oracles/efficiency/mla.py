@@ -15,7 +15,7 @@ from ksim.foundation.units import DType, quantity
 from ksim.oracles.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FEATURES", "LAUNCHES", "Reach", "physics"]
+__all__ = ["FEATURES", "LAUNCHES", "Constants", "physics"]
 
 FEATURES = (
     "start_share", "log_compute_over_memory", "log_waves", "idle", "generation", "log_heads", "log_length", "log_batch",
@@ -30,7 +30,7 @@ QUERIES, HEADS, KEYS = 128.0, 64.0, 256.0
 
 
 @frozen
-class Reach:
+class Constants:
     """Seconds that even the smallest launch takes, shares of the peaks, and how softly the two sides add up.
 
     The defaults are those of Hopper's and Blackwell's kernels, whose two sides do not overlap.
@@ -43,7 +43,7 @@ class Reach:
     sharpness: float = field(default=1.0, validator=validators.ge(1))
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Constants()) -> Physics:
     """Price attention of `batch` sequences, `query` new tokens each, the last of which sees `length` tokens.
 
     `heads` are those of this GPU, `generation` is 1 where the latent kernel runs, `cache_bits` are a cached number's.
@@ -65,11 +65,11 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach = Reach()) -> Ph
     absorbed = rows * (2.0 * sizes["latent"] + sizes["rotary"])
     memory = (cached + np.where(latent, absorbed, expanded)) / gpu.bandwidth
     compute = batch * heads * pairs * per_pair / gpu.flops[DType.BF16] * np.ceil(waves) / waves
-    power = reach.sharpness
-    share = np.where(latent, reach.generation, reach.context)
-    seconds = reach.start + ((compute / share) ** power + (memory / reach.memory) ** power) ** (1.0 / power)
+    power = constants.sharpness
+    share = np.where(latent, constants.generation, constants.context)
+    seconds = constants.start + ((compute / share) ** power + (memory / constants.memory) ** power) ** (1.0 / power)
     features = np.column_stack([
-        reach.start / seconds, np.clip(np.log(compute / memory), -6.0, 6.0), np.log(waves), idle / np.ceil(waves),
+        constants.start / seconds, np.clip(np.log(compute / memory), -6.0, 6.0), np.log(waves), idle / np.ceil(waves),
         shapes["generation"], np.log(heads), np.log(length), np.log(batch), shapes["cache_bits"] / 16.0,
     ])
     return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, latent.astype(np.intp), features)

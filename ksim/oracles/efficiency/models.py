@@ -52,59 +52,6 @@ class Linear:
         return held
 
 
-@frozen(eq=False)
-class BoundedHead:
-    """``-log(g - a / waves)``: a utilisation that grows with the waves towards `g`, never under `floor`.
-
-    The form is NeuSight's (arXiv 2407.13853); its g and a are sigmoids of an
-    expression linear in the inputs, of which `waves` is the column of log waves.
-    """
-
-    gains: Array = field(converter=doubles)
-    losses: Array = field(converter=doubles)
-    waves: Array = field(converter=doubles)
-    floor: Array = field(converter=doubles)
-
-    def __call__(self, inputs: Array) -> Array:
-        with_one = np.column_stack([inputs, np.ones(len(inputs))])
-        g, a = (1 / (1 + np.exp(-times(with_one, weights))) for weights in (self.gains, self.losses))
-        waves = np.exp(np.maximum(inputs[:, int(self.waves)], 0.0))
-        utilisation: Array = -np.log(np.maximum(g - a / waves, self.floor))
-        return utilisation
-
-
-@frozen(eq=False)
-class Trees:
-    """The sum of binary trees; all nodes of all trees stand in one row, leaves pointing at themselves.
-
-    `columns` and `thresholds` say which input goes left if it is not above what;
-    `roots` is where each tree begins and `depth` how many questions the deepest asks.
-    """
-
-    base: Array = field(converter=doubles)
-    columns: Array = field(converter=doubles)
-    thresholds: Array = field(converter=doubles)
-    lefts: Array = field(converter=doubles)
-    rights: Array = field(converter=doubles)
-    values: Array = field(converter=doubles)
-    roots: Array = field(converter=doubles)
-    depth: Array = field(converter=doubles)
-
-    def __call__(self, inputs: Array) -> Array:
-        columns, roots = self.columns.astype(np.intp), self.roots.astype(np.intp)
-        children = np.stack([self.lefts, self.rights]).astype(np.intp)
-        return _chunked(lambda rows: self._sum(rows, columns, roots, children), inputs)
-
-    def _sum(self, inputs: Array, columns: NDArray[np.intp], roots: NDArray[np.intp],
-             children: NDArray[np.intp]) -> Array:
-        nodes = np.broadcast_to(roots, (len(inputs), len(roots)))
-        for _ in range(int(self.depth)):
-            above = np.take_along_axis(inputs, columns[nodes], axis=1) > self.thresholds[nodes]
-            nodes = children[above.astype(np.intp), nodes]
-        total: Array = self.base + self.values[nodes].sum(axis=1)
-        return total
-
-
 @frozen(eq=False, slots=False)
 class Network:
     """The mean of several perceptrons with two hidden layers of tanh, on inputs brought to zero mean and unit spread.
@@ -197,19 +144,7 @@ class _Component:
         return _chunked(lambda part: times(kernel_of(times(part, self.near), smooth), self.weights), at, rows)
 
 
-@frozen(eq=False)
-class Mean:
-    """The mean of two models."""
-
-    one: Model
-    other: Model
-
-    def __call__(self, inputs: Array) -> Array:
-        return (self.one(inputs) + self.other(inputs)) / 2
-
-
-KINDS: dict[str, type] = {kind.__name__: kind for kind in (
-    Constant, Linear, BoundedHead, Trees, Network, Interpolation, Mean)}
+KINDS: dict[str, type] = {kind.__name__: kind for kind in (Constant, Linear, Network, Interpolation)}
 
 
 def row_side(points: Array) -> Array:

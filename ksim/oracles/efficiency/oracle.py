@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles import CompiledAttention, Estimate, Estimates
-from ksim.oracles.efficiency.estimates import Profiled
+from ksim.oracles.efficiency.profiled import Profiled
 from ksim.specs.hardware import Gpu
 
 __all__ = ["ProfileOracle"]

@@ -13,14 +13,14 @@ from ksim.foundation.units import quantity
 from ksim.oracles.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["FEATURES", "LAUNCHES", "REACHES", "Reach", "physics", "reach_of"]
+__all__ = ["FEATURES", "LAUNCHES", "CONSTANTS", "Constants", "physics", "constants_of"]
 
 FEATURES = ("start_share", "log_compute_over_memory", "log_bytes_over_l2")
 LAUNCHES = ("whole",)
 
 
 @frozen
-class Reach:
+class Constants:
     """Seconds to `start` and of each `step`, shares of the peaks, and how sharply the larger side wins.
 
     `within` is how far, in log time, nine of ten of the kernels that the rest was fitted to are from it at most.
@@ -46,39 +46,40 @@ class Reach:
 #: conv_*, delta_*: linear_attention, vLLM 0.24 (FlashInfer's chunks; FLA's on other GPUs), up to 131,072 tokens, six
 #: GPUs: conv_prompts 11,016 rows 9 %, conv_decodes 1,188 rows 5 %, delta_prompts 3,672 rows of Hopper 6 %, 7,344 of
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
-REACHES: Mapping[str, Mapping[str, Reach]] = {
-    "batched_gemm": {"": Reach(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
-    "index_scores": {"": Reach(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
-    "sparse_mla": {"": Reach(start=54e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
-    "conv_prompts": {"": Reach(start=2.9e-6, compute=0.074, memory=1.0, sharpness=3.75, within=0.25)},
-    "conv_decodes": {"": Reach(start=1.9e-6, compute=0.028, memory=1.0, sharpness=12.0, within=0.11)},
+CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
+    "batched_gemm": {"": Constants(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
+    "index_scores": {"": Constants(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
+    "sparse_mla": {"": Constants(start=54e-6, compute=0.425, memory=1.0, sharpness=8.0, within=0.3)},
+    "conv_prompts": {"": Constants(start=2.9e-6, compute=0.074, memory=1.0, sharpness=3.75, within=0.25)},
+    "conv_decodes": {"": Constants(start=1.9e-6, compute=0.028, memory=1.0, sharpness=12.0, within=0.11)},
     "delta_prompts": {
-        "hopper": Reach(start=8.5e-6, compute=0.434, memory=0.548, sharpness=11.0, step=3.09e-6, within=0.19),
-        "blackwell": Reach(start=17.1e-6, compute=0.963, memory=0.248, sharpness=12.0, step=2.36e-6, within=0.31),
-        "": Reach(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.51)},
-    "delta_decodes": {"": Reach(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
+        "hopper": Constants(start=8.5e-6, compute=0.434, memory=0.548, sharpness=11.0, step=3.09e-6, within=0.19),
+        "blackwell": Constants(start=17.1e-6, compute=0.963, memory=0.248, sharpness=12.0, step=2.36e-6, within=0.31),
+        "": Constants(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.51)},
+    "delta_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
 }
 #: Architectures that the constants for any were fitted to, and how much wider intervals are on others.
 FITTED, WIDER = {"hopper", "blackwell"}, 4.0
 
 
-def reach_of(family: str, gpu: Gpu) -> Reach:
+def constants_of(family: str, gpu: Gpu) -> Constants:
     """The constants of *family* on *gpu*, whose interval is wider where they come from other architectures."""
-    known = REACHES[family]
+    known = CONSTANTS[family]
     found = known.get(gpu.architecture) or known[""]
     alike = gpu.architecture in FITTED or len(known) > 1
     return found if alike else evolve(found, within=WIDER * found.within)
 
 
-def physics(gpu: Gpu, shapes: Mapping[str, Array], reach: Reach) -> Physics:
+def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants) -> Physics:
     """Price kernels by their columns `flops` and `peak` (FLOP/s of their format), `bytes`, and `steps`."""
     compute, memory = shapes["flops"] / shapes["peak"], shapes["bytes"] / gpu.bandwidth
-    sides = np.stack([compute / reach.compute, memory / reach.memory, reach.step * shapes["steps"]])
+    sides = np.stack([compute / constants.compute, memory / constants.memory, constants.step * shapes["steps"]])
     # Scaled by the largest side, for high powers of seconds vanish.
     largest = np.maximum(sides.max(axis=0), 1e-12)
-    seconds = reach.start + largest * ((sides / largest) ** reach.sharpness).sum(axis=0) ** (1.0 / reach.sharpness)
+    power = constants.sharpness
+    seconds = constants.start + largest * ((sides / largest) ** power).sum(axis=0) ** (1.0 / power)
     features = np.column_stack([
-        reach.start / seconds, np.clip(np.log(np.maximum(compute, 1e-12) / np.maximum(memory, 1e-12)), -6.0, 6.0),
+        constants.start / seconds, np.clip(np.log(np.maximum(compute, 1e-12) / np.maximum(memory, 1e-12)), -6.0, 6.0),
         np.log(np.maximum(shapes["bytes"], 1.0) / gpu.l2)])
     nothing = np.zeros_like(seconds)
     return Physics(seconds, np.maximum(compute, memory), compute, memory, nothing, nothing,

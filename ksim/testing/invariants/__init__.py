@@ -1,4 +1,4 @@
-"""What must hold of any scheduler, each as a function from a history to its breaches: (step, what is wrong)."""
+"""What must hold for any scheduler: each invariant is a function from a history to its breaches, (step, problem)."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ from ksim.testing.invariants import blocks, limits, order, progress, tokens
 Breach = tuple[int, str]
 Invariant = Callable[[History], Iterator[Breach]]
 
-#: All of them, by name.  `bounded_wait` is for policies under which nobody starves, `everything_ends` for all.
+#: All invariants by name.  `everything_ends` holds for all policies, `bounded_wait` for those without starvation.
 INVARIANTS: dict[str, Invariant] = {
     invariant.__name__: invariant for invariant in (
         limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.whole_prompts,

@@ -1,4 +1,4 @@
-"""Blocks are neither lost nor made, and are held by those who need them."""
+"""No block is lost or held twice, and requests hold the blocks that they need."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from ksim.testing.history import History
 
 
 def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
-    """At all times each block has as many users as hold it, nobody holds one twice, and all others are free."""
+    """Each block counts exactly the requests that hold it, no request holds a block twice, and all other blocks
+    are free."""
     for moment in history.moments:
         if not moment.ref_counts:
             return
@@ -23,7 +24,7 @@ def blocks_conserved(history: History) -> Iterator[tuple[int, str]]:
 
 
 def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
-    """Who was given tokens holds exactly the blocks that all its tokens so far need."""
+    """A scheduled request holds exactly the blocks that its tokens so far need."""
     for moment in history.schedules:
         for share in moment.shares:
             if not moment.ref_counts:
@@ -34,7 +35,7 @@ def blocks_fit_tokens(history: History) -> Iterator[tuple[int, str]]:
 
 
 def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
-    """Who does not run holds no block."""
+    """A request that does not run holds no block."""
     for moment in history.moments:
         for number in moment.block_tables:
             if number not in moment.running:
@@ -42,7 +43,7 @@ def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
 
 
 def all_blocks_return(history: History) -> Iterator[tuple[int, str]]:
-    """When nobody waits or runs, every block is free."""
+    """When no request waits or runs, every block is free."""
     for moment in history.moments:
         if not moment.running and not moment.waiting and moment.free != history.capacity:
             yield moment.step, f"nobody runs, and {moment.free} of {history.capacity} blocks are free"

@@ -1,4 +1,4 @@
-"""The settings that bound a batch are kept in every step."""
+"""Every step keeps the settings that bound a batch."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from ksim.testing.history import History, Moment, Share
 
 
 def token_budget(history: History) -> Iterator[tuple[int, str]]:
-    """The tokens of a batch are at most `max_num_batched_tokens`."""
+    """A batch has at most `max_num_batched_tokens` tokens."""
     most = history.limits.max_num_batched_tokens
     for moment in history.schedules:
         if (tokens := sum(share.tokens for share in moment.shares)) > most:
@@ -22,7 +22,7 @@ def sequence_limit(history: History) -> Iterator[tuple[int, str]]:
 
 
 def one_share_each(history: History) -> Iterator[tuple[int, str]]:
-    """A batch has each request once, with one token or more, and none that was preempted in the same step."""
+    """A batch contains a request at most once, with one token or more, and no request preempted in that step."""
     for moment in history.schedules:
         counted = Counter(share.request for share in moment.shares)
         for share in moment.shares:
@@ -35,7 +35,7 @@ def one_share_each(history: History) -> Iterator[tuple[int, str]]:
 
 
 def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
-    """No share exceeds what `long_prefill_token_threshold` allows among so many requests."""
+    """No request gets more tokens in a step than `long_prefill_token_threshold` allows."""
     for moment in history.schedules:
         cap = history.limits.cap(moment.live)
         for share in moment.shares:
@@ -44,7 +44,8 @@ def chunk_cap(history: History) -> Iterator[tuple[int, str]]:
 
 
 def whole_prompts(history: History) -> Iterator[tuple[int, str]]:
-    """Without chunked prefill, a request is admitted with all tokens that it knows, or as many as the cap allows."""
+    """Without chunked prefill, a request is admitted with all its known tokens, or with as many as the chunk cap
+    allows."""
     if history.limits.enable_chunked_prefill:
         return
     for moment in history.schedules:
@@ -56,7 +57,7 @@ def whole_prompts(history: History) -> Iterator[tuple[int, str]]:
 
 
 def watermark_kept(history: History) -> Iterator[tuple[int, str]]:
-    """Whoever is admitted beside others leaves `watermark` of the blocks free."""
+    """After an admission beside other requests, `watermark` of the blocks are still free."""
     for moment in history.schedules:
         for share, free, alone in _admissions(history, moment):
             if not alone and free < history.spare:
@@ -65,7 +66,7 @@ def watermark_kept(history: History) -> Iterator[tuple[int, str]]:
 
 
 def whole_prompt_reserved(history: History) -> Iterator[tuple[int, str]]:
-    """With `scheduler_reserve_full_isl`, a request is admitted only if all tokens that it knows would fit."""
+    """With `scheduler_reserve_full_isl`, a request is admitted only if all its known tokens would fit."""
     if not history.limits.scheduler_reserve_full_isl:
         return
     for moment in history.schedules:
@@ -77,9 +78,9 @@ def whole_prompt_reserved(history: History) -> Iterator[tuple[int, str]]:
 
 
 def _admissions(history: History, moment: Moment) -> Iterator[tuple[Share, int, bool]]:
-    """Each admission of a step without preemption, the blocks free after it, and whether it was alone.
+    """Each admission of a step without preemption: its share, the free blocks after it, and whether nothing else ran.
 
-    Of admissions before the last, the free blocks may be overstated: those after them may have revived some.
+    The free blocks of all admissions but the last may be too many: later ones may have taken free blocks as hits.
     """
     if moment.preempted:
         return

@@ -1,4 +1,4 @@
-"""What holds of policies that do not `propose`: vLLM's admission, in the queue's order."""
+"""Invariants of policies without `propose`: vLLM's admission in the order of the queue."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from ksim.testing.history import History, Moment
 
 
 def work_conserved(history: History) -> Iterator[tuple[int, str]]:
-    """While budget is left and nobody was preempted, all who run compute what they can, and the first in the
-    queue is let in if there are a sequence slot and blocks for all its tokens."""
+    """While tokens are left in the budget and no request was preempted, running requests compute all that they can.
+
+    The first waiting request is admitted if there are a sequence slot and blocks for all its tokens.
+    """
     if history.limits.prefill_schedule_interval > 1:
         return
     computed: dict[int, int] = {}
@@ -47,9 +49,9 @@ def _head(history: History, moment: Moment, left: int) -> Iterator[tuple[int, st
 
 
 def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
-    """Nobody is admitted while one before it in the policy's order is left waiting.
+    """No request is admitted while one ahead of it in the policy's order is left waiting.
 
-    Without an `order` it is: those that were preempted, then the others as they came.
+    Without an `order`, preempted requests come first, then the others in order of arrival.
     """
     for moment in history.schedules:
         places = {number: place for place, number, _ in moment.queue}
@@ -62,7 +64,7 @@ def no_overtaking(history: History) -> Iterator[tuple[int, str]]:
 
 
 def no_admission_after_preemption(history: History) -> Iterator[tuple[int, str]]:
-    """A step in which somebody is preempted admits nobody."""
+    """A step that preempts a request admits none."""
     for moment in history.schedules:
         for share in moment.shares:
             if share.admitted and moment.preempted:

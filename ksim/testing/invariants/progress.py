@@ -1,4 +1,4 @@
-"""Nobody is lost, and nobody waits for ever."""
+"""No request is lost, and none waits for ever."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from ksim.testing.history import History
 
 
 def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
-    """At all times each request waits, runs or is done, is listed there once, and is done once."""
+    """At all times a request is waiting, running or done, is in that list exactly once, and finishes once."""
     ended = Counter[int]()
     for moment in history.moments:
         ended.update(moment.finished)
@@ -23,7 +23,7 @@ def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
 
 
 def no_idle_step(history: History) -> Iterator[tuple[int, str]]:
-    """A step computes something, unless a batch is in flight, somebody is preempted, or nobody is there."""
+    """A step schedules tokens, unless a batch is in flight, a request is preempted, or no request waits or runs."""
     for moment in history.schedules:
         if not (moment.shares or moment.preempted or moment.in_flight) and (moment.waiting or moment.running):
             yield moment.step, (f"nothing is scheduled and nothing is in flight, while {len(moment.waiting)} requests"
@@ -33,7 +33,7 @@ def no_idle_step(history: History) -> Iterator[tuple[int, str]]:
 def everything_ends(history: History) -> Iterator[tuple[int, str]]:
     """All requests end within (requests + 1) x depth x interval x (all their tokens) steps of the last arrival.
 
-    `depth` is how many batches may be in flight, `interval` is `prefill_schedule_interval`.
+    `depth` is the number of batches that may be in flight; `interval` is `prefill_schedule_interval`.
     """
     if history.schedules and not history.complete and history.error is None:
         last = history.schedules[-1]
@@ -42,11 +42,11 @@ def everything_ends(history: History) -> Iterator[tuple[int, str]]:
 
 
 def bounded_wait(history: History) -> Iterator[tuple[int, str]]:
-    """A request ends within depth x interval x W steps of its arrival, where W is the tokens of those that came
-    no later and of twice as many of the largest as may run at once.
+    """A request ends within depth x interval x W steps of its arrival.
 
-    So later arrivals can hold it up for a while only.  Not for policies that let others pass as long as
-    they come, such as by priority or by length.
+    W is the tokens of the requests that arrived no later, plus the tokens of twice as many of the largest
+    requests as may run at once.  So later arrivals delay a request only for a bounded time.  Policies under
+    which some requests wait as long as others arrive (by priority or by length) are exempt.
     """
     ended = {number: moment.step for moment in history.updates for number in moment.finished}
     for number, arrived in enumerate(history.arrived):

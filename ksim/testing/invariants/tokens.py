@@ -9,7 +9,7 @@ from ksim.testing.history import History, emitted
 
 
 def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
-    """A share samples just where the request's next token is due, and none goes beyond it or beyond the end."""
+    """A request samples exactly when its next token is due, and never computes beyond that token or beyond its end."""
     sampled = Counter[int]()
     for moment in history.schedules:
         for share in moment.shares:
@@ -24,7 +24,8 @@ def tokens_in_order(history: History) -> Iterator[tuple[int, str]]:
 
 
 def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
-    """Each request ends with exactly its tokens, one from each step that sampled it; one aborted has no more."""
+    """Each request ends with exactly its output tokens, one from each step that sampled; an aborted request gets no
+    more than these."""
     owed: dict[int, list[int]] = {number: [] for number in range(len(history.jobs))}
     step = history.moments[-1].step if history.moments else 0
     for index, number in _returns(history):
@@ -45,7 +46,7 @@ def exact_tokens(history: History) -> Iterator[tuple[int, str]]:
 
 
 def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
-    """Who is admitted again knows its prompt and every token that it was given."""
+    """A request that is admitted again still has its prompt and all tokens that it was given."""
     given = Counter[int]()
     for moment in history.moments:
         for share in moment.shares:
@@ -60,7 +61,7 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
 
 
 def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str]]:
-    """A request is admitted again only when every batch that contains it has come back, partial prompt chunks too."""
+    """A request is admitted again only after every batch that contains it has completed, partial prompt chunks too."""
     in_flight = Counter[int]()
     for moment in history.moments:
         numbers = [share.request for share in moment.shares]
@@ -75,7 +76,7 @@ def nothing_in_flight_when_admitted(history: History) -> Iterator[tuple[int, str
 
 
 def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
-    """A prefix hit never covers the last known token, and is nothing for those that do not read the cache."""
+    """A prefix hit never covers the last known token, and is empty for requests that do not read the cache."""
     for moment in history.schedules:
         for share in moment.shares:
             if share.admitted and share.start >= moment.known[share.request]:
@@ -86,7 +87,7 @@ def hit_leaves_last_token(history: History) -> Iterator[tuple[int, str]]:
 
 
 def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
-    """A prefix hit is of blocks that somebody whose prompt begins with the same tokens was given to compute."""
+    """A prefix hit covers only blocks that a request with the same first tokens was scheduled to compute."""
     seen = set[Hashable]()
     for moment in history.schedules:
         for share in moment.shares:
@@ -101,7 +102,7 @@ def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
 
 
 def counters_grow(history: History) -> Iterator[tuple[int, str]]:
-    """Steps and time go forward, and a share begins where the one before it ended, unless the request starts over."""
+    """Step numbers count up, time never goes back, and a request continues where it stopped unless it was preempted."""
     computed: dict[int, int] = {}
     for earlier, later in pairwise(history.schedules):
         if later.step != earlier.step + 1 or later.now < earlier.now:

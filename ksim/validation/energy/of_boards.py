@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from attrs import asdict, frozen
 
-from ksim.calibration.measurements import Floats
+from ksim.calibration.batches import Floats
 from ksim.calibration.power import boards
 from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.observing import drawn, observed
+from ksim.calibration.power.meter import metered_watts, model_watts
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
 
@@ -68,16 +68,17 @@ def judge(path: Path, limit: int = 0) -> Verdict:
     """Judge the rows held back of the table at *path*, or of *limit* rows of it; raises DataError if there are none."""
     judged = [each for each in map(_judged, boards.read(path, limit)) if len(each.drawn)]
     if not judged:
-        raise DataError(str(path), f"has no row to judge: one shape in {boards.HELD_BACK} is held back, and none of"
+        raise DataError(str(path), f"has no row to judge: one shape in {boards.HELD_OUT} is held back, and none of"
                                    f" these few is")
     return Verdict(_cell(judged, "all", "", ""), tuple(_grouped(judged, lambda each: (each.gpu, "", ""))),
                    tuple(_grouped(judged, lambda each: (each.gpu, each.op, each.dtype))))
 
 
 def _judged(readings: Readings) -> _Judged:
-    power, held = gpu_of(readings.gpu).power, readings.held
-    own, seen = (100.0 * (watts(readings, power)[held] / readings.watts[held] - 1.0) for watts in (drawn, observed))
-    return _Judged(readings.gpu, readings.op, readings.dtype, own, seen)
+    power, held_out = gpu_of(readings.gpu).power, readings.held_out
+    drawn, observed = (100.0 * (watts(readings, power)[held_out] / readings.watts[held_out] - 1.0)
+                       for watts in (model_watts, metered_watts))
+    return _Judged(readings.gpu, readings.op, readings.dtype, drawn, observed)
 
 
 def _grouped(judged: list[_Judged], name: Callable[[_Judged], tuple[str, str, str]]) -> Iterator[Cell]:

@@ -7,8 +7,8 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.power import sustained
-from ksim.calibration.power.foretelling import Foretold, foretell, taught
-from ksim.calibration.power.sustained import Sustained
+from ksim.calibration.power.prediction import Prediction, leave_group_out, predict
+from ksim.calibration.power.sustained import SustainedKernel
 from ksim.foundation.errors import DataError
 from ksim.simulation.lookup import gpu_of
 
@@ -20,10 +20,10 @@ ERRORS = {"power": "power_error", "energy": "energy_error", "time": "time_error"
 class Verdict:
     """Rows foretold without their own shape and without their own family; `recovered` as if graphs were timed cool."""
 
-    shapes: tuple[Foretold, ...]
-    families: tuple[Foretold, ...]
-    recovered_shapes: tuple[Foretold, ...]
-    recovered_families: tuple[Foretold, ...]
+    shapes: tuple[Prediction, ...]
+    families: tuple[Prediction, ...]
+    recovered_shapes: tuple[Prediction, ...]
+    recovered_families: tuple[Prediction, ...]
 
 
 def judge(path: Path, gpu: str) -> Verdict:
@@ -33,20 +33,20 @@ def judge(path: Path, gpu: str) -> Verdict:
         raise DataError(str(path), "needs kernels of two families or more: each is foretold by the others")
     known = gpu_of(gpu)
     known = evolve(known, power=evolve(known.power, idle=recorded.idle))
-    ways = [taught(recorded.rows, known, group) for group in (_shape, _family)]
-    return Verdict(*(tuple(foretell(row, teacher, recovered) for row, teacher in zip(recorded.rows, way, strict=True))
+    ways = [leave_group_out(recorded.rows, known, group) for group in (_shape, _family)]
+    return Verdict(*(tuple(predict(row, teacher, recovered) for row, teacher in zip(recorded.rows, way, strict=True))
                      for recovered in (False, True) for way in ways))
 
 
-def _shape(row: Sustained) -> tuple[str, str, str]:
+def _shape(row: SustainedKernel) -> tuple[str, str, str]:
     return row.family, row.dtype, row.shape
 
 
-def _family(row: Sustained) -> str:
+def _family(row: SustainedKernel) -> str:
     return row.family
 
 
-def mape(found: tuple[Foretold, ...], error: str) -> float:
+def mape(found: tuple[Prediction, ...], error: str) -> float:
     """The mean absolute error, per cent, of one of `ERRORS`."""
     return float(np.mean([abs(getattr(each, ERRORS[error])) for each in found]))
 
@@ -65,7 +65,7 @@ def as_table(verdict: Verdict) -> dict[str, Any]:
     return table | {"kernels": [_row(*pair) for pair in zip(verdict.shapes, verdict.families, strict=True)]}
 
 
-def _row(shape: Foretold, family: Foretold) -> dict[str, Any]:
+def _row(shape: Prediction, family: Prediction) -> dict[str, Any]:
     row = shape.row
     return {"family": row.family, "dtype": row.dtype, "shape": row.shape, "watts": row.watts,
             "joules": row.joules, "seconds": row.seconds,

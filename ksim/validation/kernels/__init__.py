@@ -7,18 +7,17 @@ from typing import Any
 from attrs import define, field, frozen
 
 from ksim.calibration.checks import TooFew, check, gpu_of
-from ksim.calibration.courses import Course
-from ksim.calibration.gathering import digest
+from ksim.calibration.fitting import FitSpec, LeftOut, Selected, select
+from ksim.calibration.ingest import digest
 from ksim.calibration.kernels import MAKERS
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
-from ksim.calibration.recipes import enrolled
-from ksim.calibration.selection import Left, Selected, select
+from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.oracles.efficiency.estimates import Profiled, shipped
 from ksim.oracles.efficiency.oracle import ProfileOracle
 from ksim.oracles.efficiency.profile import Profile
+from ksim.oracles.efficiency.profiled import Profiled, shipped
 from ksim.simulation.lookup import plugin
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import Cell, Judged, cells, coverage, families
@@ -49,7 +48,7 @@ class Verdict:
     cells: tuple[Cell, ...]
     families: dict[str, dict[str, float]]
     coverage: float | None
-    left: tuple[tuple[str, Left], ...]
+    left: tuple[tuple[str, LeftOut], ...]
     remarks: tuple[str, ...]
 
     @property
@@ -64,10 +63,10 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
     measured = read(question.path)
     oracle = plugin("oracles", question.oracle)
     judged: list[Judged] = []
-    for course, taken in enrolled(measured):
-        say(course.name)
-        selected = tuple(_selected(course, taken, question, notes))
-        judged += _judge(question, oracle, course, selected, notes)
+    for spec, taken in by_spec(measured):
+        say(spec.name)
+        selected = tuple(_selected(spec, taken, question, notes))
+        judged += _judge(question, oracle, spec, selected, notes)
     if not judged:
         gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
         raise DataError(str(question.path), "; ".join([f"has nothing to judge; it is of {gpus}", *notes.remarks]))
@@ -78,11 +77,11 @@ def validate(question: Question, say: Callable[[str], None] = lambda _: None) ->
 class _Notes:
     """What is said beside the figures."""
 
-    left: list[tuple[str, Left]] = field(factory=list)
+    left: list[tuple[str, LeftOut]] = field(factory=list)
     remarks: list[str] = field(factory=list)
 
 
-def _selected(course: Course, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
+def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, notes: _Notes) -> Iterator[Selected]:
     by_name: dict[str, list[Measurements]] = {}
     for rows in taken:
         gpu = gpu_of(rows, question.gpu if rows.gpu is None else "")
@@ -94,46 +93,46 @@ def _selected(course: Course, taken: Sequence[Measurements], question: Question,
         notes.remarks += checked.remarks()
         by_name.setdefault(rows.gpu or question.gpu, []).append(checked.kept)
     for name, tables in by_name.items():
-        selected = select(course, tables, gpu_of(tables[0], name))
-        notes.left += [(f"{name} {course.name}", left) for left in selected.left]
-        if beside := sum(map(len, selected.beside)):
-            assert course.core is not None
-            notes.left.append((f"{name} {course.name}", Left(f"not core: {course.core.reason}", beside)))
+        selected = select(spec, tables, gpu_of(tables[0], name))
+        notes.left += [(f"{name} {spec.name}", left) for left in selected.left]
+        if outside := sum(map(len, selected.outside_core)):
+            assert spec.core is not None
+            notes.left.append((f"{name} {spec.name}", LeftOut(f"not core: {spec.core.reason}", outside)))
         if selected.core:
             yield selected
 
 
-def _judge(question: Question, oracle: Any, course: Course, selected: Sequence[Selected],
+def _judge(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Selected],
            notes: _Notes) -> Iterator[Judged]:
     """Judge in the way that the question and the kind of the measurements ask for."""
     if question.leave_out or question.train:
-        yield from _apart(question, course, selected, notes)
+        yield from _apart(question, spec, selected, notes)
         return
     for own in _wanted(selected, question.gpu):
         name = question.oracle.name
         path = question.oracle.options.get("path")
         if name == "measured" and not path and not own.rows[0].source.swept:
-            if course.grid is not None:
-                yield from by_grid(course, own)
+            if spec.grid is not None:
+                yield from by_grid(spec, own)
             else:
-                notes.remarks.append(f"{own.gpu.name}: {course.name} has no grid that a sweep would measure")
+                notes.remarks.append(f"{own.gpu.name}: {spec.name} has no grid that a sweep would measure")
         elif name == "measured" and _fitted_to(own, Path(path) if path else shipped(own.rows[0].gpu or "")):
-            yield from by_holding_out(course, own.rows, own.core)
+            yield from by_holding_out(spec, own.rows, own.core)
         else:
-            yield from _priced(oracle, course, own, notes)
+            yield from _priced(oracle, spec, own, notes)
 
 
-def _priced(oracle: Any, course: Course, own: Selected, notes: _Notes) -> Iterator[Judged]:
+def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: _Notes) -> Iterator[Judged]:
     """By an oracle as it ships."""
     profiled = _profiled(oracle, own.gpu)
-    for rows, lesson in zip(own.rows, own.core, strict=True):
-        if profiled is None and course.measures not in MAKERS:
-            notes.remarks.append(f"{own.gpu.name}: {course.name} has no kernels that this oracle could be asked about")
+    for rows, dataset in zip(own.rows, own.core, strict=True):
+        if profiled is None and spec.measures not in MAKERS:
+            notes.remarks.append(f"{own.gpu.name}: {spec.name} has no kernels that this oracle could be asked about")
             continue
-        found = (one_by_one(oracle, rows, lesson, "unseen") if profiled is None else
-                 by_profile(profiled, course, rows, lesson, "unseen"))
+        found = (one_by_one(oracle, rows, dataset, "unseen") if profiled is None else
+                 by_profile(profiled, spec, rows, dataset, "unseen"))
         if found is None:
-            notes.remarks.append(f"{own.gpu.name}: the profile knows nothing of {course.name}")
+            notes.remarks.append(f"{own.gpu.name}: the profile knows nothing of {spec.name}")
         else:
             yield found
 
@@ -142,7 +141,7 @@ def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
     return oracle.prices(gpu) if isinstance(oracle, ProfileOracle) else None
 
 
-def _apart(question: Question, course: Course, selected: Sequence[Selected], notes: _Notes) -> Iterator[Judged]:
+def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], notes: _Notes) -> Iterator[Judged]:
     """By what the others teach."""
     if question.train:
         teachers = [own for own in selected if _is(own, question.train)]
@@ -151,16 +150,16 @@ def _apart(question: Question, course: Course, selected: Sequence[Selected], not
     else:
         architectures = {own.gpu.architecture for own in selected if _is(own, (question.leave_out,))}
         if not architectures and question.leave_out not in _all_names(selected):
-            notes.remarks.append(f"{course.name}: has no rows of {question.leave_out!r}")
+            notes.remarks.append(f"{spec.name}: has no rows of {question.leave_out!r}")
             return
         # Twins must not teach each other: GPUs of one architecture are left out together.
         teachers = [own for own in selected if own.gpu.architecture not in architectures]
         pupils = [own for own in selected if _is(own, (question.leave_out,))]
         how = f"without {', '.join(sorted(architectures))}"
     if not teachers or not pupils:
-        notes.remarks.append(f"{course.name}: nobody to learn it from, or nobody to judge")
+        notes.remarks.append(f"{spec.name}: nobody to learn it from, or nobody to judge")
         return
-    yield from by_others(course, [lesson for own in teachers for lesson in own.core],
+    yield from by_others(spec, [dataset for own in teachers for dataset in own.core],
                          [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
 
 

@@ -4,13 +4,15 @@ from attrs import define, field, frozen
 
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
-from ksim.engine.workers import Workers
+from ksim.engine.loop_times import LoopTimes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.foundation.errors import ConfigError
+from ksim.scheduling.engine_loop import EngineLoop, Turn
+from ksim.scheduling.job import Job
+from ksim.scheduling.limits import Limits
 from ksim.simulation.assembly import Site
 from ksim.simulation.sizing import limits
-from ksim.specs.host import Host
 from ksim.validation.serving.recordings import Run, Scheduled
 
 
@@ -38,18 +40,19 @@ def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
     timers, power, serve = site.timers(), site.gpu.power, site.scenario.serve
     if len(timers) > 1:
         raise ConfigError("pipeline_parallel_size", "steps of several stages cannot be played one by one")
-    lanes = _Lanes(timers[0], site.host, Clock(power, power.clocks) if power.clocks else None,
-                   limits(serve, site.version).depth, serve.gpus, serve.block_size or 1)
-    found, idle = [], 0
+    replayed = _Replayed(timers[0], LoopTimes(site.host, serve.gpus), limits(serve, site.version),
+                         Clock(power, power.clocks) if power.clocks else None, serve.block_size or 1)
+    predictions, idle = list[Interval](), 0
     for step, following in zip(run.steps, run.steps[1:], strict=False):
-        predicted = lanes.turn(step)
+        predicted = replayed.turn(step)
         if _fresh(following) and following.start > predicted:
             idle += 1
-            lanes.drain()
+            replayed.drain()
         else:
-            found.append(Interval(step.tokens, step.decodes, following.start - step.start, predicted - step.start))
-            lanes.observe(following.start, predicted)
-    return found, idle
+            predictions.append(Interval(step.tokens, step.decodes, following.start - step.start,
+                                        predicted - step.start))
+            replayed.observe(following.start, predicted)
+    return predictions, idle
 
 
 def _fresh(step: Scheduled) -> bool:
@@ -58,66 +61,77 @@ def _fresh(step: Scheduled) -> bool:
 
 
 @define(eq=False)
-class _Lanes:
-    """The host's lane and the GPU's, as far as they are known when a step is scheduled.
+class _Replayed:
+    """An engine whose scheduler makes the batches that were recorded, when they were recorded.
 
-    The engine is on so many `gpus` and has `depth` batches in flight.
+    It is the port of its own loop, and its `times` are set to what was recorded, turn by turn.
     """
 
     timer: StepTimer
-    host: Host
+    times: LoopTimes
+    limits: Limits
     clock: Clock | None
-    depth: int
-    gpus: int
     block_tokens: int
-    _workers: Workers = field(init=False)
-    _in_flight: list[tuple[float, int]] = field(factory=list, init=False)  # when each is done, and what it samples
-    _free: float = field(default=0.0, init=False)
+    _loop: EngineLoop = field(init=False)
+    _step: Scheduled = field(init=False)
     _waited: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._workers = Workers(self.host.worker)
+        self._loop = EngineLoop(self)
 
     def turn(self, step: Scheduled) -> float:
         """When the scheduler is called after *step*."""
-        launched = self._launch(step) if step.tokens else self._skip(step)
-        self._waited = False
-        if len(self._in_flight) < self.depth:
-            return launched
-        done, samples = self._in_flight.pop(0)
-        self._waited = done > launched
-        return max(launched, done) + (self.host.core.taking(samples) if samples else 0.0)
-
-    def _skip(self, step: Scheduled) -> float:
-        self._in_flight.append((step.start, 0))
-        return step.start
-
-    def _launch(self, step: Scheduled) -> float:
-        """Put *step* on the GPU; return when the loop goes on."""
-        if self.gpus == 1:  # the loop's own thread launches, and has done so
-            self._workers = Workers(self.host.worker)
-        batch = batch_of(step)
-        timeline = self.timer.step_cost(batch)
-        blocks = sum(-(-new // self.block_tokens) for new, _ in step.chunks)
-        ready = step.start + self.host.core.making(batch.sequences, blocks, self.gpus)
-        (launch,) = self._workers.launch(batch, [timeline], ready)
-        begin = max(self._free, launch.prepared)
-        pace = self.clock.pace(timeline, begin) if self.clock else AT_BOOST
-        self._free = max(begin + timeline.seconds_at(pace), launch.launched)
-        self._in_flight.append((self._free, batch.samples))
-        return ready if self.gpus > 1 else launch.launched
+        self._step, self._waited, self.times.now = step, False, step.start
+        if self.times.workers == 1:  # the loop's own thread launches, and has done so
+            self.times.worker = 0.0
+        self._loop.run_turn_at_once(self)
+        return self.times.now
 
     def drain(self) -> None:
         """Learn that there was nothing to do, and so that all batches were taken in."""
-        self._in_flight.clear()
+        while self._loop.in_flight:
+            self.wait(self._loop.in_flight.popleft())
 
     def observe(self, moment: float, predicted: float) -> None:
         """Learn when the scheduler was called indeed: that is when the GPU was through with the batch waited for."""
-        if not self._waited:
-            return
-        late = moment - predicted
-        self._free += late
-        self._in_flight = [(done + late, samples) for done, samples in self._in_flight]
+        if self._waited:
+            self.times.shift(moment - predicted)
+
+    # As a scheduler.
+
+    def schedule(self, now: float) -> Scheduled | None:
+        return self._step if self._step.tokens else None
+
+    def update(self, schedule: Scheduled | None, index: int) -> list[Job]:
+        return []
+
+    # As a port.
+
+    @property
+    def now(self) -> float:
+        return self.times.now
+
+    def launch(self, turn: Turn) -> tuple[()]:
+        if turn.schedule:
+            batch = batch_of(self._step)
+            load = self.timer.summarize(batch)
+            blocks = sum(-(-new // self.block_tokens) for new, _ in self._step.chunks)
+            _, launched, start = self.times.prepare(batch.sequences, blocks, load.launch_seconds)
+            pace = self.clock.pace(load, start) if self.clock else AT_BOOST
+            self.times.compute(launched, start, load.seconds_at(pace), batch.samples)
+        return ()
+
+    def wait(self, turn: Turn) -> tuple[()]:
+        if turn.schedule:
+            self._waited = self.times.oldest_end > self.times.now
+            self.times.finish()
+        return ()
+
+    def deliver(self, turn: Turn, finished: list[Job]) -> None:
+        """Nobody waits for the tokens."""
+
+    def sleep(self, turn: Turn) -> tuple[()]:
+        return ()
 
 
 def batch_of(step: Scheduled) -> Batch:

@@ -19,8 +19,8 @@ _OUTPUT = ("output_length", "Output Length")
 class AIBrix:
     """Reads both spellings of the lengths.
 
-    A length is that of the whole prompt, its `session_id` makes requests the
-    turns of a conversation.  An output that is null is not known, and refused.
+    A length is that of the whole prompt.  Requests of one `session_id` are the turns
+    of a conversation.  An output length that is null is unknown, which is an error.
     """
 
     example = (

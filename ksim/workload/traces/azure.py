@@ -6,8 +6,7 @@ https://github.com/Azure/AzurePublicDataset
 from collections.abc import Iterator
 
 from ksim.workload.columns import columns, header
-from ksim.workload.dates import Dates
-from ksim.workload.fields import count
+from ksim.workload.fields import Dates, count
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
 
@@ -17,7 +16,7 @@ _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 class Azure:
-    """Reads wall-clock times with or without fraction and zone; one without a zone is UTC."""
+    """Reads wall-clock times, with or without fraction and zone; a time without a zone is UTC."""
 
     example = (
         "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

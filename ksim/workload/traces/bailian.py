@@ -14,15 +14,15 @@ __all__ = ["Bailian"]
 
 _CHUNK_TOKENS = 16
 _ROOT = "-1"
-#: So many chats are remembered for the turns that may follow them, lest a long trace fill the memory.
+#: Chats that are remembered for later turns; a limit, so that memory does not grow with the trace.
 _CHATS = 100_000
 
 
 class Bailian:
-    """Reads a chat and all that follows from it as one session, with the recorded arrivals.
+    """Reads a chat and all its follow-up chats as one session, with the recorded arrivals.
 
-    A turn whose parent is not in the file (any more) begins a session by the
-    name of its parent.  Two answers to one turn follow each other.
+    A turn whose parent is not in the file (or no longer remembered) begins a session
+    named after its parent.  Two answers to one turn follow each other.
     """
 
     example = (

@@ -16,7 +16,7 @@ _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
 class BurstGPT:
-    """Reads columns by name, as releases differ in their order; failures are rows of zero tokens."""
+    """Reads columns by name, since their order differs between releases; failed requests have zero tokens."""
 
     example = (
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

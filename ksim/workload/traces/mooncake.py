@@ -21,10 +21,10 @@ _TEXT = ("text_input", "messages", "payload")
 
 
 class Mooncake:
-    """Reads rows of one `session_id` as its turns.
+    """Reads the rows of one `session_id` as its turns.
 
-    A turn may have a `delay` after the turn before it in place of a
-    `timestamp`; it then counts as arrived with that turn.
+    A turn may have a `delay` after the turn before it instead of a `timestamp`; it
+    then arrives with that turn.
     """
 
     example = (
@@ -46,7 +46,7 @@ class Mooncake:
         size = chunk_tokens or _CHUNK_TOKENS
         turns: dict[str, float] = {}
         for row in objects(lines):
-            _refuse_what_is_not_lengths(row, lines)
+            _refuse_texts(row, lines)
             session = "" if row.get("session_id") is None else str(row["session_id"])
             arrival = _arrival(row, turns.get(session), lines)
             if session:
@@ -63,7 +63,7 @@ def _arrival(row: Mapping[str, Any], turn_before: float | None, lines: Lines) ->
     return moment(member(row, _TIME, lines), "timestamp", lines, per_second=1000)
 
 
-def _refuse_what_is_not_lengths(row: Mapping[str, Any], lines: Lines) -> None:
+def _refuse_texts(row: Mapping[str, Any], lines: Lines) -> None:
     for name in _TEXT:
         if name in row:
             raise lines.error(f"has {name}; ksim needs lengths: count its tokens and write them as input_length")

@@ -8,8 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from ksim.workload.columns import FIELDS, header, known_fields, named_columns
-from ksim.workload.dates import Dates, is_date
-from ksim.workload.fields import chunk_names, count, duration, id_list, integer, label, moment
+from ksim.workload.fields import Dates, chunk_names, count, duration, id_list, integer, is_date, label, moment
 from ksim.workload.jsonl import first_object, keys, named_members
 from ksim.workload.lines import Lines
 from ksim.workload.row import Row
@@ -22,10 +21,10 @@ _NEEDED = ("arrival", "prompt", "output")
 
 @frozen
 class Plain:
-    """Reads rows of one `session` as its turns, each at least `delay` seconds after the end of the one before.
+    """Reads the rows of one `session` as its turns, each at least `delay` seconds after the end of the turn before it.
 
-    `columns` say which column, or key of JSON, is which field, where it is
-    not called after it.  Without an arrival, the trace has no arrival times.
+    `columns` maps a field to its column, or key of JSON, if that has another name.
+    Without a column of arrivals, the trace has no arrival times.
     """
 
     columns: Mapping[str, str] = field(factory=dict, validator=known_fields)
@@ -62,7 +61,7 @@ class Plain:
                       tenant if tenant.__class__ is str else label(tenant, of_tenant, lines))
 
     def _values(self, lines: Lines, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """The values of all fields, in their order, of CSV or of JSON lines."""
+        """Yield the values of all fields, in the order of `FIELDS`, of CSV or JSON."""
         needed = [name for field, name in zip(FIELDS, names, strict=True)
                   if field in self.columns or field in ("prompt", "output")]
         read = named_members if lines.first().startswith(("{", "[")) else named_columns
@@ -70,7 +69,7 @@ class Plain:
 
 
 def _times(first: Any, lines: Lines) -> Callable[[Any, str], float]:
-    """What turns an arrival into seconds: the first one tells whether they are numbers, dates, or none."""
+    """Return a function from arrivals to seconds; the first arrival tells if they are numbers, dates or absent."""
     if first == "":
         return lambda value, name: nan if value == "" else moment("", name, lines)
     if not is_date(first) or str(first).isdecimal():

@@ -1,4 +1,4 @@
-"""RAGPulse's JSON lines: times in seconds, and the pieces of each prompt, whose lengths stand in files beside it.
+"""RAGPulse's JSON lines: times in seconds, and the pieces of each prompt, whose lengths are in files beside it.
 
 https://github.com/flashserve/RAGPulse
 """
@@ -16,16 +16,16 @@ from ksim.workload.row import Row
 __all__ = ["RAGPulse"]
 
 _CHUNK_TOKENS = 16
-#: The files that give the tokens of each piece, as the publisher names them.
+#: The publisher's files with the tokens of each piece.
 _PIECES = ("1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl")
 
 
 class RAGPulse:
-    """Reads rows of one `session_id` as the turns of a session, with the recorded arrivals.
+    """Reads the rows of one `session_id` as the turns of a session, with the recorded arrivals.
 
-    `hash_ids` is an object of lists: a prompt is its pieces in the order in which
-    they stand.  Prefixes are shared as far as the lengths of the pieces are
-    known; the last pieces of a prompt that is shorter than they are cut off.
+    `hash_ids` is an object of lists: the pieces of the prompt in their order.
+    Prefixes are shared as far as the lengths of the pieces are known.  If a prompt is
+    shorter than its pieces, the last ones are cut off.
     """
 
     example = (
@@ -38,7 +38,7 @@ class RAGPulse:
         "1_sys_prompt.jsonl": '{"sys_prompt_id": 1, "token_length": 20}\n{"sys_prompt_id": 2, "token_length": 15}\n'}
     time_unit = "s"
     empty = "error"
-    remark = "shared prefixes are known as far as 1_sys_prompt.jsonl and its like stand beside the trace"
+    remark = "prefixes are shared only as far as 1_sys_prompt.jsonl and similar files are beside the trace"
 
     def recognises(self, first: str) -> bool:
         pieces = first_object(first).get("hash_ids")
@@ -59,7 +59,7 @@ class RAGPulse:
 
 
 def _lengths(folder: Path) -> dict[Hashable, int]:
-    """The tokens of every piece that the files in *folder* tell; no file, no piece."""
+    """Return the tokens of the pieces in the files of *folder*; files may be missing."""
     lengths: dict[Hashable, int] = {}
     for path in (folder / name for name in _PIECES):
         if path.exists():
@@ -73,9 +73,9 @@ def _lengths(folder: Path) -> dict[Hashable, int]:
 
 def _chunks(pieces: Mapping[str, list[Any]], lengths: Mapping[Hashable, int], prompt: int, size: int
             ) -> tuple[Hashable, ...]:
-    """The names of the full chunks: each is the pieces in it and where in the first of them it begins.
+    """Return the names of the full chunks: the pieces in a chunk, and where in the first of them it begins.
 
-    After the first piece of unknown length nothing is known any more.
+    The names end before the first piece of unknown length.
     """
     names: list[str] = []
     for piece in (str(name) for ids in pieces.values() for name in ids):
@@ -90,10 +90,10 @@ def _chunks(pieces: Mapping[str, list[Any]], lengths: Mapping[Hashable, int], pr
     for begin in range(0, total, size):
         while spans[place][2] <= begin:
             place += 1
-        inside = [spans[place][0]]
+        in_chunk = [spans[place][0]]
         last = place
         while spans[last][2] < begin + size:
             last += 1
-            inside.append(spans[last][0])
-        chunks.append((begin - spans[place][1], *inside))
+            in_chunk.append(spans[last][0])
+        chunks.append((begin - spans[place][1], *in_chunk))
     return tuple(chunks)

@@ -1,4 +1,4 @@
-"""ServeGen's clients: rates by 10 minutes and lengths by 6 hours, from which requests are drawn at random.
+"""ServeGen's clients: rates per 10 minutes and lengths per 6 hours, from which requests are drawn at random.
 
 https://github.com/alibaba/ServeGen
 """
@@ -27,25 +27,24 @@ from ksim.workload.row import Row
 
 __all__ = ["ServeGen"]
 
-#: Seconds of a rate.
+#: Seconds for which a rate holds.
 _WINDOW = 600.0
 _GAPS = ("Gamma", "Weibull")
 _PROMPT, _OUTPUT = ("input_tokens", "text_tokens"), ("output_tokens",)
-#: More requests than this in one window are a mistake.
+#: The most requests in one window; more are an error.
 _MOST = 10**7
 
 
 @frozen
 class ServeGen:
-    """Draws what `chunk-i-trace.csv` and, beside it, `chunk-i-dataset.json` describe: one client of a pool.
+    """Draws the requests of one client of a pool, from `chunk-i-trace.csv` and `chunk-i-dataset.json` beside it.
 
-    A folder, if the format is named, is a pool: all clients in it, each a tenant
-    and with random numbers of its own.
+    A folder, if the format is named, is a pool: each client in it is a tenant with
+    its own random numbers.
 
-    A window of 600 s has rate x 600 requests.  The gaps between them are drawn
-    from the window's distribution and stretched to fill it.  Prompt and output
-    are drawn independently, from the lengths in force.  Images, audio and video
-    are left out.
+    A window of 600 s has rate x 600 requests.  The gaps between them are drawn from
+    the window's distribution and stretched to fill it.  Prompt and output are drawn
+    independently, from the lengths in force.  Images, audio and video are ignored.
     """
 
     seed: int = field(default=0, validator=ge(0))
@@ -102,7 +101,7 @@ class _Window(NamedTuple):
         """Draw the gap before each request and the one after the last, and stretch them to fill the window."""
         size = self.requests + 1
         gaps = rng.gamma(self.shape, self.scale, size) if self.kind == "Gamma" else rng.weibull(self.shape, size)
-        with np.errstate(over="ignore"):  # of a shape that no client has
+        with np.errstate(over="ignore"):  # extreme shapes, which no real client has
             total = gaps.sum()
         if not 0 < total < math.inf:
             gaps, total = np.ones(size), float(size)
@@ -127,7 +126,7 @@ def _window(line: str, lines: Lines) -> _Window:
 
 
 class _Lengths:
-    """The distributions of lengths, by the start of the time in which they are in force."""
+    """The distributions of lengths, by the time from which they are in force."""
 
     def __init__(self, path: Path):
         self.lines = Lines(path)
@@ -140,7 +139,7 @@ class _Lengths:
         self.starts = [start for start, _ in self.tables]
 
     def draw(self, window: _Window, rng: "np.random.Generator", lines: Lines) -> tuple[list[int], list[int]]:
-        """Return prompt and output of each request of *window*; raise DataError where no lengths are in force."""
+        """Return prompts and outputs of the requests of *window*; raise DataError if no lengths are in force."""
         place = bisect_right(self.starts, window.start) - 1
         table = self.tables[place][1] if place >= 0 else {}
         drawn = []
@@ -154,7 +153,7 @@ class _Lengths:
         return drawn[0], drawn[1]
 
     def _distribution(self, text: Any, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Parse a Python dict of tokens and probabilities, as ServeGen writes it."""
+        """Parse a Python dict of tokens and probabilities, which is how ServeGen writes it."""
         problem = f"{name} is {shown(text)}; expected a dict of whole tokens and probabilities, as a text"
         try:
             table = ast.literal_eval(text)
@@ -169,18 +168,18 @@ class _Lengths:
 
 
 def _beside(path: Path) -> Path:
-    """The file of lengths that belongs to the file of rates at *path*."""
+    """Return the file of lengths that belongs to the file of rates at *path*."""
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     if not name.endswith("trace"):
-        raise DataError(str(path), "is not called as ServeGen calls it; expected chunk-i-trace.csv, with "
+        raise DataError(str(path), "does not have a name of ServeGen; expected chunk-i-trace.csv, with "
                                    "chunk-i-dataset.json beside it")
     plain = path.with_name(f"{name.removesuffix('trace')}dataset.json")
     packed = plain.with_name(f"{plain.name}.gz")
-    found = next((file for file in (plain, packed) if file.exists()), None)
-    if found is None:
+    lengths = next((file for file in (plain, packed) if file.exists()), None)
+    if lengths is None:
         raise DataError(str(path), f"has the rates of a client of ServeGen, but its lengths are not beside it: "
                                    f"{plain.name} is missing")
-    return found
+    return lengths
 
 
 def _positive(text: str) -> float:

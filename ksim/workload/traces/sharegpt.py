@@ -18,17 +18,17 @@ from ksim.workload.row import Row
 __all__ = ["ShareGPT"]
 
 _CHUNK_TOKENS = 16
-#: Who answers; all others ask.
+#: The speakers that answer; all others ask.
 _ANSWERS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard")
 
 
 @frozen
 class ShareGPT:
-    """Reads a conversation as a session whose turns follow each other at once, each with all that was said before.
+    """Reads a conversation as a session; turns follow at once, and each prompt holds all that was said before.
 
-    A text of so many characters has that number over `characters_per_token`,
-    rounded up, in tokens; 4 is OpenAI's rule of thumb for English.  `turns` keeps
-    only the first turns of a conversation; `vllm bench serve` takes one.
+    A text has one token per `characters_per_token` characters, rounded up; 4 is
+    OpenAI's rule of thumb for English.  `turns` keeps only the first turns of a
+    conversation; `vllm bench serve` uses one.
     """
 
     characters_per_token: float = field(default=4.0, validator=gt(0))
@@ -60,7 +60,7 @@ class ShareGPT:
                 yield Row(float("nan"), prompt, output, chunks, size, session=f"{number}")
 
     def _turns(self, talk: dict[str, Any], lines: Lines) -> Iterator[tuple[int, int]]:
-        """The tokens that each turn adds to the prompt, and those of its answer."""
+        """Yield, for each turn, the tokens that it adds to the prompt, and those of its answer."""
         messages = member(talk, ("conversations",), lines)
         if not isinstance(messages, list):
             raise lines.error(f"conversations is {shown(messages)}; expected a list of messages")

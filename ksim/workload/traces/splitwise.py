@@ -16,7 +16,7 @@ _COLUMNS = ("arrival_timestamp", "prompt_size", "token_size")
 
 
 class Splitwise:
-    """Reads one request a row; a `batch_size` other than 1 is refused, type and application are left unread."""
+    """Reads one request per row; a `batch_size` other than 1 is an error, type and application are ignored."""
 
     example = (
         "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
@@ -32,6 +32,7 @@ class Splitwise:
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
         for time, prompt, output, batch in columns(lines, _COLUMNS, ("batch_size",)):
             if batch not in ("", "1"):
-                raise lines.error(f"batch_size is {shown(batch)}; ksim reads one request a row, so write each as a row")
+                raise lines.error(f"batch_size is {shown(batch)}; ksim reads one request per row; write a row for "
+                                  "each")
             yield Row(moment(time, "arrival_timestamp", lines), count(prompt, "prompt_size", lines),
                       count(output, "token_size", lines))

@@ -17,11 +17,11 @@ _CHUNK_TOKENS = 16
 
 
 class Vidur:
-    """Reads both simulators' traces.
+    """Reads the traces of both simulators.
 
-    Frontier's `session_id` picks a replica and does not order the rows, so it
-    is not a session here; without `block_hash_ids` it means prompts that hold
-    only what is new to the session, which are refused.
+    Frontier's `session_id` chooses a replica and does not order the rows, so it is
+    not a session here.  Without `block_hash_ids` it means that prompts hold only
+    what is new to their session, which is an error.
     """
 
     example = (
@@ -37,7 +37,7 @@ class Vidur:
         return set(_COLUMNS) <= set(header(first))
 
     def rows(self, lines: Lines, chunk_tokens: int | None) -> Iterator[Row]:
-        _refuse_additions(lines)
+        _refuse_partial_prompts(lines)
         size = chunk_tokens or _CHUNK_TOKENS
         for time, tokens, output, priority, ids in columns(lines, _COLUMNS, ("priority", "block_hash_ids")):
             prompt = count(tokens, "num_prefill_tokens", lines)
@@ -45,7 +45,7 @@ class Vidur:
                       _blocks(ids, prompt, size, lines), size, integer(priority, "priority", lines))
 
 
-def _refuse_additions(lines: Lines) -> None:
+def _refuse_partial_prompts(lines: Lines) -> None:
     names = header(lines.first())
     if "session_id" in names and "block_hash_ids" not in names:
         raise lines.error("has session_id without block_hash_ids, so each prompt holds only what is new to its "

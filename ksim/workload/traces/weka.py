@@ -20,11 +20,11 @@ _DEEPEST = 8
 class Weka:
     """Reads a session as turns, each `think_time` after the answer before it, as the publisher's replayer does.
 
-    A file holds one session, or several, a line each or one after the other.
-    The calls of a sub-agent are turns at their place in the list; where the
-    agent changes, the next call waits for what is left of the recorded gap.
-    Ids of scope "local" are made the session's own.  Calls without output were
-    aborted.  All calls go to the model that is simulated, whichever they named.
+    A file holds one session, or several: one per line, or one after the other.  The
+    calls of a sub-agent are turns at their place in the list; if the agent changes,
+    the next call waits for what is left of the recorded gap.  Ids of scope "local"
+    are unique to the session.  Calls without output were aborted.  All calls go to
+    the simulated model, whichever model they name.
     """
 
     example = (
@@ -46,7 +46,7 @@ class Weka:
         for number, session in enumerate(documents(lines)):
             name = label(session.get("id"), "id", lines) or str(number)
             if name in seen:
-                raise lines.error(f"session {shown(name)} stands in the file twice; leave out one of them")
+                raise lines.error(f"session {shown(name)} is in the file twice; leave out one of them")
             seen.add(name)
             size = chunk_tokens or _positive(member(session, ("block_size",), lines), "block_size", lines)
             ids = _Ids(number, _is_local(session, lines))
@@ -54,7 +54,7 @@ class Weka:
 
 
 class _Call(NamedTuple):
-    """One call of the model: its agent, by where its list stands, and its times in seconds from the session's start."""
+    """One call of the model: its agent (the place of its list), and its times in seconds from the session's start."""
 
     agent: str
     where: str
@@ -64,7 +64,7 @@ class _Call(NamedTuple):
 
 
 class _Ids(dict[Hashable, Hashable]):
-    """The names of a session's chunks, each made once: its thousands of turns share them."""
+    """The names of a session's chunks, each made once, since thousands of turns share them."""
 
     def __init__(self, session: int, local: bool):
         super().__init__()
@@ -94,7 +94,7 @@ def _delay(call: _Call, previous: _Call | None, lines: Lines) -> float:
 
 
 def _calls(holder: Mapping[str, Any], agent: str, start: float, lines: Lines) -> Iterator[_Call]:
-    """The calls in the list of *holder*, those of sub-agents at their places in it."""
+    """Yield the calls in the list of *holder*, those of sub-agents at their places in it."""
     calls = member(holder, ("requests",), lines, agent[:-1])
     if not isinstance(calls, list) or agent.count(".") > _DEEPEST:
         raise lines.error(f"{agent}requests is {shown(calls)}; expected a list of calls")

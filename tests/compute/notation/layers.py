@@ -1,5 +1,8 @@
 """What the tests of notations share: the sizes of a layer, and what is launched for it."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from ksim.compute.graph import Collective
 from ksim.compute.notation import Operation, Task, lower
 from ksim.compute.sizes import Sizes
@@ -9,11 +12,11 @@ SIZES = {"b": 1, "s": 4096, "z": 4096, "m": 8192, "K": 8, "r": 8, "i": 10, "h": 
          "E": 16, "T": 512, "f": 1024}
 
 
-def tasks(operation: Operation, sizes: dict[str, int] | None = None, **ranks: int) -> list[Task]:
+def tasks(operation: Operation, sizes: dict[str, int] | None = None, **ranks: int) -> Sequence[Task]:
     return lower(operation, Sizes({**SIZES, **(sizes or {})}), {"tensor": 1, "context": 1, "expert": 1, **ranks})
 
 
-def launched(operation: Operation, sizes: dict[str, int] | None = None, **ranks: int) -> list[tuple[str, object]]:
+def launched(operation: Operation, sizes: dict[str, int] | None = None, **ranks: int) -> list[tuple[str, Any]]:
     return [(task.label, task.kernel) for task in tasks(operation, sizes, **ranks)]
 
 

@@ -15,7 +15,7 @@ from ksim.compute.notation.splits import GROUPS
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from tests.compute.notation.layers import flops, launched, tasks
-from tests.compute.test_equation import equations
+from tests.compute.strategies import equations
 from tests.properties import examples
 
 QKV = op("bsm,miKh->bsiKh", parallel="K", label="qkv")

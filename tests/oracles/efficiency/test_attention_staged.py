@@ -9,7 +9,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.compiled.attention import heads_of
-from ksim.oracles.compiled.counted import NUMBERS, Counted, kinds_of
+from ksim.oracles.compiled.formulas import COUNT_INTERVALS, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts
 from ksim.oracles.efficiency.attention_rates import CONSTANTS, Rates
@@ -41,7 +41,7 @@ def physics(layer, gpu):
 def test_of_a_batch(layer, gpu, batch):
     assume(batch.sequences)
     formula, counts = physics(layer, gpu), layer.counts(batch)
-    staged, expected = Counted(formula, Floats), formula(Floats, *counts)
+    staged, expected = StagedFormula(formula, Floats), formula(Floats, *counts)
     assert staged[counts[0] > 0, counts[3] > 0](*counts) == expected
     assert staged[None, None](*counts) == expected
 
@@ -50,7 +50,7 @@ def test_of_a_batch(layer, gpu, batch):
 def test_of_many_batches(layer, gpu, several):
     columns = np.array([layer.counts(batch) for batch in several], dtype=np.float64).T
     formula = physics(layer, gpu)
-    found, expected = Counted(formula, Arrays)[kinds_of(columns)](*columns), formula(Arrays, *columns)
+    found, expected = StagedFormula(formula, Arrays)[batch_kinds(columns)](*columns), formula(Arrays, *columns)
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(np.broadcast_to(one, len(several)), np.broadcast_to(other, len(several)), equal_nan=True)
 
@@ -59,5 +59,5 @@ def test_of_many_batches(layer, gpu, several):
 def test_counts_lie_within_their_bounds(batch, layer):
     counts = dict(zip(COUNTS, layer.counts(batch), strict=True))
     for name, number in counts.items():
-        least, most = NUMBERS[counts["chunks" if name.startswith("chunk") else "decodes"] > 0]
+        least, most = COUNT_INTERVALS[counts["chunks" if name.startswith("chunk") else "decodes"] > 0]
         assert least <= number <= most

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ksim.calibration.fitting import Recipe
+from ksim.calibration.regression import Regressor
 from ksim.foundation.errors import DataError
 from ksim.oracles.efficiency.profile import FORMAT, Efficiency, Profile, save
 from ksim.oracles.efficiency.region import Region
@@ -15,15 +15,14 @@ RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))
 TARGETS = INPUTS @ [0.3, -0.2] + 0.1 * np.sin(5 * INPUTS[:, 0])
 RECIPES = {
-    "constant": Recipe("constant"), "linear": Recipe("linear"), "trees": Recipe("trees", {"count": 5}),
-    "head": Recipe("bounded_head"), "network": Recipe("network", {"members": 2, "rounds": 5}),
-    "between": Recipe("interpolation", {"base": Recipe("linear")}),
-    "mean": Recipe("mean", {"one": Recipe("constant"), "other": Recipe("linear")}),
+    "constant": Regressor("constant"), "linear": Regressor("linear"),
+    "network": Regressor("network", {"members": 2, "rounds": 5}),
+    "between": Regressor("interpolation", {"base": Regressor("linear")}),
 }
 
 
-def efficiency(recipe: Recipe) -> Efficiency:
-    model = recipe.fit(INPUTS, TARGETS)
+def efficiency(regressor: Regressor) -> Efficiency:
+    model = regressor.fit(INPUTS, TARGETS)
     spread = Spread.of(TARGETS - model(INPUTS), INPUTS, column=1)
     return Efficiency({"start": 2e-6}, ("one", "two"), model, ("two", "one"), Region.around(INPUTS), spread,
                       len(INPUTS), 0.05, "a test")

@@ -1,6 +1,7 @@
 """Kernels that no profile knows: priced by physics alone, and said to be."""
 
 from math import exp
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.oracles import estimate
 from ksim.oracles.efficiency.families import FAMILIES, family_of
-from ksim.oracles.efficiency.two_sided import REACHES, Reach, physics, reach_of
+from ksim.oracles.efficiency.two_sided import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
 from ksim.simulation.lookup import gpu_of
@@ -21,11 +22,11 @@ from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))
 BATCH = Batch.of(*[(1, 4000)] * 64)
-KERNELS = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
+KERNELS: list[Any] = [BatchedGemm(16, 64, 512, 128), IndexLayer("decodes", 32, 128).over(BATCH),
            SparseLatentLayer(8, 512, 64, 2048).over(BATCH), DeltaLayer("decodes", 8, 2, 128).over(BATCH)]
 
 
-def seconds(reach: Reach, flops: float = 0.0, moved: float = 0.0, steps: float = 0.0) -> float:
+def seconds(reach: Constants, flops: float = 0.0, moved: float = 0.0, steps: float = 0.0) -> float:
     """On a toy of 4 GFLOP/s and 1 GB/s."""
     shapes = {"flops": np.array([flops]), "peak": np.array([4e9]), "bytes": np.array([moved]),
               "steps": np.array([steps])}
@@ -33,19 +34,19 @@ def seconds(reach: Reach, flops: float = 0.0, moved: float = 0.0, steps: float =
 
 
 def test_the_larger_side_wins_after_a_start():
-    reach = Reach(start=1.0, compute=0.5, memory=0.25, sharpness=50.0, step=3.0)
+    reach = Constants(start=1.0, compute=0.5, memory=0.25, sharpness=50.0, step=3.0)
     assert seconds(reach, flops=4e9) == pytest.approx(1 + 2)
     assert seconds(reach, moved=1e9) == pytest.approx(1 + 4)
     assert seconds(reach, steps=2) == pytest.approx(1 + 6)
     assert seconds(reach, flops=4e9, moved=1e9, steps=2) == pytest.approx(1 + 6, rel=1e-3)
-    assert seconds(Reach(start=0.0, compute=0.5, memory=0.25, sharpness=1.0), 4e9, 1e9) == pytest.approx(2 + 4)
+    assert seconds(Constants(start=0.0, compute=0.5, memory=0.25, sharpness=1.0), 4e9, 1e9) == pytest.approx(2 + 4)
 
 
 @pytest.mark.parametrize("oracle", [Learned(), Measured()], ids=["learned", "measured"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.family)
 def test_what_no_profile_knows_is_extrapolated_and_says_how(oracle, kernel):
     found = estimate(oracle, kernel, H200)
-    within = reach_of(kernel.family, H200).within
+    within = constants_of(kernel.family, H200).within
     assert found.extrapolated and found.source == f"{type(oracle).__name__.lower()}, by physics alone"
     assert found.high == pytest.approx(found.seconds * exp(within))
 
@@ -59,14 +60,14 @@ def test_latent_attention_of_real_heads_is_within_what_was_measured():
 
 
 def test_every_set_of_constants_has_kernels():
-    assert {*REACHES} <= {*FAMILIES}
-    assert {kernel.family for kernel in KERNELS} <= {*REACHES}
+    assert {*CONSTANTS} <= {*FAMILIES}
+    assert {kernel.family for kernel in KERNELS} <= {*CONSTANTS}
     assert all(family_of(kernel) is FAMILIES[kernel.family] for kernel in KERNELS)
 
 
 def test_constants_of_another_architecture_are_less_certain():
-    assert reach_of("batched_gemm", L40S).within > 2 * reach_of("batched_gemm", H200).within
-    assert reach_of("delta_prompts", H200) != reach_of("delta_prompts", B200)
+    assert constants_of("batched_gemm", L40S).within > 2 * constants_of("batched_gemm", H200).within
+    assert constants_of("delta_prompts", H200) != constants_of("delta_prompts", B200)
 
 
 def test_sixty_four_heads_take_blackwell_as_long_as_twice_as_many():

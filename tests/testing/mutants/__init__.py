@@ -1,4 +1,4 @@
-"""Schedulers, caches and policies that are each broken in one place, and what must notice."""
+"""Schedulers, caches and policies that are each broken in one place, and the invariant that must catch each."""
 
 import inspect
 import textwrap
@@ -10,7 +10,7 @@ from attrs import frozen
 
 @frozen
 class Mutant:
-    """`what` is wrong, the invariant that is `broken`, and a `check` that takes names of invariants to restrict to."""
+    """One fault: `what` is wrong, the invariant that it has `broken`, and a `check` of the named invariants."""
 
     name: str
     what: str
@@ -19,7 +19,7 @@ class Mutant:
 
 
 def patched(kind: type, method: str, old: str, new: str) -> Any:
-    """A subclass of *kind* in whose *method* the text *old* reads *new*."""
+    """A subclass of *kind* whose *method* has the text *new* in place of *old*."""
     source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
     assert source.count(old) == 1, f"{kind.__name__}.{method} has {source.count(old)} times {old!r}: renew this mutant"
     names: dict[str, Any] = {}

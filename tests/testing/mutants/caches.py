@@ -1,4 +1,4 @@
-"""KV caches with one rule that is wrong."""
+"""KV caches that each break one rule."""
 
 from functools import partial
 from typing import Any
@@ -11,24 +11,24 @@ from tests.testing.mutants import Mutant, patched
 
 
 def made(kind: Any) -> Any:
-    """A class, or ksim's with a line of it changed: the method, what it reads, and what it reads then."""
+    """*kind* if it is a class, else ksim's cache with one line changed: (method, old text, new text)."""
     return patched(BlockCache, *kind) if isinstance(kind, tuple) else kind
 
 
 def mutant(name: str, what: str, broken: str, kind: Any) -> Mutant:
-    # Which examples are tried depends on which modules are loaded: enough of them find it, whatever ran before.
+    # Which examples Hypothesis tries depends on the modules that are loaded.  400 of them find every fault.
     return Mutant(name, what, broken,
                   lambda only: check_cache(made(kind), invariants=only, shrink=False, max_examples=400))
 
 
 def in_use(name: str, what: str, broken: str, kind: Any) -> Mutant:
-    """A cache that the scheduler's invariants find out."""
+    """A cache whose fault the scheduler's invariants must find."""
     return Mutant(name, what, broken, lambda only: check_scheduler(Scheduler, cache=made(kind), invariants=only,
                                                                    shrink=False))
 
 
 class MergesEqualBlocks(BlockCache):
-    """A block whose prefix another one holds already is not published."""
+    """A block is not published if another block already holds its prefix."""
 
     def publish(self, table, tokens):
         super().publish(table, tokens)
@@ -45,7 +45,7 @@ class FreesTwice(BlockCache):
 
 
 class LosesTheLast(BlockCache):
-    """The last block of each request is never given back."""
+    """The last block of each request is never freed."""
 
     def free(self, table, tokens=0):
         del table.blocks[-1:]
@@ -67,7 +67,7 @@ class FindsNothingAgain(BlockCache):
 
 
 class FindsEverything(BlockCache):
-    """Claims to have blocks that nobody has computed."""
+    """Prefix lookups find blocks that were never computed."""
 
     def find_prefix(self, table, num_tokens):
         hit = super().find_prefix(table, num_tokens)
@@ -75,29 +75,30 @@ class FindsEverything(BlockCache):
 
 
 MUTANTS = [
-    mutant("block_too_many", "a full last block makes for another one", "fits_when_it_fits",
+    mutant("block_too_many", "a full last block counts as two", "fits_when_it_fits",
            ("can_allocate", "self.blocks(tokens)", "tokens // self.block_tokens + 1")),
-    mutant("block_too_few", "a last block that is not full is forgotten", "fits_when_it_fits",
+    mutant("block_too_few", "a partial last block is not counted", "fits_when_it_fits",
            ("blocks", "-(-tokens // self.block_tokens)", "max(tokens // self.block_tokens, 1)")),
-    mutant("hit_on_last_token", "a prompt of whole blocks is found whole", "hit_leaves_last_token",
+    mutant("hit_on_last_token", "a prefix hit covers all of a prompt of whole blocks", "hit_leaves_last_token",
            ("find_prefix", "(num_tokens - 1)", "num_tokens")),
-    in_use("hit_on_last_token_in_use", "a prompt of whole blocks is found whole", "hit_leaves_last_token",
+    in_use("hit_on_last_token_in_use", "a prefix hit covers all of a prompt of whole blocks", "hit_leaves_last_token",
            ("find_prefix", "(num_tokens - 1)", "num_tokens")),
-    mutant("hash_kept_after_reuse", "a block is found by what it held before", "same_prefixes_are_found",
+    mutant("hash_kept_after_reuse", "a reused block is still found by its old tokens", "same_prefixes_are_found",
            ("allocate", "self.tree.evict(block)", "pass")),
-    mutant("equal_blocks_merged", "equal blocks are kept once", "same_prefixes_are_found", MergesEqualBlocks),
-    mutant("head_evicted_first", "blocks are given back first to last", "evicts_in_the_same_order",
+    mutant("equal_blocks_merged", "equal blocks are merged", "same_prefixes_are_found", MergesEqualBlocks),
+    mutant("head_evicted_first", "blocks are freed from first to last", "evicts_in_the_same_order",
            ("free", "reversed(table.blocks)", "table.blocks")),
-    mutant("unhashed_evicted_last", "what cannot be found again is lost last", "evicts_in_the_same_order",
+    mutant("unhashed_evicted_last", "blocks without a hash are evicted last", "evicts_in_the_same_order",
            partial(BlockCache, unhashed_first=False)),
-    mutant("freed_twice", "the first block is given back twice", "no_error", FreesTwice),
-    mutant("last_block_leaks", "the last block is never given back", "each_user_is_counted", LosesTheLast),
-    in_use("last_block_leaks_in_use", "the last block is never given back", "all_blocks_return", LosesTheLast),
-    mutant("sharer_uncounted", "a second user is not counted", "each_user_is_counted", SharesUncounted),
-    mutant("revived_uncounted", "hits that are free count as if they were held", "fits_when_it_fits",
+    mutant("freed_twice", "the first block is freed twice", "no_error", FreesTwice),
+    mutant("last_block_leaks", "the last block is never freed", "each_user_is_counted", LosesTheLast),
+    in_use("last_block_leaks_in_use", "the last block is never freed", "all_blocks_return", LosesTheLast),
+    mutant("sharer_uncounted", "a second user of a block is not counted", "each_user_is_counted", SharesUncounted),
+    mutant("revived_uncounted", "hits on free blocks count as blocks in use", "fits_when_it_fits",
            ("can_allocate", "+ evictable ", "")),
-    mutant("spare_ignored", "what is to stay free is given away", "fits_when_it_fits",
+    mutant("spare_ignored", "blocks that must stay free are allocated", "fits_when_it_fits",
            ("can_allocate", "+ spare ", "")),
-    mutant("finds_nothing", "no prefix is found", "finds_the_longest_prefix", FindsNothingAgain),
-    in_use("finds_what_is_not_there", "blocks are found that nobody computed", "hits_were_computed", FindsEverything),
+    mutant("finds_nothing", "prefix lookups find nothing", "finds_the_longest_prefix", FindsNothingAgain),
+    in_use("finds_what_is_not_there", "prefix lookups find blocks that were never computed", "hits_were_computed",
+           FindsEverything),
 ]

@@ -1,4 +1,4 @@
-"""Policies that go wrong, though the scheduler keeps the limits for them."""
+"""Policies that are wrong although the scheduler enforces the limits."""
 
 from ksim.scheduling.policies import ALL
 from ksim.testing import check_policy
@@ -35,7 +35,7 @@ class ProposesTwice:
 
 
 class RemembersOtherRuns:
-    """Counts its calls in the class, where the next run finds them."""
+    """Counts its calls on the class, so that the count survives into the next run."""
 
     calls = 0
 
@@ -46,7 +46,7 @@ class RemembersOtherRuns:
 
 
 class VllmPriority:
-    """vLLM's own, whose victim is the first of those that are equal in priority and time of arrival."""
+    """vLLM's priority policy: of requests with equal priority and arrival, the first one is the victim."""
 
     def order(self, job):
         return job.request.priority, job.request.arrival, job.number
@@ -60,12 +60,13 @@ def mutant(name: str, what: str, broken: str, kind: type, starves: bool = False)
 
 
 MUTANTS = [
-    mutant("last_come_first", "the latest goes first", "bounded_wait", LastComeFirst),
+    mutant("last_come_first", "the latest request goes first", "bounded_wait", LastComeFirst),
     mutant("passes_over_long", "long prompts are never proposed", "no_idle_step", PassesOverLong, starves=True),
-    mutant("equals_rob_each_other", "two take each other's blocks for ever", "everything_ends", VllmPriority,
+    mutant("equals_rob_each_other", "two requests preempt each other for ever", "everything_ends", VllmPriority,
            starves=True),
-    mutant("by_set_order", "the order of a set decides", "names_do_not_matter", BySetOrder),
-    mutant("by_request_id", "request ids decide", "names_do_not_matter", ByRequestId, starves=True),
+    mutant("by_set_order", "the order of a set decides who is admitted", "names_do_not_matter", BySetOrder),
+    mutant("by_request_id", "request ids decide the order", "names_do_not_matter", ByRequestId, starves=True),
     mutant("proposes_twice", "one request is proposed twice", "no_error", ProposesTwice, starves=True),
-    mutant("remembers_other_runs", "earlier runs decide", "names_do_not_matter", RemembersOtherRuns, starves=True),
+    mutant("remembers_other_runs", "decisions depend on earlier runs", "names_do_not_matter", RemembersOtherRuns,
+           starves=True),
 ]

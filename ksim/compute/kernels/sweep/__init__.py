@@ -1,6 +1,7 @@
 """Many kernels of one class as columns, so that they are counted and priced together."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import repeat, starmap
 from typing import Any, overload
 
@@ -34,7 +35,10 @@ class KernelSweep(Sequence[Kernel]):
         return cls(kernel, (kernel.family,))
 
     def __len__(self) -> int:
-        return next(len(value) for value in self._values() if isinstance(value, np.ndarray))
+        if self.codes is not None:
+            return len(self.codes)
+        values = (getattr(self.kernel, one.name) for one in fields(type(self.kernel)))
+        return next(len(value) for value in values if isinstance(value, np.ndarray))
 
     @overload
     def __getitem__(self, row: int) -> Kernel: ...
@@ -45,14 +49,12 @@ class KernelSweep(Sequence[Kernel]):
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
             return [*self][row]
-        kernel: Kernel = type(self.kernel)(*[value[row].item() if isinstance(value, np.ndarray) else value
-                                             for value in self._values(self._family_of(row))])
-        return kernel
+        return type(self.kernel)(*[value.item(row) if isinstance(value, np.ndarray) else value
+                                   for value in self._values])
 
     def __iter__(self) -> Iterator[Kernel]:
-        families = np.asarray(self.families)[self.codes] if self.codes is not None else None
-        columns = (value.tolist() if isinstance(value, np.ndarray) else repeat(value, len(self))
-                   for value in self._values(families))
+        columns = [value.tolist() if isinstance(value, np.ndarray) else repeat(value, len(self))
+                   for value in self._values]
         return starmap(type(self.kernel), zip(*columns, strict=True))
 
     def shapes(self) -> list[str]:
@@ -64,10 +66,9 @@ class KernelSweep(Sequence[Kernel]):
         values = np.asarray(by_family)
         return np.broadcast_to(values[0], len(self)) if self.codes is None else values[self.codes]
 
-    def _family_of(self, row: int) -> Any:
-        return self.families[self.codes[row]] if self.codes is not None else None
-
-    def _values(self, family: Any = None) -> list[Any]:
-        """The kernel's fields in order, with *family* in place of its own."""
-        return [family if one.name == "family" and family is not None else getattr(self.kernel, one.name)
+    @cached_property
+    def _values(self) -> list[Any]:
+        """The kernel's fields in order, with a column of families where there are several."""
+        families = None if self.codes is None else np.asarray(self.families)[self.codes]
+        return [families if one.name == "family" and families is not None else getattr(self.kernel, one.name)
                 for one in fields(type(self.kernel))]

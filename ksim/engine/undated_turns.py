@@ -1,0 +1,93 @@
+"""Turns of an engine whose schedules are the same whenever they are made: they are taken first, and dated later."""
+
+from collections.abc import Callable, Sequence
+from math import nan
+
+from attrs import define, field
+
+from ksim.engine.engine import Change
+from ksim.flow.batch import Batch, Contexts
+from ksim.scheduling.engine_loop import EngineLoop, Turn
+from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.schedule_forecast import ScheduleForecast
+
+__all__ = ["FURTHEST", "UndatedTurn", "UndatedTurns", "next_decodes"]
+
+#: Turns foreseen at most in one go.
+FURTHEST = 512
+
+
+@define(eq=False)
+class UndatedTurn:
+    """What a turn does: who comes and goes, and the batch that it launches, if any, which `touched` so many blocks.
+
+    Then as many jobs wait and run, and as many blocks are used.  If the turn `completes` the oldest batch, some jobs
+    are `finished`.
+    """
+
+    changes: Sequence[Change]
+    batch: Batch | None
+    touched: int
+    waiting: int
+    running: int
+    blocks: int
+    completes: bool = False
+    finished: Sequence[Job] = ()
+
+
+@define(eq=False)
+class UndatedTurns:
+    """A port without a clock for the `loop` of an engine: it notes what each turn does, and never waits.
+
+    `changes` says what a schedule means for those who come and go.
+    """
+
+    loop: EngineLoop
+    forecast: ScheduleForecast
+    changes: Callable[[Schedule], Sequence[Change]]
+    now: float = field(default=nan, init=False)
+    turns: list[UndatedTurn] = field(factory=list, init=False)
+    idle: Turn | None = field(default=None, init=False)  # the last one, if there is nothing to do after it
+
+    def take(self) -> None:
+        """Take a turn, and those after it that only go on with its batch."""
+        self.loop.run_turn_at_once(self)
+        if self.turns[-1].batch and (more := self.forecast.repeats_left()) > 1:
+            self._repeat(min(more, FURTHEST - len(self.turns)))
+
+    def launch(self, turn: Turn) -> tuple[()]:
+        scheduler, schedule = self.loop.scheduler, turn.schedule
+        batch = schedule.batch() if schedule else None
+        touched = schedule.touched(scheduler.cache.block_tokens) if batch and batch.prompts else 0
+        self.turns.append(UndatedTurn(self.changes(schedule), batch, touched, len(scheduler.waiting),
+                                      len(scheduler.running), scheduler.cache.pool.used))
+        return ()
+
+    def wait(self, turn: Turn) -> tuple[()]:
+        return ()
+
+    def deliver(self, turn: Turn, finished: list[Job]) -> None:
+        self.turns[-1].completes, self.turns[-1].finished = bool(turn.schedule), finished
+
+    def sleep(self, turn: Turn) -> tuple[()]:
+        self.idle = turn
+        return ()
+
+    def _repeat(self, count: int) -> None:
+        """Take up to *count* turns that only go on with the latest batch, as long as there are blocks for them."""
+        latest, pool = self.turns[-1], self.loop.scheduler.cache.pool
+        waiting, running = len(self.loop.scheduler.waiting), len(self.loop.scheduler.running)
+        assert latest.batch, "only a batch can be repeated"
+        for batch in next_decodes(latest.batch, count):
+            if not self.loop.repeat_turn():
+                break
+            self.turns.append(UndatedTurn((), batch, 0, waiting, running, pool.used, completes=True))
+        self.loop.sync()
+
+
+def next_decodes(batch: Batch, count: int) -> list[Batch]:
+    """The *count* batches after *batch*, which only decodes: each has one more token in the cache per sequence."""
+    offsets, shift = batch.contexts.offsets, batch.contexts.shift
+    sequences = len(offsets)
+    return [Batch(Contexts(offsets, shift + turn), (), sequences, sequences) for turn in range(1, count + 1)]

@@ -1,0 +1,190 @@
+"""Models and regions prepared for one kernel at a time, whose features are a single row."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from attrs import define
+from numpy.typing import NDArray
+
+from ksim.oracles.efficiency.models import Constant, Interpolation, Model, Network, kernel_of
+from ksim.oracles.efficiency.physics import Array
+from ksim.oracles.efficiency.region import BORDER, Region
+
+__all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor"]
+
+#: From a row of all features, with 1 at its end, to what a model predicts from those that it looks at.
+RowModel = Callable[[Array], float]
+#: From all features to how far outside a region they lie (`Region.beyond`), and to what a model predicts.
+LocatedPredictor = Callable[[Sequence[float]], tuple[float, float]]
+#: From all features to what a model predicts.
+Predictor = Callable[[Sequence[float]], float]
+
+
+def located_predictor(model: Model, seen: Sequence[int], region: Region, place: Sequence[int],
+                      features: int) -> LocatedPredictor:
+    """Of so many *features*, *model* looks at those *seen*, and *region* at those in *place*."""
+    if isinstance(model, Network):
+        return _NetworkAndRegion.of(model, seen, region, place, features)
+    sides, of_row = _sides(region, place, features), _row_model(model, seen)
+    row, out = np.ones(features + 1), np.empty(len(sides))
+    known = row[:-1]
+
+    def predict(values: Sequence[float]) -> tuple[float, float]:
+        known[:] = values
+        return _outside(sides.dot(row, out)), of_row(row)
+
+    return predict
+
+
+def predictor(model: Model, seen: Sequence[int], features: int) -> Predictor:
+    """Of so many *features*, *model* looks at those *seen*."""
+    if isinstance(model, Constant):
+        value = float(model.value)
+        return lambda values: value
+    of_row, row = _row_model(model, seen), np.ones(features + 1)
+
+    def predict(values: Sequence[float]) -> float:
+        row[:-1] = values
+        return of_row(row)
+
+    return predict
+
+
+def _outside(sides: Array) -> float:
+    """How far outside is what lies so far outside of each side."""
+    furthest: float = sides.item(sides.argmax())
+    return furthest if furthest > BORDER else 0.0
+
+
+def _sides(region: Region, place: Sequence[int], features: int) -> Array:
+    """What makes a row's distances from all sides of it, (sides, features + 1)."""
+    matrix, offsets = region.sides
+    return _spread(matrix.T, offsets - region.mean @ matrix, place, features)
+
+
+def _spread(matrix: Array, constant: Array, places: Sequence[int], features: int) -> Array:
+    """A *matrix* of (results, inputs) for a row of all features, where inputs are at *places*, and a *constant*."""
+    spread = np.zeros((len(matrix), features + 1))
+    spread[:, list(places)] = matrix
+    spread[:, -1] = constant
+    return spread
+
+
+def _row_model(model: Model, places: Sequence[int]) -> RowModel:
+    """*model*, which looks at *places* of the features."""
+    if isinstance(model, Constant):
+        value = float(model.value)
+        return lambda row: value
+    if isinstance(model, Interpolation):
+        return _Interpolation.of(model, places)
+    return lambda row: float(model(row[None, places])[0])
+
+
+@define(eq=False)
+class _NetworkAndRegion:
+    """A network and a region: what both make of a row at first is one product, into `found`.
+
+    The network's members are side by side: their second layers are the blocks of one matrix.  Where an input is beyond
+    its reach (one of `held` is above 0), the network as it is has to hold it; `around` is that and the region's sides.
+    """
+
+    model: Network
+    places: Sequence[int]
+    matrix: Array
+    second: Array
+    last: Array
+    bias: float
+    row: Array
+    seen: Array
+    found: Array
+    around: Array
+    held: Array
+    sides: Array
+    hidden: Array
+    inner: Array
+    between: Array
+
+    @classmethod
+    def of(cls, model: Network, seen: Sequence[int], region: Region, place: Sequence[int],
+           features: int) -> "_NetworkAndRegion":
+        scaled, centre = np.diag(1 / model.scale), model.mean / model.scale
+        reach = np.broadcast_to(model.reach, len(seen))
+        least, most = -centre - reach, centre - reach
+        first = np.concatenate([layer.T for layer in model.first[:, :-1]])
+        rows = (_spread(np.vstack([scaled, -scaled]), np.concatenate([least, most]), seen, features),
+                _sides(region, place, features),
+                _spread(first @ scaled, model.first[:, -1].ravel() - first @ centre, seen, features))
+        found = np.empty(sum(map(len, rows)))
+        held, sides, hidden = np.split(found, np.cumsum([len(each) for each in rows])[:-1])
+        row, inner = np.ones(features + 1), np.ones(len(hidden) + 1)
+        return cls(model, seen, np.vstack(rows), _blocks(model), model.last[:, :-1].ravel() / len(model.last),
+                   float(model.last[:, -1].mean()), row, row[:-1], found, found[:-len(hidden)], held, sides, hidden,
+                   inner, inner[:-1])
+
+    def __call__(self, values: Sequence[float]) -> tuple[float, float]:
+        around, hidden, beyond = self.around, self.hidden, 0.0
+        self.seen[:] = values
+        self.matrix.dot(self.row, self.found)
+        if around.item(around.argmax()) > 0:
+            beyond, held = _outside(self.sides), self.held
+            if held.item(held.argmax()) > 0:
+                return beyond, float(self.model(self.row[None, self.places])[0])
+        np.tanh(hidden, self.between)
+        self.second.dot(self.inner, hidden)
+        return beyond, float(self.last.dot(np.tanh(hidden, hidden))) + self.bias
+
+
+def _blocks(model: Network) -> Array:
+    """The second layers of all members as blocks of one matrix, and in its last column what they add."""
+    members, _, width = model.second.shape
+    blocks = np.zeros((members, width, members, width))
+    blocks[range(members), :, range(members)] = model.second[:, :-1].transpose(0, 2, 1)
+    return np.column_stack([blocks.reshape(members * width, -1), model.second[:, -1].ravel()])
+
+
+@define(eq=False)
+class _Interpolation:
+    """Its components as they are, asked about one row."""
+
+    base: RowModel
+    smooth: float
+    components: Sequence["_Component"]
+
+    @classmethod
+    def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
+        components = [_Component.of(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
+                      for each in model.components]
+        return cls(_row_model(model.base, places), float(model.smooth), components)
+
+    def __call__(self, row: Array) -> float:
+        total = self.base(row)
+        for each in self.components:
+            total += each(row, self.smooth)
+        return total
+
+
+@define(eq=False)
+class _Component:
+    """One of its components: `seen` inputs over `lengths` less `centre` are a point, whose squared distances to all
+    others are its product with `near`, where it has 1 and its own square at its end."""
+
+    seen: NDArray[np.intp]
+    lengths: Array
+    centre: Array
+    near: Array
+    weights: Array
+    at: Array
+    point: Array
+    squares: Array
+
+    @classmethod
+    def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_Component":
+        at = np.ones(len(near))
+        return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at, at[:-2], np.empty(len(weights)))
+
+    def __call__(self, row: Array, smooth: float) -> float:
+        point = self.point
+        np.divide(row[self.seen], self.lengths, point)
+        np.subtract(point, self.centre, point)
+        self.at[-1] = point.dot(point)
+        return float(kernel_of(self.near.dot(self.at, self.squares), smooth).dot(self.weights))

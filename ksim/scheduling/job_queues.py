@@ -1,0 +1,130 @@
+"""The jobs of an engine: those that wait, those that run, and what their batches bring back."""
+
+from typing import Any
+
+from attrs import define, field
+
+from ksim.kv_cache.cache import Cache
+from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.decode_set import DecodeSet
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.limits import Limits
+from ksim.scheduling.policy_guard import PolicyGuard
+from ksim.scheduling.queue import WaitingQueue
+from ksim.scheduling.schedule import Schedule, ScheduledTokens
+
+
+@define(eq=False)
+class JobQueues:
+    """`running` jobs hold cache blocks, in order of admission; waiting ones hold none.
+
+    The first of the running jobs are in the set `decodes`.  `latest` is the
+    schedule made last, number `steps`; `changed` says whether any job has come,
+    gone or computed a prompt since.
+    """
+
+    limits: Limits
+    policy: Any
+    cache: Cache
+    admission: Any = field(factory=Always)
+    waiting: WaitingQueue = field(init=False)
+    running: list[Job] = field(factory=list, init=False)
+    steps: int = field(default=0, init=False)
+    latest: Schedule = field(factory=Schedule, init=False)
+    guard: PolicyGuard = field(init=False)
+    decodes: DecodeSet = field(init=False)
+    changed: bool = field(default=True, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if hasattr(self.policy, "attach"):
+            self.policy.attach(self.cache)
+        self.guard = PolicyGuard(self.policy, self.admission)
+        self.waiting = self.guard.queue()
+        self.decodes = DecodeSet(self.cache, self.limits.async_scheduling, self.limits.max_model_len)
+
+    def add(self, job: Job) -> None:
+        """Let *job* wait for its turn."""
+        self.changed = True
+        self.waiting.add(job)
+
+    def abort(self, job: Job) -> None:
+        """Drop *job* wherever it is; what it has in flight is lost."""
+        self.changed = True
+        if job.state is State.WAITING:
+            self.waiting.remove(job)
+        elif job.state is State.RUNNING:
+            if job.in_decode_set:
+                self.decodes.leave([job], self.steps)
+            self.running.remove(job)
+            self.cache.free(job.block_table)
+        job.state = State.DONE
+
+    def update(self, schedule: Schedule, index: int) -> list[Job]:
+        """Take in that *schedule* was computed, as the engine's step number *index*; return the jobs now done."""
+        decodes, finished = self.decodes, list[Job]()
+        decodes.note_return(schedule.number, index)
+        self.changed |= bool(schedule.entries)  # who waits may find in the cache what they have computed
+        if self.cache.publishes_computed:
+            for entry in schedule.entries:
+                self._share(entry)
+        if schedule.epoch == decodes.epoch:
+            if ending := decodes.ends(schedule.number):
+                decodes.leave(ending, self.steps)
+                finished += ending
+        else:
+            finished += [job for job in schedule.decodes if self._deliver(job, index)]
+        finished += [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
+        for job in finished:
+            self._finish(job)
+        return finished
+
+    def _share(self, entry: ScheduledTokens) -> None:
+        """Tell the cache that a chunk of a prompt is computed; what was preempted since is lost."""
+        job = entry.job
+        prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
+        if prefill and job.state is State.RUNNING:
+            self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
+
+    def _deliver(self, job: Job, index: int) -> bool:
+        """Give *job* the token that it was due; return whether it was its last."""
+        if job.state is State.DONE:
+            return False
+        job.num_tokens += 1
+        job.emit(1, index)
+        if self.limits.async_scheduling:
+            job.num_output_placeholders -= 1
+        if job.in_decode_set:
+            return False
+        done = job.sampled >= job.output or job.num_tokens >= self.limits.max_model_len
+        if self.limits.async_scheduling and job.state is State.RUNNING:
+            self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
+        return done
+
+    def _finish(self, job: Job) -> None:
+        self.changed = True
+        if job.state is State.WAITING:  # preempted while its last token was on the way
+            self.waiting.remove(job)
+        else:
+            self.running.remove(job)
+            self.cache.free(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
+        job.state = State.DONE
+
+    # Schedules that ScheduleForecast knows to be just like the latest need not be made.
+
+    def repeat(self) -> bool:
+        """Make a schedule like the latest one; return False, with nothing done, where blocks are short."""
+        if not self.decodes.renew(self.steps + 1):
+            return False
+        self.steps += 1
+        return True
+
+    def sync(self, index: int) -> Schedule:
+        """After repeats: all schedules are back but the one in flight, if any, up to the engine's step number *index*;
+        return the latest."""
+        self.decodes.note_return(self.steps - self.limits.async_scheduling, index)
+        return self.repeated()
+
+    def repeated(self) -> Schedule:
+        """The schedule that the last repeat made."""
+        self.latest = Schedule(self.steps, self.decodes.epoch, self.decodes.members, self.decodes.offsets)
+        return self.latest

@@ -1,0 +1,17 @@
+"""What routers see of engines."""
+
+from attrs import frozen
+
+from ksim.flow.request import Request
+
+
+@frozen
+class View:
+    """What a router may know of an engine."""
+
+    number: int
+    outstanding: int
+    cached: int
+
+    def prefix_hit(self, request: Request) -> int:
+        return min(self.cached, request.prompt)
