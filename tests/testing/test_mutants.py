@@ -27,7 +27,7 @@ def table() -> str:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_caught(mutant, monkeypatch):
     if mutant.name in UNTOLD:
-        monkeypatch.setattr(policy, "replayable_cases", policy.cases)
+        monkeypatch.setattr(policy, "replayable_cases", cases)
     with pytest.raises(AssertionError) as caught:
         mutant.check((mutant.broken,))
     assert vars(caught.value)["invariant"] == mutant.broken
