@@ -132,12 +132,12 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overla
 
 
 def _labelled(task: Op) -> Labelled:
-    """The label and the kernel of a launch."""
+    """The label and the kernel of a launch, whose shape does not depend on a batch."""
     assert not isinstance(task.kernel, BatchDependent), "sizes decide the shapes of a layer's kernels"
     return task.label, task.kernel
 
 
-def _hidden(task: Op, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:
+def _hidden(task: Op, spans: Mapping[Labelled, Span]) -> float:
     """Seconds of *task* that pass while the kernel beside it keeps the GPU busy."""
     if task.beside is None:
         return 0.0
