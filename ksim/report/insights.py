@@ -31,7 +31,7 @@ class Insight:
 
 
 def insights(history: History, occurrences: Occurrences, summary: Summary) -> list[Insight]:
-    """What stands out in a run, warnings first."""
+    """What stands out, warnings first."""
     return [
         *_warnings(history, summary),
         *_bounds(history, occurrences),
@@ -92,7 +92,7 @@ def _requests(count: int) -> str:
 
 
 def _bounds(history: History, occurrences: Occurrences) -> Iterator[Insight]:
-    """What limits the steps that only decode, and those with prompt tokens."""
+    """What limits the steps that only decode, and those with prompt tokens in them."""
     names, seconds = seconds_by(history, occurrences, "bound")
     with_prompts = history.steps.prefills > 0
     for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):

@@ -77,7 +77,7 @@ class Result:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """Where the time went: one row per kernel, and one each for waiting and idle time."""
+        """Where the time went: one row per kernel, and one each for waiting and idling."""
         return kernel_table(self.history, self.occurrences)
 
     @cached_property
@@ -97,7 +97,7 @@ class Result:
 
     @cached_property
     def insights(self) -> list[Insight]:
-        """Sentences about what stands out."""
+        """What stands out, in sentences."""
         return insights(self.history, self.occurrences, self.summary)
 
     @cached_property

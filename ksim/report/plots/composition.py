@@ -58,7 +58,7 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
 
 
 def composition_figure(history: History, occurrences: Occurrences, title: str = "Steps") -> Figure:
-    """Above: the duration of a step, by the tokens in its batch.  Below: the shares of its parts."""
+    """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
     data = composition(history, occurrences)
     figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
                     fixed=True)

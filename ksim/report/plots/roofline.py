@@ -28,10 +28,7 @@ class Panel:
 
 
 def roofline_figure(history: History, occurrences: Occurrences, title: str = "Roofline") -> Figure:
-    """FLOP/s of each kernel over its FLOP per byte.
-
-    Steps that only decode and steps with prompts have a panel each.
-    """
+    """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
     figure = canvas(10, 5.4, title, note, fixed=True)
     with_prompts = history.steps.prefills > 0

@@ -43,7 +43,7 @@ class Part:
 
     @classmethod
     def of(cls, kind: Kind) -> "Part":
-        """Attention is shared by pairs where it is compute-bound, else by keys; all other kernels by tokens."""
+        """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
         if kind.group:
             return cls(COMMUNICATION, TOKENS)
         if kind.family == _OF_PAIRS:

@@ -57,7 +57,7 @@ class Sink(Log):
         super().add(event)
 
     def record(self, stretch: Stretch) -> None:
-        """Take consecutive steps of an engine."""
+        """Take in consecutive steps of an engine."""
         self._write_many()
         self._stepped += len(stretch)
         super().record(stretch)
