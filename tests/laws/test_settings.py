@@ -12,7 +12,7 @@ from ksim.foundation.config import Choice
 from ksim.scheduling.job import State
 from ksim.simulation.assembly import Site, build
 from ksim.simulation.scenario import Scenario
-from tests.scheduling.loop import Loop
+from ksim.testing.loop import Loop
 
 #: `long_prefill_token_threshold`, and whether it is adaptive.
 THRESHOLDS = [(0, False), (8, False), (8, True)]
