@@ -9,7 +9,7 @@ from ksim.flow.timeline import Lap, Pace, Span
 
 
 class Segment(NamedTuple):
-    """A rank computes for `alone` seconds, meets its peers for `together`, and beside that computes for `beside`."""
+    """A rank computes for `alone` seconds, then is in a collective for `together`, beside kernels of `beside`."""
 
     alone: float
     together: float
@@ -18,14 +18,14 @@ class Segment(NamedTuple):
 
 @frozen
 class KernelSequence:
-    """Kernels of one rank in a row: seconds at the boost clock, `clocked` or not, and how often each hole comes."""
+    """Kernels of one rank in a row: seconds `at_boost`, those that are `clocked`, and how often each hole comes."""
 
     at_boost: float = 0.0
     clocked: float = 0.0
     holes: tuple[tuple[int, int], ...] = ()
 
     def and_then(self, span: Span | int, times: int = 1) -> "KernelSequence":
-        """The same, and *span* so many times at its end; what is hidden runs at the boost clock."""
+        """The same with *span* appended so many times; a hidden kernel runs at the boost clock."""
         if isinstance(span, int):
             return evolve(self, holes=(*self.holes, (span, times)))
         if span.clocked and not span.hidden:
@@ -39,7 +39,7 @@ class KernelSequence:
 
 @frozen(eq=False)
 class SegmentTemplate:
-    """A segment of all steps of a shape: what fills its holes, and at what clock, is open."""
+    """A segment of all steps of a shape, before holes are filled and the clock is known."""
 
     alone: KernelSequence
     together: float = 0.0
@@ -72,7 +72,7 @@ class RankProgram:
         return [known[segment] for segment in self.segments]
 
     def _take(self, lap: Lap) -> None:
-        """Add *lap*; once it follows itself, all that is to come is the same."""
+        """Append *lap*; from its second repetition on, all are the same."""
         if not any(isinstance(span, Span) and span.group for span in lap.spans):
             for span in lap.spans:
                 self._alone = self._alone.and_then(span, lap.repeat)
