@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
-from ksim.compute.graph import Collective
-from ksim.compute.layers import Layer
+from ksim.compute.graph import BatchDependent, Collective
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
@@ -19,8 +18,9 @@ from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile
 from ksim.oracles.efficiency.profiled import Profiled, shipped
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
@@ -79,7 +79,7 @@ def _timer(oracle: str) -> StepTimer:
     one = {"kind": "fixed", "value": 1}
     table = {"model": MODEL, "gpu": GPU, "oracle": oracle, "serve": {"tensor_parallel_size": 8},
              "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": one, "output": one}}}
-    return Site.of(Scenario.of(table)).timers()[0]
+    return Deployment.of(Scenario.of(table)).timers()[0]
 
 
 def _seconds(action: Callable[[], Any]) -> float:
@@ -95,7 +95,8 @@ def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, Layer | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops
+               if not isinstance(op.kernel, BatchDependent | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 

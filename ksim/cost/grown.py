@@ -8,9 +8,8 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import BatchDependent, Collective, Op, is_batch_dependent
 from ksim.compute.kernels.sweep import KernelSweep
-from ksim.compute.layers import Layer, waits
 from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, affine_sweeps
 from ksim.cost.launches import Launches
 from ksim.cost.plan import Hole, Part
@@ -54,7 +53,7 @@ class Grown:
         if growing is None or not all(_plain(op) for ops, _ in blocks for op in ops):
             return None
         own: dict[Any, Op | AffineKernel] = {}
-        runs: dict[tuple[str, Layer], int] = {}
+        runs: dict[tuple[str, BatchDependent], int] = {}
         laps = [([_placed(op, repeat, own, runs) for op in ops], repeat) for ops, repeat in blocks]
         return cls(pricer, list(own.values()), laps, tuple((*hole, count) for hole, count in runs.items()))
 
@@ -156,9 +155,9 @@ def _one(op: Op | AffineKernel) -> Op:
 
 
 def _placed(op: Op | AffineKernel, repeat: int, own: dict[Any, Op | AffineKernel],
-            runs: dict[tuple[str, Layer], int]) -> _Launch | int:
+            runs: dict[tuple[str, BatchDependent], int]) -> _Launch | int:
     """Where *op* stands among its *own*, which it joins if it is new, or among holes, whose *runs* are counted."""
-    if isinstance(op, Op) and waits(op.kernel):
+    if isinstance(op, Op) and is_batch_dependent(op.kernel):
         hole = (op.label, op.kernel)
         runs[hole] = runs.get(hole, 0) + repeat
         return list(runs).index(hole)

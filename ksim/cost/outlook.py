@@ -4,8 +4,8 @@ from typing import Any
 
 from attrs import define, field
 
+from ksim.compute.graph import BatchDependent
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import Layer
 from ksim.flow.batch import Batch, Contexts
 from ksim.oracles import Estimate, estimates
 from ksim.specs.hardware import Gpu
@@ -29,16 +29,16 @@ class Outlook:
 
     oracle: Any
     gpu: Gpu
-    _views: dict[Layer, _View] = field(factory=dict, init=False)
+    _views: dict[BatchDependent, _View] = field(factory=dict, init=False)
 
-    def ask(self, layer: Layer, kernel: Kernel, batch: Batch) -> Estimate:
+    def ask(self, layer: BatchDependent, kernel: Kernel, batch: Batch) -> Estimate:
         """What the oracle says of *kernel*, which *layer* launches for *batch*."""
         view = self._views.setdefault(layer, _View())
         if kernel not in view.known:
             view.known = self._ahead(layer, kernel, batch, view)
         return view.known[kernel]
 
-    def _ahead(self, layer: Layer, kernel: Kernel, batch: Batch, view: _View) -> dict[Kernel, Estimate]:
+    def _ahead(self, layer: BatchDependent, kernel: Kernel, batch: Batch, view: _View) -> dict[Kernel, Estimate]:
         kernels: list[Kernel] = [kernel]
         if hasattr(self.oracle, "estimates") and not batch.chunks:
             same = batch.contexts.offsets is view.offsets

@@ -6,8 +6,7 @@ from typing import Any
 
 from attrs import define, fields, frozen
 
-from ksim.compute.graph import Op
-from ksim.compute.layers import Layer
+from ksim.compute.graph import BatchDependent, Op
 from ksim.cost.graphs import Launching
 from ksim.cost.launches import Launches
 from ksim.flow.load import Load
@@ -17,7 +16,7 @@ from ksim.flow.timeline import Lap, Span, Timeline, Totals
 #: batch has nothing for.
 Shape = tuple[int, int, Launching, int | None, frozenset[Op]]
 #: A label, a layer that waits for its batch, and how often it runs.
-Hole = tuple[str, Layer, int]
+Hole = tuple[str, BatchDependent, int]
 
 
 @frozen(eq=False)

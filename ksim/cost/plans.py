@@ -8,8 +8,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.compute.graph import Block, Op
-from ksim.compute.layers import Layer, waits
+from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent
 from ksim.compute.model import Model
 from ksim.cost.affine import AffineBlocks
 from ksim.cost.grown import Grown
@@ -141,7 +140,7 @@ class Plans:
 
     def _part(self, launched: _Launched, missing: frozenset[Op] = frozenset()) -> Part:
         """All but attention is priced; equal layers of attention share one hole."""
-        holes: dict[tuple[str, Layer], int] = {}
+        holes: dict[tuple[str, BatchDependent], int] = {}
         runs: list[int] = []
         laps = []
         for ops, repeat in launched:
@@ -149,7 +148,7 @@ class Plans:
             for op in ops:
                 if (priced := self._spans.get(op)) is not None:
                     spans += priced
-                elif isinstance(op, Op) and waits(op.kernel) and op not in missing:
+                elif isinstance(op, Op) and is_batch_dependent(op.kernel) and op not in missing:
                     hole = holes.setdefault((op.label, op.kernel), len(holes))
                     runs += [0] * (len(holes) - len(runs))
                     runs[hole] += repeat
@@ -175,7 +174,7 @@ class Plans:
         """
         new = dict.fromkeys(op for op in ops if op not in self._spans)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
-                                            if isinstance(op, Op) and not waits(op.kernel)}
+                                            if isinstance(op, Op) and not is_batch_dependent(op.kernel)}
         unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
         spans = self.pricer.spans([*whole.values(), *unequal.values()])
         self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from ksim.compute.graph import Op
+from ksim.compute.graph import BatchDependent, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import Layer
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.cost.holes import bind, fill, inputs, lacking
@@ -145,7 +144,7 @@ class StepTimer:
             everywhere = len(brought) * most if most else sum(brought)
         return tokens, batch.logits, launching, everywhere, frozenset()
 
-    def _fill(self, label: str, layer: Layer, kernel: Kernel, batch: Batch) -> Span:
+    def _fill(self, label: str, layer: BatchDependent, kernel: Kernel, batch: Batch) -> Span:
         span = self._fills.get((label, kernel))
         if span is None:
             if len(self._fills) >= MOST_FILLS:

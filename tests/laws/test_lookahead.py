@@ -13,7 +13,7 @@ from ksim.cost.step import StepTimer
 from ksim.flow.events import Finished
 from ksim.foundation import catalog
 from ksim.report.result import Result
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
@@ -55,7 +55,7 @@ powers = st.sampled_from([{}, {}, {"cap": "200 W"}, {"clock": "1.5 GHz"}, {"gove
 def both(scenario: dict[str, Any]) -> tuple[Result, Result]:
     """A run that skips, and one that does not."""
     made = Scenario.of(scenario)
-    site = Site.of(made)
+    site = Deployment.of(made)
     skipped, stepped = (play(evolve(site, skips=skips), made.workload.requests(made.seed)) for skips in (True, False))
     return skipped, stepped
 
