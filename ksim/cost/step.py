@@ -99,8 +99,15 @@ class StepTimer:
 
         Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
         """
-        plans = [self._plans.one(self._shape(batch, tokens_by_rank))] if tokens_by_rank else self._whole([batch])
-        return self._priced(plans, [batch])[0]
+        plan = (self._plans.one(self._shape(batch, tokens_by_rank)) if tokens_by_rank
+                else self._known.get(_counts(batch)) or self._whole([batch])[0])
+        kernels = {launch: launch.layer.over(batch) for launch in plan.batch_launches}
+        missing = frozenset(Op(launch.label, launch.layer) for launch, kernel in kernels.items() if kernel is None)
+        if missing:
+            plan = self._plans.one((*plan.shape[:-1], missing))
+        costs = self._pricer.kernels([(launch.label, kernel) for launch, kernel in kernels.items()
+                                      if kernel is not None])
+        return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
 
     def launches(self, batch: Batch) -> list[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""
