@@ -12,8 +12,8 @@ from rich.console import Console
 from benchmarks.pages import put
 from ksim.foundation.config import Choice
 from ksim.validation import silicon
-from ksim.validation.serving import judging
-from ksim.validation.serving.replay import Setting
+from ksim.validation.serving import comparison
+from ksim.validation.serving.replay import ServerSpec
 from ksim.validation.silicon.scores import Error, Quantity, Score
 
 PAGE = Path("docs/accuracy.md")
@@ -37,25 +37,26 @@ def main(arguments: Sequence[str]) -> None:
     put(PAGE, "silicon", _silicon(public, limit))
 
 
-def _medians(label: str, verdict: judging.Verdict) -> str:
-    figures = [f"{verdict.median_ape(name):.1f}" for name in (*GOALS, "ttft_p90_ms", "itl_p99_ms")]
-    return f"| {label} | {len(verdict.judged)} | {' | '.join(figures)} |"
+def _medians(label: str, report: comparison.ServingReport) -> str:
+    figures = [f"{report.median_ape(name):.1f}" for name in (*GOALS, "ttft_p90_ms", "itl_p99_ms")]
+    return f"| {label} | {len(report.runs)} | {' | '.join(figures)} |"
 
 
 def _serving(folder: Path) -> Iterator[str]:
     """Medians by oracle, then every run."""
-    verdicts = {oracle: judging.serving(folder, Setting(oracle=Choice(oracle))) for oracle in ("measured", "learned")}
+    reports = {oracle: comparison.serving(folder, ServerSpec(oracle=Choice(oracle)))
+               for oracle in ("measured", "learned")}
     yield "| median absolute error over runs | runs | TTFT | TPOT | throughput | energy | TTFT p90 | ITL p99 |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
-    for oracle, verdict in verdicts.items():
-        yield _medians(f"`{oracle}`", verdict)
-    for name in dict.fromkeys(run.recording for run in verdicts["measured"].judged):
-        own = tuple(run for run in verdicts["measured"].judged if run.recording == name)
-        yield _medians(f"`measured`, {name}", evolve(verdicts["measured"], judged=own))
+    for oracle, report in reports.items():
+        yield _medians(f"`{oracle}`", report)
+    for name in dict.fromkeys(run.recording for run in reports["measured"].runs):
+        own = tuple(run for run in reports["measured"].runs if run.recording == name)
+        yield _medians(f"`measured`, {name}", evolve(reports["measured"], runs=own))
     yield ""
     yield "| recording | run | TTFT p50: ms, error | TTFT p90 | TPOT p50: ms, error | ITL p99 | throughput | energy |"
     yield "|---|---|--:|--:|--:|--:|--:|--:|"
-    for run in verdicts["measured"].judged:
+    for run in reports["measured"].runs:
         errors = run.errors
         cells = [f"{run.measured.ttft_p50_ms:.4g}, {marked(errors.ttft_p50_ms, GOALS['ttft_p50_ms'])}",
                  marked(errors.ttft_p90_ms, GOALS["ttft_p50_ms"]),
@@ -74,13 +75,13 @@ def marked(error: float, goal: float) -> str:
 
 def _steps(folder: Path) -> Iterator[str]:
     """Every recording's steps, and those of each run."""
-    verdict = judging.intervals(folder, Setting())
+    report = comparison.intervals(folder, ServerSpec())
     yield "| recording | run | steps | median | 90th percentile | bias |"
     yield "|---|---|--:|--:|--:|--:|"
-    errors = verdict.errors
+    errors = report.errors
     yield f"| all | | {len(errors):,} | {_spread(errors)} |"
-    for name, run, found, _ in verdict.runs:
-        yield f"| {name} | {run} | {len(found):,} | {_spread(np.array([each.error for each in found]))} |"
+    for name, run, steps, _ in report.runs:
+        yield f"| {name} | {run} | {len(steps):,} | {_spread(np.array([step.error for step in steps]))} |"
 
 
 def _spread(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
@@ -92,16 +93,16 @@ def _spread(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
 
 def _silicon(path: Path, limit: int) -> Iterator[str]:
     """Every backend, then every kind of run."""
-    verdict = silicon.validate(silicon.Question(path=path, jobs=2, limit=limit))
+    report = silicon.validate(silicon.Question(path=path, jobs=2, limit=limit))
     if limit:
-        yield f"Of {len(verdict.answers)} rows, drawn by the hash of their groups (`--limit {limit}`):"
+        yield f"Of {len(report.answers)} rows, drawn by the hash of their groups (`--limit {limit}`):"
         yield ""
     yield ("| runs | rows | answered | TTFT: median, mean (bias) | AIConfigurator's | TPOT: median, mean (bias) |"
            " AIConfigurator's |")
     yield "|---|--:|--:|--:|--:|--:|--:|"
-    for score in (*verdict.backends, *verdict.groups):
+    for score in (*report.backends, *report.groups):
         yield _scored(score)
-    for reason, count in verdict.reasons.items():
+    for reason, count in report.reasons.items():
         yield f"| not played: {reason} | {count} | | | | | |"
 
 

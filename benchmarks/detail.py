@@ -6,7 +6,7 @@ from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 
@@ -33,11 +33,11 @@ def _best(width: int, detail: str) -> float:
 
 def milliseconds(width: int, detail: str = "kernel") -> float:
     """CPU time of one step of *width* ranks, in milliseconds: a prefill, then decodes."""
-    site = Site.of(_scenario(width, detail))
+    deployment = Deployment.of(_scenario(width, detail))
     requests = [Request(number, 0.0, 512, OUTPUT) for number in range(REQUESTS)]
-    play(site, requests[:1])  # profiles are read when they are first needed
+    play(deployment, requests[:1])  # profiles are read when they are first needed
     begin = time.process_time()
-    result = play(site, requests)
+    result = play(deployment, requests)
     seconds = time.process_time() - begin
     return 1e3 * seconds / sum(1 for _ in result.log.of(Stepped))
 

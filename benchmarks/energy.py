@@ -8,9 +8,10 @@ import numpy as np
 
 from benchmarks.accuracy import marked
 from benchmarks.pages import put
-from ksim.validation.energy import Question, of_boards, of_kernels, validate
-from ksim.validation.energy.of_boards import Cell, Errors
-from ksim.validation.serving import judging
+from ksim.validation.board_power import BoardReport, PowerCell, PowerErrors
+from ksim.validation.energy import ERRORS as KERNEL_ERRORS
+from ksim.validation.energy import Question, SustainedReport, mape, validate
+from ksim.validation.serving import comparison
 
 PAGE = Path("docs/energy-accuracy.md")
 #: Errors above these, in per cent, are bold.
@@ -28,28 +29,28 @@ def main(arguments: Sequence[str]) -> None:
     put(PAGE, "boards", _boards(table.table))
 
 
-def _kernels(verdict: of_kernels.Verdict) -> Iterator[str]:
+def _kernels(report: SustainedReport) -> Iterator[str]:
     """Means over all kernels, by what the fit leaves out; then each kernel, predicted without its shape."""
     yield "| mean absolute errors | kernels | power | time | energy, with predicted time |"
     yield "|---|--:|--:|--:|--:|"
-    for name, found in (("without the shape", verdict.shapes), ("without the family", verdict.families),
-                        ("without the shape, graph times taken as cool", verdict.recovered_shapes),
-                        ("without the family, graph times taken as cool", verdict.recovered_families)):
-        cells = [_bold(of_kernels.mape(found, error), goal) for error, goal in ERRORS]
+    for name, found in (("without the shape", report.shapes), ("without the family", report.families),
+                        ("without the shape, graph times taken as cool", report.recovered_shapes),
+                        ("without the family, graph times taken as cool", report.recovered_families)):
+        cells = [_bold(mape(found, error), goal) for error, goal in ERRORS]
         yield f"| {name} | {len(found)} | {' | '.join(cells)} |"
     yield ""
     yield "| kernel | format | W | us | power | time | energy |"
     yield "|---|---|--:|--:|--:|--:|--:|"
-    for each in verdict.shapes:
-        cells = [marked(getattr(each, of_kernels.ERRORS[error]), goal) for error, goal in ERRORS]
+    for each in report.shapes:
+        cells = [marked(getattr(each, KERNEL_ERRORS[error]), goal) for error, goal in ERRORS]
         row = each.row
         yield (f"| {row.family} {row.shape} | {row.dtype} | {row.watts:.0f} | {1e6 * row.seconds:.1f} |"
                f" {' | '.join(cells)} |")
 
 
-def _runs(verdict: judging.Verdict) -> Iterator[str]:
+def _runs(report: comparison.ServingReport) -> Iterator[str]:
     """By recording, then every run."""
-    metered = verdict.metered
+    metered = report.metered
     yield "| recording | runs | median | mean | 90th percentile | median signed |"
     yield "|---|--:|--:|--:|--:|--:|"
     for name in ("all", *dict.fromkeys(run.recording for run in metered)):
@@ -64,19 +65,19 @@ def _runs(verdict: judging.Verdict) -> Iterator[str]:
         yield f"| {run.recording} | {run.run} | {run.measured.joules:.0f} | {marked(run.errors.joules, RUN)} |"
 
 
-def _boards(verdict: of_boards.Verdict) -> Iterator[str]:
+def _boards(report: BoardReport) -> Iterator[str]:
     yield ("| GPU | kernels | rows | model: mean, median (signed) | within 10 % | meter: mean, median (signed) |"
            " within 10 % |")
     yield "|---|---|--:|--:|--:|--:|--:|"
-    for cell in (verdict.whole, *verdict.gpus, *verdict.cells):
+    for cell in (report.whole, *report.gpus, *report.cells):
         yield f"| {cell.gpu} | {_kind(cell)} | {cell.rows:,} | {_errors(cell.drawn)} | {_errors(cell.observed)} |"
 
 
-def _kind(cell: Cell) -> str:
+def _kind(cell: PowerCell) -> str:
     return f"{cell.op.replace('_', ' ')} {cell.dtype}".strip() or "all"
 
 
-def _errors(errors: Errors) -> str:
+def _errors(errors: PowerErrors) -> str:
     text = f"{errors.mape:.1f}, {errors.median:.1f} ({errors.bias:+.1f})"
     return f"{f'**{text}**' if errors.mape > BOARD else text} | {errors.within:.0f} %"
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from benchmarks.findings import Findings, Goal, Sheet
 from benchmarks.yardstick import beside
-from ksim.compute.graph import Collective
-from ksim.compute.layers import Layer
+from ksim.compute.graph import BatchDependent, Collective
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.foundation import garbage
@@ -19,8 +18,9 @@ from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
 from ksim.oracles.efficiency.profile import Profile
 from ksim.oracles.efficiency.profiled import Profiled, shipped
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 
 ORACLES = ("waves", "learned", "measured")
@@ -65,7 +65,8 @@ def figures(oracle: str) -> dict[str, float]:
             "step, known us": 1e6 * _median(timer.step_cost, steps),
             "decode, steady us": 1e6 * _decoding(timer),
             "load, mixed us": 1e6 * _loading(timer),
-            "new tokens, load us": 1e6 * _median(timer.summarize, [Batch.of((count, 0)) for count in range(9000, 9300)]),
+            "new tokens, load us": 1e6 * _median(timer.summarize,
+                                                 [Batch.of((count, 0)) for count in range(9000, 9300)]),
             "run of 8, load us": 1e6 * _running(timer, 8),
             **{f"{count} at once us": 1e6 * _together(timer, count) for count in TOGETHER},
         }
@@ -79,7 +80,7 @@ def _timer(oracle: str) -> StepTimer:
     one = {"kind": "fixed", "value": 1}
     table = {"model": MODEL, "gpu": GPU, "oracle": oracle, "serve": {"tensor_parallel_size": 8},
              "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": one, "output": one}}}
-    return Site.of(Scenario.of(table)).timers()[0]
+    return Deployment.of(Scenario.of(table)).timers()[0]
 
 
 def _seconds(action: Callable[[], Any]) -> float:
@@ -95,7 +96,8 @@ def _median(action: Callable[[Any], Any], arguments: list[Any]) -> float:
 def _kernels(timer: StepTimer, tokens: int) -> float:
     """Price the kernels of a step of *tokens*, each distinct one once."""
     blocks = timer.model.graph(tokens, 1, timer.shard).blocks
-    kernels = [op.kernel for block in blocks for op in block.ops if not isinstance(op.kernel, Layer | Collective)]
+    kernels = [op.kernel for block in blocks for op in block.ops
+               if not isinstance(op.kernel, BatchDependent | Collective)]
     return _seconds(lambda: estimates(timer.oracle, list(dict.fromkeys(kernels)), timer.gpu))
 
 

@@ -18,9 +18,9 @@ from benchmarks.pages import put
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, kinds_of, plain
 from ksim.foundation.keys import Key, keys
-from ksim.simulation.reference.schema import FILE, schema
-from ksim.simulation.reference.template import toml
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario_schema import FILE, schema
+from ksim.simulation.scenario_template import toml
 from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings

@@ -29,8 +29,9 @@ from ksim.flow.costs import AT_BOOST
 from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.oracles import estimate
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.simulate import play
 
@@ -46,7 +47,7 @@ Action = Callable[[int], object]
 
 def actions() -> dict[str, Action]:
     """The walks by name.  Nothing else in this file knows what is inside ksim."""
-    site = Site.of(Scenario.of(SCENARIO))
+    site = Deployment.of(Scenario.of(SCENARIO))
     timer, gpu, oracle = site.timers()[0], gpu_of("h200"), plugin("oracles", Choice("measured"))
 
     def seconds(batch: Batch) -> object:

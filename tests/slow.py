@@ -4,10 +4,10 @@
 SLOW = frozenset({
     # Whole runs, held against theory and measurements.
     "anchors/test_attention_kinds.py", "anchors/test_calibrated_oracles.py", "anchors/test_queueing.py",
-    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_judging.py",
+    "anchors/test_serving_runs.py", "cli/test_validate_serving.py", "validation/serving/test_comparison.py",
     "workload/test_extracts.py",
     # Profiles, fitted and judged.
-    "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_constants.py",
+    "calibration/test_calibrate.py", "calibration/test_checks.py", "calibration/test_fit_constants.py",
     "calibration/test_points.py", "calibration/test_reading.py", "cli/test_calibrate.py",
     "oracles/efficiency/test_profile.py", "validation/test_kernels.py",
     # Hundreds of runs, played twice and compared.
@@ -21,5 +21,5 @@ SLOW = frozenset({
     "cli/test_explain.py", "cli/test_pareto.py", "cli/test_roofline.py", "report/test_perfetto.py",
     "report/test_run_plots.py",
     # The whole repository.
-    "simulation/reference/test_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
+    "simulation/test_scenario_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
 })

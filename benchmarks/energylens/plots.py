@@ -7,10 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MultipleLocator, NullLocator
 
-from benchmarks.energylens.fusion import Saving
-from benchmarks.energylens.overlap import NONE, WAYS, Overlaps
-from benchmarks.energylens.points import Point
-from benchmarks.energylens.survey import BATCHES, TENSORS, Phases, Survey
+from benchmarks.energylens.batches import BATCHES, TENSORS, BatchPoint, Phases, Survey
+from benchmarks.energylens.techniques import NONE, WAYS, Overlaps, Saving
 from ksim.report.plots.style import (
     BLUE,
     DASHES,
@@ -72,7 +70,7 @@ def _lines(axes: Axes, marks: Sequence[tuple[int, int, float]]) -> None:
         axes.plot(*zip(*own, strict=True), "o-", color=colour, markersize=4, label=f"{gpus} GPUs")
 
 
-def shares_figure(points: Mapping[str, Sequence[Point]], paper: float) -> Figure:
+def shares_figure(points: Mapping[str, Sequence[BatchPoint]], paper: float) -> Figure:
     """How much of the time and of the energy all-reduces take, for kinds of steps on 2, 4 and 8 GPUs."""
     figure = canvas(9.5, 4.0, "All-reduces of Llama 3.1 70B", "their share of a step; dashed, EnergyLens' share of the"
                                                              " energy on 8 GPUs")

@@ -91,8 +91,7 @@ def check(measured: Measurements, gpu: Gpu, fewest: int = FEWEST) -> Checked:
     """
     excluded: list[Excluded] = []
     kept = _exclude(measured, _malformed(measured), excluded)
-    kept = _exclude(kept, [(_bad_times(kept), "latency_us is no positive number; measure again, or delete the rows")],
-                    excluded)
+    kept = _exclude(kept, _bad_times(kept), excluded)
     _refuse_most(measured, excluded)
     if len(kept):
         _refuse_units(kept, gpu)
@@ -122,7 +121,7 @@ def _exclude(measured: Measurements, faults: list[tuple[Column, str]], excluded:
 def _malformed(measured: Measurements) -> list[tuple[Column, str]]:
     """Return masks of the points whose shape is impossible, with the reasons."""
     needs = FAMILIES[measured.family].needs
-    faults = [(measured[name] <= 0, f"{name} is no positive whole number; correct the rows, or delete them")
+    faults = [(measured[name] <= 0, f"{name} is not a positive whole number; correct the rows, or delete them")
               for name in needs]
     if measured.family == "attention":
         heads, kv_heads = measured["hq"], np.maximum(measured["hkv"], 1)
@@ -131,17 +130,19 @@ def _malformed(measured: Measurements) -> list[tuple[Column, str]]:
         faults.append((measured["topk"] > measured["e"], "topk is more than there are experts (e)"))
     if measured.batches:
         batches = measured.batches
-        runs = {"qlens has an entry that is no positive whole number": batches.qlens <= 0,
+        runs = {"qlens has an entry that is not a positive whole number": batches.qlens <= 0,
                 "kvlens has an entry less than that of qlens; it counts the new tokens too":
                     batches.kvlens < batches.qlens,
-                "the number of sequences is no positive whole number": batches.counts <= 0}
+                "the number of sequences is not a positive whole number": batches.counts <= 0}
         faults += [(batches.total(wrong.astype(np.int64)) > 0, reason) for reason, wrong in runs.items()]
         faults.append((batches.sequences == 0, "the batch has no sequences"))
     return faults
 
 
-def _bad_times(measured: Measurements) -> Column:
-    return ~(np.isfinite(measured.seconds) & (measured.seconds > 0))
+def _bad_times(measured: Measurements) -> list[tuple[Column, str]]:
+    """Return a mask of the points without a positive time, with the reason."""
+    bad = ~(np.isfinite(measured.seconds) & (measured.seconds > 0))
+    return [(bad, "latency_us is not a positive number; measure again, or delete the rows")]
 
 
 def _refuse_most(measured: Measurements, excluded: list[Excluded]) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 from ksim.calibration.batches import Ints
 from ksim.calibration.bounds import MOVES, formats
 from ksim.calibration.measurements import Points
+from ksim.compute.expert_rows import ExpertRows, expert_rows, levelled
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import Loads, levelled, loads
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
@@ -56,10 +56,10 @@ def _moe(points: Points, point: int) -> list[Kernel]:
     """The fused kernels of an expert layer, its rows spread over the experts by their popularity."""
     tokens, experts, top, hidden, inter = _values(points, point, "t", "e", "topk", "h", "inter")
     skew = max(0.0, float(points["skew"][point])) if "skew" in points.columns else 0.0
-    return fused(loads(tokens, top, experts, skew), tokens, hidden, inter, formats(points))
+    return fused(expert_rows(tokens, top, experts, skew), tokens, hidden, inter, formats(points))
 
 
-def fused(spread: Loads, tokens: int, hidden: int, inter: int, dtypes: tuple[DType, DType]) -> list[Kernel]:
+def fused(spread: ExpertRows, tokens: int, hidden: int, inter: int, dtypes: tuple[DType, DType]) -> list[Kernel]:
     """Return the fused kernels of experts that get the rows *spread*; *dtypes* are of weights and activations."""
     rows = sum(load * count for load, count in spread)
     return [GroupedGemm(spread, 2 * inter, hidden, tokens, *dtypes, inputs=min(tokens, rows)),

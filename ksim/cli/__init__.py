@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and more."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and others."""
 
 import os
 import sys
@@ -26,16 +26,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                                   help="print the version and end")] = False) -> None:
+                                                   help="print the version and exit")] = False) -> None:
     """Simulate LLM inference serving, down to the single GPU kernel."""
 
 
 def main() -> None:
     """Run the command line.
 
-    Errors that a user can mend are one line and exit status 1; Ctrl-C ends with 130, SIGTERM with 143.
+    An error that the user can correct prints one line and exits with status 1; Ctrl-C exits with 130, SIGTERM with 143.
     """
-    sys.path.insert(0, str(Path.cwd()))  # where a user's own plug-ins are, named package.module:Class
+    sys.path.insert(0, str(Path.cwd()))  # for plug-ins that are named package.module:Class
     try:
         with process.terminable():
             app()
@@ -46,13 +46,13 @@ def main() -> None:
         print(f"ksim: {stop.message}", file=sys.stderr)
         raise
     except SystemExit as stop:
-        if stop.code == 130:  # Ctrl-C, on which the command line's library ends in silence
+        if stop.code == 130:  # Ctrl-C, after which typer exits without a word
             print("ksim: interrupted; nothing was written", file=sys.stderr)
         raise
-    except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except OSError as error:  # a name that is too long, a disk that is full
+    except OSError as error:  # such as a name that is too long, or a full disk
         if error.filename is None or error.strerror is None:
             raise
         print(f"ksim: {error.filename}: {error.strerror}", file=sys.stderr)
@@ -73,7 +73,6 @@ def _register() -> None:
         roofline,
         run,
         step,
-        sweep_kernels,
         trace,
         validate,
     )
@@ -87,7 +86,7 @@ def _register() -> None:
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)
-    app.command("sweep-kernels")(sweep_kernels.sweep_kernels)
+    app.command("sweep-kernels")(calibrate.sweep_kernels)
     app.command("calibrate")(calibrate.calibrate)
     app.command("trace")(trace.trace)
     app.command("list")(catalogue.list_entries)

@@ -1,4 +1,4 @@
-"""`ksim list`: what there is to choose from."""
+"""`ksim list`: the GPUs, systems, models, grids and plug-ins to choose from."""
 
 import ast
 from collections.abc import Iterable
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ksim.cli.output import console, table
 
 
 class Kind(StrEnum):
@@ -33,18 +35,17 @@ _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.a
 
 def list_entries(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
-    files: Annotated[list[str] | None, typer.Argument(help="GPUs or models of your own, to list beside them")] = None,
+    files: Annotated[list[str] | None, typer.Argument(help="files of your own GPUs or models, to list too")] = None,
 ) -> None:
-    """List the GPUs, systems, models, grids, or plug-ins of a kind."""
-    from ksim.cli.screen import console, table
+    """List GPUs, systems, models, grids, or the plug-ins of one kind."""
     from ksim.foundation.errors import ConfigError
 
     catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids}
-    own = {Kind.GPUS: _gpus, Kind.MODELS: _models}
-    if files and kind not in own:
+    with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
+    if files and kind not in with_files:
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
-    header, rows = (own[kind](files or []) if kind in own else catalogues[kind]() if kind in catalogues
-                    else _plugins(_PLUGINS[kind]))
+    header, rows = (with_files[kind](files or []) if kind in with_files else
+                    catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind]))
     listed = table(*header)
     for row in rows:
         listed.add_row(*row)
@@ -54,7 +55,7 @@ def list_entries(
 def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.foundation.units import DType
-    from ksim.simulation.lookup import gpu_of
+    from ksim.simulation.hardware import gpu_of
 
     gpus = {name: gpu_of(name) for name in (*catalog.entries("gpus"), *files)}
     formats = (DType.BF16, DType.FP8, DType.FP4)
@@ -69,7 +70,7 @@ def _gpus(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ..
 
 def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.lookup import system_of
+    from ksim.simulation.hardware import system_of
 
     systems = {name: system_of(None, name) for name in catalog.entries("systems")}
     return ("name", "system", "GPU", ">GPUs a node", "inside a node", ">a GPU, one way", ">to other nodes, a GPU"), (
@@ -80,7 +81,7 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.lookup import model_of
+    from ksim.simulation.models import model_of
     from ksim.specs.deployment import EngineSettings, Shard
 
     rows = []
@@ -99,7 +100,7 @@ def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
-    from ksim.simulation.lookup import grid_of
+    from ksim.simulation.hardware import grid_of
 
     grids = {name: grid_of(name) for name in catalog.entries("grids")}
     return ("name", "electricity of", ">gCO2e/kWh", ">year", "source"), (

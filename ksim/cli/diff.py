@@ -1,5 +1,7 @@
 """`ksim diff`: what changed from one run to another, and which phases explain how latencies differ."""
 
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,14 +9,36 @@ import typer
 from attrs import frozen
 
 from ksim.cli.explain import Figures, Json
+from ksim.cli.output import console, table, write_json
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.report.wording import number, percent
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ksim.report.comparison import Whole
     from ksim.results.arrays import Floats
     from ksim.results.attribution.breakdown import Breakdown
 
 Run = Annotated[Path, typer.Argument(help="directory that `ksim run -o` has written")]
 Pairs = dict[str, "tuple[Floats, Floats]"]
+
+#: The numbers that are shown, by subject; those that are null in both runs are left out.
+NUMBERS = {
+    "requests": ("completed", "failed", "unfinished", "duration"),
+    "throughput": ("request_throughput", "output_throughput", "total_token_throughput", "request_goodput",
+                   "slo_attainment"),
+    "latency": ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms"),
+    "cache": ("prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions"),
+    "GPUs": ("gpus", "gpu_busy_share", "mfu", "mbu"),
+    "energy": ("energy_joules", "joules_per_output_token", "average_watts"),
+    "cost": ("energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams"),
+}
+_SHARES = {"slo_attainment", "prefix_cache_hit_rate", "kv_cache_usage_mean", "gpu_busy_share", "mfu", "mbu"}
+#: From this factor on, and below its inverse, a change is shown as a factor.
+_MULTIPLE = 2.0
+#: The most characters of a setting that are shown.
+_LONGEST = 60
 
 
 def diff(
@@ -24,31 +48,31 @@ def diff(
     json_file: Json = None, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
-    from ksim.cli.diff_table import content, shown
-    from ksim.cli.phase_tables import write_json
-    from ksim.cli.screen import console
     from ksim.report.comparison import Whole
 
     runs = Whole.read(run_a), Whole.read(run_b)
-    found, problem = _phases(run_a, run_b, request)
+    phases, problem = _phases(run_a, run_b, request)
     if request is None:
-        for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *shown(*runs)):
+        for part in (f"\n[bold]{run_a}[/] to [bold]{run_b}[/]", *_whole_runs(*runs)):
             console().print(part)
-    written = {"runs": [str(run_a), str(run_b)], "request": request, **content(*runs)}
-    if found is None:
+    written = {"runs": [str(run_a), str(run_b)], "request": request, **_content(*runs)}
+    if phases is None:
         console().print(f"! where requests' time went is not compared: {problem}", markup=False)
     else:
-        pairs, names = found.pairs, found.pair[0].names
-        _show(found.pair, found.whole, request, pairs)
-        written |= {"completed": [len(run.ids) for run in found.whole], "in_both": len(found.pair[0].ids),
-                    "times": {key: _content(names, *pair) for key, pair in pairs.items()}}
-        _draw(output, f"From {run_a.name} to {run_b.name}", _heading(found.pair[0], request), pairs, names)
-    write_json(json_file, written)
+        pairs, names = phases.pairs, phases.pair[0].names
+        _show(phases.pair, phases.whole, request, pairs)
+        written |= {"completed": [len(run.ids) for run in phases.whole], "in_both": len(phases.pair[0].ids),
+                    "times": {key: _times(names, *pair) for key, pair in pairs.items()}}
+        _draw(output, f"From {run_a.name} to {run_b.name}", _heading(phases.pair[0], request), pairs, names)
+    write_json(json_file, written, make_folder=True)
 
 
 @frozen(eq=False)
 class _Phases:
-    """The phases of two `whole` runs, those of requests that completed in both as a `pair`, and what is compared."""
+    """The phases of two runs: of the `whole` runs, and as a `pair` of the requests that completed in both.
+
+    `pairs` are what is compared, by name: the seconds of each phase in either run.
+    """
 
     whole: "tuple[Breakdown, Breakdown]"
     pair: "tuple[Breakdown, Breakdown]"
@@ -75,7 +99,7 @@ def _phases(run_a: Path, run_b: Path, request: int | None) -> tuple[_Phases | No
     return _Phases(whole, pair, {key: (one[key], other[key]) for key in one if key in other}), ""
 
 
-def _content(names: list[str], first: "Floats", second: "Floats") -> dict[str, Any]:
+def _times(names: list[str], first: "Floats", second: "Floats") -> dict[str, Any]:
     from ksim.cli.phase_tables import by_phase
 
     return {"first": by_phase(names, first), "second": by_phase(names, second),
@@ -90,7 +114,6 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
           pairs: Pairs) -> None:
     """The totals of both runs, what changed phase by phase, and the phases that changed most."""
     from ksim.cli.phase_tables import PARTS, largest, phase_table, plain, signed, title_of
-    from ksim.cli.screen import console, table
 
     screen, names = console(), runs[0].names
     screen.print(f"Where the time went, [bold]{runs[0].directory}[/] to [bold]{runs[1].directory}[/]:"
@@ -109,14 +132,13 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
                      markup=False)
     left = [len(run.ids) - len(runs[0].ids) for run in whole]
     if request is None and any(left):
-        screen.print(f"! {left[0]:,} requests completed only in the first run, {left[1]:,} only in the second; none of"
-                     " them counts here", markup=False)
+        screen.print(f"! {left[0]:,} requests completed only in the first run, {left[1]:,} only in the second; they"
+                     " are left out here", markup=False)
 
 
 def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[str]) -> None:
-    """A row of waterfalls for each metric, or one for the parts of a request."""
+    """Draw a row of waterfalls for each metric, or one row for the parts of a request."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.cli.screen import console
     from ksim.results.attribution.phases import GROUPS
 
     rows: dict[str, dict[str, Any]] = {}
@@ -132,3 +154,74 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
 
     if drawn := draw(folder, "diff.png", plot):
         console().print(drawn, markup=False)
+
+
+def _content(one: "Whole", other: "Whole") -> dict[str, Any]:
+    """The settings that differ and all numbers, for a JSON file: pairs of the first run's value and the second's."""
+    from ksim.report.comparison import changed
+
+    known = one.settings is not None and other.settings is not None
+    settings = changed(one.settings or {}, other.settings or {}) if known else None
+    return {"settings": _lists(settings),
+            "summary": {key: [one.summary.get(key), other.summary.get(key)]
+                        for key in dict.fromkeys((*one.summary, *other.summary))}}
+
+
+def _lists(settings: Mapping[str, tuple[Any, Any]] | None) -> dict[str, list[Any]] | None:
+    return None if settings is None else {key: [*map(_plain, pair)] for key, pair in settings.items()}
+
+
+def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
+    """The settings that differ, and the numbers of both runs."""
+    yield from _settings(one, other)
+    rows = table("", f">{one.directory}", f">{other.directory}", ">change")
+    for keys in NUMBERS.values():
+        for key, first, second in ((key, one.summary.get(key), other.summary.get(key)) for key in keys):
+            if (first, second) != (None, None):
+                rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))
+        rows.add_section()
+    yield rows
+
+
+def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
+    from ksim.report.comparison import changed
+
+    if one.settings is None or other.settings is None:
+        gone = one if one.settings is None else other
+        yield f"{gone.directory} has no scenario.toml, so settings are not compared"
+        return
+    changes = changed(one.settings, other.settings)
+    if not changes:
+        yield "the same settings in both"
+        return
+    rows = table("changed setting", str(one.directory), str(other.directory))
+    rows.columns[0].min_width = max(map(len, changes))
+    for key, pair in changes.items():
+        rows.add_row(key, *map(_setting, pair))
+    yield rows
+
+
+def change(key: str, first: float | None, second: float | None) -> str:
+    """How a number changed: in percentage points for a share, else as a percentage or a factor."""
+    if first is None or second is None or first == second:
+        return ""
+    if key in _SHARES:
+        return f"{100 * (second - first):+.1f} pp"
+    if first <= 0 or second <= 0:
+        return f"{'+' if second > first else '-'}{number(abs(second - first))}"
+    ratio = second / first
+    return f"{ratio - 1:+.1%}" if 1 / _MULTIPLE < ratio < _MULTIPLE else f"{number(ratio)}x"
+
+
+def _value(key: str, value: float | None) -> str:
+    return percent(value) if key in _SHARES else number(value)
+
+
+def _setting(value: Any) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST - 4]} ..."
+
+
+def _plain(value: Any) -> Any:
+    """A setting for a JSON file; JSON has no infinity and no dates."""
+    return json.loads(json.dumps(value, default=str).replace("Infinity", '"inf"').replace("NaN", '"nan"'))

@@ -1,36 +1,53 @@
-"""Flags as `vllm serve` names them, made from the fields of the engine's settings."""
+"""Flags that several commands share, those named as by `vllm serve` among them."""
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
 from ksim.foundation.config import Choice, plain
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
 from ksim.specs.deployment import EngineSettings
 
-#: Flags that say how a trace is read.
-Format = Annotated[str, typer.Option("--format", help="format of the trace, where it is not recognised; see `ksim list"
+if TYPE_CHECKING:
+    from ksim.flow.batch import Batch
+    from ksim.simulation.scenario import Scenario
+
+#: What is simulated.
+ModelName = Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")]
+GpuName = Annotated[str | None, typer.Option(help="GPU, in its usual system")]
+SystemName = Annotated[str | None, typer.Option(help="system, in place of a GPU")]
+Nodes = Annotated[int | None, typer.Option(help="number of nodes of the system")]
+OracleName = Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
+                                                " profile; by default measured where one ships, else learned")]
+
+#: How a trace is read.
+Format = Annotated[str, typer.Option("--format", help="format of the trace, if it is not recognised; see `ksim list"
                                      " traces`")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
                                                    " file, or key of JSON lines, is the arrival, prompt, output,"
                                                    " priority, session, delay, tenant or hash_ids")]
 TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
-                                              " ms, s, min or h, where not the format's own")]
-ChunkTokens = Annotated[int | None, typer.Option(help="tokens to a block id, where not the format's own")]
-Sort = Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory")]
-SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="leave out rows without prompt or output tokens, which"
-                                         " are an error in most formats")]
+                                              " ms, s, min or h, if not that of its format")]
+ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]
+Sort = Annotated[bool, typer.Option("--sort", help="read a trace that is out of order into memory, and sort it")]
+SkipEmpty = Annotated[bool, typer.Option("--skip-empty", help="skip rows without prompt or output tokens, which are an"
+                                         " error in most formats")]
 
-#: Short names that vLLM has, and the field's long one.
+#: Where results go.
+OutcomeFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome to this file")]
+
+#: Short names that vLLM has, by the long name of the field.
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
 _PANEL = "Engine settings, named as by vllm serve"
 
 
 def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* a flag for each engine setting; those set reach it as its last argument, `serve`."""
+    """Give *command* a flag for each engine setting; those that are set reach it as its last argument, `serve`."""
     own = inspect.signature(command)
     flags = [_flag(key) for key in keys(EngineSettings)]
 
@@ -49,12 +66,16 @@ def given(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None and value != []}
 
 
-def columns_of(texts: list[str] | None) -> dict[str, str]:
-    """Return the columns by field that ``--columns arrival=ts,prompt=tokens_in`` names.
+def words_of(text: str) -> list[str]:
+    """The words of a list with commas between them."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
-    Raises ConfigError for an unknown field and for what is not FIELD=COLUMN.
+
+def columns_of(texts: list[str] | None) -> dict[str, str]:
+    """The columns by field that ``--columns arrival=ts,prompt=tokens_in`` names.
+
+    Raises ConfigError for an unknown field, and for text that is not FIELD=COLUMN.
     """
-    from ksim.foundation.errors import ConfigError
     from ksim.workload.columns import check_fields
 
     columns: dict[str, str] = {}
@@ -73,12 +94,30 @@ def columns_of(texts: list[str] | None) -> dict[str, str]:
 
 
 def oracle_of(name: str | None) -> Any:
-    """What a scenario says of the oracle called *name*, which may be the path of a profile."""
+    """The oracle called *name* as a scenario writes it; *name* may be the path of a profile."""
     return {"name": "measured", "path": name} if name and name.endswith(".npz") else name
 
 
+def batch_of(decode: str, prefill: str) -> "Batch":
+    """The batch that ``--decode`` and ``--prefill`` describe; raises ConfigError for text that describes none."""
+    from ksim.flow.batch import Batch
+
+    try:
+        return Batch.parse(decode, prefill)
+    except ValueError as error:
+        raise ConfigError("--decode, --prefill", str(error)) from None
+
+
+def scenario_of(where: str, **flags: Any) -> "Scenario":
+    """A scenario without a workload of its own from the flags `model`, `gpu`, `system`, `oracle` and `serve`."""
+    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+
+    table = {**flags, "oracle": oracle_of(flags["oracle"]), "serve": flags["serve"] or {}, "workload": ANY_WORKLOAD}
+    return Scenario.of(given(table), where)
+
+
 def _flag(key: Key) -> inspect.Parameter:
-    """A keyword parameter that typer turns into an option; None means not given."""
+    """A keyword parameter that typer turns into an option; None means that the flag is not given."""
     kind = str if key.kind is Choice else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]

@@ -1,4 +1,4 @@
-"""`ksim gpu new`: a GPU's file from its data sheet."""
+"""`ksim gpu new`: write the file of a GPU from its data sheet."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from ksim.specs.hardware import ARCHITECTURES
 
 app = typer.Typer(help="Describe GPUs that the catalogue lacks.", no_args_is_help=True)
 
-#: What a data sheet has: the key in the file, the question, and the unit of a bare number with that of the quantity.
+#: The quantities of a data sheet, by key: the question, the unit of a bare number, and the unit of the quantity.
 QUESTIONS: Mapping[str, tuple[str, str, str]] = {
     "clock": ("boost clock, MHz", "MHz", "Hz"), "memory": ("memory as sold, GB", "GB", "B"),
     "bandwidth": ("memory bandwidth, GB/s", "GB/s", "B/s"), "l2": ("L2 cache, MB", "MiB", "B"),
@@ -24,10 +24,10 @@ QUESTIONS: Mapping[str, tuple[str, str, str]] = {
     "fp4": ("dense FP4 TFLOP/s, 0 for none", "TFLOP/s", "FLOP/s"), "tdp": ("TDP, W", "W", "W"),
     "pcie": ("PCIe bandwidth in one direction, GB/s (Gen4 x16 has 32, Gen5 64)", "GB/s", "B/s"),
     "nvlink": ("NVLink bandwidth in one direction, GB/s (half of both together), 0 for none", "GB/s", "B/s")}
-#: What is 0 unless it is said.
+#: Quantities that are 0 if they are not given.
 NONE = ("fp8", "fp4", "nvlink")
-#: What CUDA offers of the GB that are sold, which are GiB; ECC takes a sixteenth of GDDR6, which Ada's cards and
-#: Ampere's below so many bytes a second have.
+#: The share of the memory sold, whose GB are GiB, that CUDA offers.  ECC takes a sixteenth of GDDR6, which Ada's cards
+#: have, and Ampere's below so many bytes a second.
 OFFERED, WITH_ECC, GDDR6 = 0.99, 0.92, 8e11
 
 
@@ -56,9 +56,9 @@ def new(
     source: Annotated[str, typer.Option(help="where the figures are from")] = "its data sheet",
     force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
-    """Write a GPU's file from what its data sheet says; asks for what no option gives.
+    """Write the file of a GPU from its data sheet, and ask for what no option gives.
 
-    Numbers have the units of the data sheet, or their own: 300 and "300 GB/s" are the same bandwidth.
+    A bare number has the unit of the data sheet: 300 and "300 GB/s" are the same bandwidth.
     """
     _check_file(file, force)
     given = {"clock": clock, "memory": memory, "bandwidth": bandwidth, "l2": l2, "bf16": bf16, "fp32": fp32, "fp8": fp8,
@@ -81,9 +81,9 @@ def _check_file(file: Path, force: bool) -> None:
 
 
 def _words(facts: Mapping[str, str | None], given: Mapping[str, str | None]) -> dict[str, str]:
-    """All that is asked, checked: from options, or where somebody can answer from questions.
+    """The answers to all questions, checked: from options or, on a terminal, from the user.
 
-    Raises ConfigError for options that make no sense, and for all that are missing where nobody can be asked.
+    Raises ConfigError for wrong options, and without a terminal for missing ones.
     """
     options = {key: _checked(key, value) for key, value in {**facts, **given}.items() if value is not None}
     missing = [key for key in (*facts, *given) if key not in options]
@@ -108,7 +108,7 @@ def _ask(key: str) -> str:
 
 
 def _checked(key: str, text: str) -> str:
-    """The answer *text*, a quantity with its unit; raises ConfigError."""
+    """The answer *text*, with its unit if it is a quantity; raises ConfigError."""
     text = text.strip()
     try:
         return _CHECKS.get(key, _quantity)(key, text)
@@ -152,7 +152,7 @@ _CHECKS: Mapping[str, Callable[[str, str], str]] = {"name": _name, "architecture
 
 
 def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], source: str) -> str:
-    """The file."""
+    """The content of the file."""
     peaks = {"fp32": given["fp32"], "bf16": given["bf16"], "fp16": given["bf16"], "fp8": given["fp8"],
              "int8": given["fp8"], "fp4": given["fp4"]}
     memory = _offered(given["memory"], architecture, given["bandwidth"])
@@ -171,11 +171,11 @@ def _text(name: str, architecture: str, sms: int, given: Mapping[str, str], sour
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # which TOML reads alike
+    return json.dumps(text, ensure_ascii=False)  # also a TOML string
 
 
 def _offered(memory: str, architecture: str, bandwidth: str) -> str:
-    """What CUDA offers of the *memory* that is sold; what is stated in GiB already is what it offers."""
+    """What CUDA offers of the *memory* that is sold; memory in GiB is taken to be that already."""
     if "iB" in memory:
         return memory
     gddr6 = architecture == "ada" or (architecture == "ampere" and quantity(bandwidth) < GDDR6)
@@ -184,7 +184,7 @@ def _offered(memory: str, architecture: str, bandwidth: str) -> str:
 
 
 def _check_text(text: str, file: Path) -> None:
-    """Raise ConfigError for what a GPU cannot have, before anything is written."""
+    """Raise ConfigError for values that no GPU has, before anything is written."""
     import tomllib
 
     from ksim.calibration.datasheet import gpu_of_table

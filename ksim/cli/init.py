@@ -10,13 +10,13 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="scenario file to write")] = Path("scenario.toml"),
     model: Annotated[str, typer.Option(help="catalogue name or path of a Hugging Face config.json")] = "llama-3.1-8b",
     gpu: Annotated[str, typer.Option(help="GPU, in its usual system")] = "h200",
-    tp: Annotated[int | None, typer.Option("--tensor-parallel-size", "--tp", min=1, help="GPUs that share every layer;"
+    tp: Annotated[int | None, typer.Option("--tensor-parallel-size", "--tp", min=1, help="GPUs that share each layer;"
                                            " by default the fewest on which the model fits")] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a file that exists")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file")] = False,
 ) -> None:
-    """Write a commented scenario that runs as it is: every key, what it means, and its default."""
+    """Write a commented scenario that runs as it is, with every key, its meaning and its default."""
     from ksim.foundation.errors import ConfigError
-    from ksim.simulation.reference.template import starter
+    from ksim.simulation.scenario_template import starter
 
     if path.suffix != ".toml":
         raise ConfigError(str(path), "is no .toml file; name one, such as scenario.toml")

@@ -1,16 +1,16 @@
-"""`ksim model`: what a model is made of, and where it fits."""
+"""`ksim model`: the parts of a model, and the GPUs on which it fits."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import with_serve_flags
+from ksim.cli.flags import with_serve_flags, words_of
+from ksim.cli.output import console, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ksim.simulation.fits import Fit
-    from ksim.simulation.modelcard import ModelCard
+    from ksim.simulation.model_card import Fit, ModelCard
 
 GIB = 2.0**30
 
@@ -20,21 +20,20 @@ def model(
     name: Annotated[str, typer.Argument(metavar="MODEL", help="catalogue name, config.json of Hugging Face, or a folder"
                                         " with one")],
     gpu: Annotated[str, typer.Option(help="only these GPUs: names or files, with commas between")] = "",
-    engine: Annotated[str, typer.Option(help="release whose defaults count")] = "vllm-0.33",
+    engine: Annotated[str, typer.Option(help="release whose defaults are used")] = "vllm-0.33",
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON, in bytes and tokens")] = False,
     serve: dict[str, Any] | None = None,
 ) -> None:
     """Show a model's parameters by part, its formats, its KV cache a token, and on which GPUs it fits."""
     import json
 
-    from ksim.cli.screen import console
     from ksim.foundation.config import structure
-    from ksim.simulation.modelcard import ModelCard
+    from ksim.simulation.model_card import ModelCard
     from ksim.specs.deployment import EngineSettings
 
-    settings, gpus = structure(EngineSettings, serve or {}, "model"), [each.strip() for each in gpu.split(",") if each]
-    ways = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []
-    card = ModelCard.of(name, gpus, settings, engine, ways)
+    settings, gpus = structure(EngineSettings, serve or {}, "model"), words_of(gpu)
+    sizes = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []
+    card = ModelCard.of(name, gpus, settings, engine, sizes)
     if as_json:
         print(json.dumps(card.table(), indent=2))
         return
@@ -42,7 +41,7 @@ def model(
     shown.print(*_head(card), sep="\n", highlight=False)
     shown.print(_parts(card))
     shown.print(*_cache(card), sep="\n", highlight=False)
-    shown.print(_fits(card, all_rows=bool(gpus or ways)))
+    shown.print(_fits(card, all_rows=bool(gpus or sizes)))
 
 
 def _head(card: "ModelCard") -> list[str]:
@@ -60,8 +59,6 @@ def _head(card: "ModelCard") -> list[str]:
 
 
 def _parts(card: "ModelCard") -> Any:
-    from ksim.cli.screen import table
-
     shown = table("part", ">parameters", ">share", ">active", ">GiB of weights")
     total = card.model.parameters()
     for part in card.parts:
@@ -81,15 +78,13 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
     if card.state:
         yield f"states: {card.state / 2**20:.1f} MiB a sequence, whatever its length"
     for kind in card.kinds:
-        each = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
+        size = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
             f"{kind.bytes_per_sequence / kind.layers / 2**20:.2f} MiB a sequence")
-        yield f"  {kind.layers} layers of {kind.name}, {each} each"
+        yield f"  {kind.layers} layers of {kind.name}, {size} each"
 
 
 def _fits(card: "ModelCard", all_rows: bool) -> Any:
-    """The table of what fits; of GPUs on which it does not at any size, one row says why, unless *all_rows*."""
-    from ksim.cli.screen import table
-
+    """The table of what fits; a GPU on which nothing fits has one row that says why, or, with *all_rows*, all rows."""
     length = card.settings.max_model_len
     shown = table("GPU", ">GPUs", ">TP", ">GiB of weights a GPU", ">tokens of KV cache",
                   f">sequences of {length:,} tokens", "why not", title="What fits where")
@@ -100,9 +95,9 @@ def _fits(card: "ModelCard", all_rows: bool) -> Any:
     return shown
 
 
-def _worth_showing(found: "tuple[Fit, ...]") -> "Iterator[Fit]":
-    """Of each GPU, the sizes that fit and the largest that does not."""
-    for fit, following in zip(found, (*found[1:], None), strict=True):
+def _worth_showing(fits: "tuple[Fit, ...]") -> "Iterator[Fit]":
+    """The sizes that fit on each GPU, and the largest that does not."""
+    for fit, following in zip(fits, (*fits[1:], None), strict=True):
         last = following is None or following.gpu != fit.gpu or following.fits
         if fit.fits or last:
             yield fit

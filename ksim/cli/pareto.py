@@ -1,4 +1,4 @@
-"""`ksim pareto`: which settings of a scenario are worth having, between energy and latency or any other objectives."""
+"""`ksim pareto`: the settings of a scenario that are best in energy, latency or any other objectives."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ksim.cli.output import write_json
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
@@ -20,33 +21,30 @@ if TYPE_CHECKING:
 
 def pareto(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    over: Annotated[list[str], typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a value of the scenario and what"
-                                            " to try for it, such as serve.tensor_parallel_size=1,2,4; may be repeated,"
+    over: Annotated[list[str], typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and the"
+                                            " values to try, such as serve.tensor_parallel_size=1,2,4; may be repeated,"
                                             " for every combination")],
     objective: Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json to"
-                                                        " have little of, or with max: before it much; one or more, by"
-                                                        " default joules_per_output_token and median_e2el_ms")] = None,
+                                                        " minimise, or max:KEY to maximise; may be repeated; by default"
+                                                        " joules_per_output_token and median_e2el_ms")] = None,
     require: Annotated[list[str] | None, typer.Option("--require", metavar="KEY<NUMBER", help="a bound (<, <=, > or"
                                                       " >=) on a number of summary.json, such as 'p99_ttft_ms<1000';"
                                                       " points that miss it do not count; may be repeated")] = None,
     max_rejected: Annotated[float | None, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of"
                                                        " the requests that a point may reject and still count; by"
                                                        " default 0.01")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="try only this many of the combinations, drawn by the"
-                                               " seed")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write all points here, with all of"
-                                                   " their numbers")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, show_default="one for each CPU", help="processes to run them"
-                                             " in")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write all points to this file,"
+                                                   " with all of their numbers")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
     settings: Settings = None, seed: Seed = None, force: Force = False,
 ) -> None:
-    """Run a scenario with every combination of some settings, and name those that nothing beats."""
-    from ksim.cli.pareto_files import check
+    """Run a scenario with every combination of some settings, and show those that no other beats."""
+    from ksim.cli.pareto_output import check
     from ksim.simulation.grid import Axis, combinations
-    from ksim.simulation.pareto import TOLERATED, judge, objectives, refusal
-    from ksim.simulation.requirement import Requirement
+    from ksim.simulation.pareto import TOLERATED, Requirement, objectives, rank, refusal
     from ksim.simulation.scenario import Scenario
 
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
@@ -54,22 +52,19 @@ def pareto(
     chosen = changed(Scenario.read(scenario), settings, seed)
     combined = combinations(axes, sample, chosen.seed)
     check(output, json_file, force)
-    found, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
-    points = judge(found, wanted, required, TOLERATED if max_rejected is None else max_rejected)
-    _tell(scenario, points, wanted, required, output, json_file)
+    outcomes, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
+    points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
+    _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
-        _stop(stopped, f"{_ran(found)} of {len(found)} points were run"
+        _stop(stopped, f"{_ran(outcomes)} of {len(outcomes)} points were run"
                        f"{'; they are written' if output or json_file else ''}")
     if problem := refusal(points):
         raise KsimError(problem)
 
 
-def _tell(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any], output: Path | None,
-          json_file: Path | None) -> None:
-    """Print and write all *points*."""
-    from ksim.cli.pareto_files import content, save
-    from ksim.cli.pareto_table import show
-    from ksim.cli.phase_tables import write_json
+def _show_and_write(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any],
+                    output: Path | None, json_file: Path | None) -> None:
+    from ksim.cli.pareto_output import content, save, show
 
     show(points, wanted)
     if output is not None:
@@ -79,30 +74,31 @@ def _tell(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required
 
 
 def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tuple[list[Outcome], BaseException | None]":
-    """Run what can be run, and what stopped that early, if anything did: points after it have this as their problem.
+    """Run what can be run; return the outcomes, and the exception that stopped the runs early, if any.
 
-    Raises KsimError where nothing can be run, and what stopped it where nothing had been run by then.
+    Points that were not run have that as their problem.  Raises KsimError where nothing can be run, and the exception
+    where nothing had been run by then.
     """
     from ksim.simulation.grid import Outcome, outcomes, unbuildable
 
-    found = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
-    _announce([each.problem for each in found if each is not None], len(found))
-    todo = [place for place, each in enumerate(found) if each is None]
+    known = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
+    _announce([outcome.problem for outcome in known if outcome is not None], len(known))
+    todo = [place for place, outcome in enumerate(known) if outcome is None]
     stopped: BaseException | None = None
     try:
         with closing(outcomes(scenario, [combined[place] for place in todo], jobs)) as running:
-            for place, each in zip(todo, _counted(running, "points", len(todo)), strict=True):
-                found[place] = each
+            for place, outcome in zip(todo, _counted(running, "points", len(todo)), strict=True):
+                known[place] = outcome
     except (KeyboardInterrupt, process.Terminated, KsimError) as error:
-        if found[todo[0]] is None:
+        if known[todo[0]] is None:
             raise
         stopped = error
-    return [Outcome(settings, problem="not run") if each is None else each
-            for settings, each in zip(combined, found, strict=True)], stopped
+    return [outcome or Outcome(settings, problem="not run")
+            for settings, outcome in zip(combined, known, strict=True)], stopped
 
 
 def _announce(problems: Sequence[str], points: int) -> None:
-    """Say which points cannot be run before the others are; raises KsimError where none can."""
+    """Say which points cannot be run, before the others run; raises KsimError where none can."""
     from ksim.simulation.pareto import first_of
 
     if len(problems) == points:
@@ -112,7 +108,7 @@ def _announce(problems: Sequence[str], points: int) -> None:
 
 
 def _counted(items: "Iterable[Outcome | None]", what: str, total: int) -> "Iterator[Any]":
-    """Count *items* on the terminal, with the time left."""
+    """Yield *items* behind a progress bar, if there is a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -120,12 +116,12 @@ def _counted(items: "Iterable[Outcome | None]", what: str, total: int) -> "Itera
                       disable=not sys.stderr.isatty()))
 
 
-def _ran(found: "Sequence[Outcome]") -> int:
-    return sum(each.summary is not None for each in found)
+def _ran(outcomes: "Sequence[Outcome]") -> int:
+    return sum(outcome.summary is not None for outcome in outcomes)
 
 
 def _stop(reason: BaseException, kept: str) -> NoReturn:
-    """End as *reason* asks for, and say what was *kept*."""
+    """Raise *reason* again, with a message that says what was *kept*."""
     if isinstance(reason, KsimError):
         raise KsimError(f"{reason}; {kept}") from reason
     if isinstance(reason, process.Terminated):

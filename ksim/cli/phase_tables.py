@@ -1,6 +1,5 @@
-"""Tables of phases on the screen, and what `ksim explain` and `ksim diff` write: JSON and figures."""
+"""Phases of requests' time, as `ksim explain` and `ksim diff` show and draw them."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,13 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from ksim.cli.screen import table
+from ksim.cli.output import table
 from ksim.foundation.errors import ConfigError
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
 from ksim.results.attribution.phases import AFTER, GROUPS, TO_FIRST, members
 
-#: What the parts of one request's time are called.
+#: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
 
 
@@ -31,7 +30,7 @@ def title_of(key: str) -> str:
 
 
 def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Callable[[float], str]) -> Table:
-    """Groups, the phases in them that have seconds anywhere, and the sum, in milliseconds."""
+    """A table in milliseconds of groups, of their phases that have seconds in any column, and of the sum."""
     made = table("ms", *(f">{title}" for title in columns))
     for group in GROUPS:
         inside = [names.index(name) for name in members(group, names)]
@@ -47,48 +46,38 @@ def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Calla
 
 
 def _largest_first(places: Sequence[int], columns: Mapping[str, Floats]) -> list[int]:
-    """By the most that any column has of it."""
+    """*places*, ordered by the largest value in any column."""
     return sorted(places, key=lambda place: -max(abs(float(column[place])) for column in columns.values()))
 
 
 def plain(milliseconds: float) -> str:
-    """Nothing where it is too small to be read."""
+    """*milliseconds* as text; "" where it would read as 0."""
     text = number(milliseconds)
     return text if float(text.replace(",", "")) else ""
 
 
 def signed(milliseconds: float) -> str:
-    """A change."""
+    """A change in milliseconds with its sign; "" where it would read as 0."""
     text = plain(abs(milliseconds))
     return text and f"{'+' if milliseconds > 0 else '-'}{text}"
 
 
 def by_phase(names: Sequence[str], seconds: Floats) -> dict[str, Any]:
-    """Their sum and each of them, as JSON has it."""
+    """The sum of *seconds* and the seconds of each phase, for a JSON file."""
     return {"seconds": float(seconds.sum()), "phases": dict(zip(names, seconds.tolist(), strict=True))}
 
 
 def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tuple[str, float]]:
-    """The groups with the largest seconds, of whatever sign, that make up a twentieth of all or more."""
-    found = grouped(seconds, names)
-    order = np.argsort(-np.abs(found), kind="stable")[:most]
-    whole = float(np.abs(found).sum())
-    return ((list(GROUPS)[place], float(found[place])) for place in order.tolist()
-            if abs(found[place]) > 0.05 * whole)
-
-
-def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
-    """Write *content* where a path is given; raises ConfigError."""
-    if path is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
+    """The groups with the most seconds, of either sign, that are more than a twentieth of all."""
+    groups = grouped(seconds, names)
+    order = np.argsort(-np.abs(groups), kind="stable")[:most]
+    whole = float(np.abs(groups).sum())
+    return ((list(GROUPS)[place], float(groups[place])) for place in order.tolist()
+            if abs(groups[place]) > 0.05 * whole)
 
 
 def draw(folder: Path | None, name: str, plot: Callable[[Path], Path]) -> str:
-    """Have *plot* draw into *folder*, where one is given, and say so; raises ConfigError."""
+    """Draw into *folder*, if one is given, and return a line that says so; raises ConfigError."""
     if folder is None:
         return ""
     try:

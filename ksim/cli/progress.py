@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line now and then elsewhere."""
+"""How far a run has come: a progress bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -9,10 +9,10 @@ _EVERY, _PAUSE = 100, 30.0
 
 
 class Progress:
-    """Counts the requests of a run that have ended, of about *total*, on standard error.
+    """Counts the requests of a run that have ended, out of about *total*, on standard error.
 
-    On a terminal a bar shows what the run is doing, how much is done, and the time left.  Elsewhere a run says so in a
-    line every half minute.  Where it is *quiet*, nothing is shown.
+    On a terminal, a bar shows what the run does, how much is done, and the time left.  Elsewhere, a line says so every
+    half minute.  A *quiet* run shows nothing.
     """
 
     def __init__(self, total: int | None, quiet: bool):
@@ -45,7 +45,7 @@ class Progress:
         self.stop()
 
     def stop(self) -> None:
-        """Clear the bar, so that something else can be printed."""
+        """Remove the bar, so that something else can be printed."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -56,7 +56,7 @@ class Progress:
             self._show()
 
     def writing(self) -> None:
-        """All requests have ended, and what is left is to write the run."""
+        """Show that all requests have ended, and the run is being written."""
         if self._bar is not None:
             self._bar.update(self._task, description="writing", completed=self._ended, total=self._ended)
 

@@ -1,4 +1,4 @@
-"""`ksim roofline`: the kernels of a step under a GPU's roof, and whether their eta carries over to other GPUs."""
+"""`ksim roofline`: the kernels of a step under a GPU's roofline, and whether their eta carries over to other GPUs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,82 +6,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import given, oracle_of, with_serve_flags
+from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags, words_of
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
     from ksim.simulation.scenario import Scenario
 
-#: What is looked at where nothing is asked for.
+#: The steps that are priced if none is given.
 _DECODE, _PREFILL = "64x1024", "2048+0"
 
 
 @with_serve_flags
 def roofline(
-    model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
-    gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
-    system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
+    model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between; without"
                                         f" --prefill either, two steps: {_DECODE} and {_PREFILL}")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
-    oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
-                                               " profile; by default measured where one ships, else learned")] = None,
+    oracle: OracleName = None,
     gpus: Annotated[str, typer.Option(help="GPUs to compare it with, with commas between; by default all of the"
                                       " catalogue")] = "",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="where to draw roofline.png and"
                                          " eta_map.png")] = Path("roofline"),
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the tables here")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the tables to this"
+                                                   " file")] = None,
     serve: dict[str, Any] | None = None,
 ) -> None:
-    """Draw one step's kernels under the roofline, and which families are as far from it on every GPU."""
-    from ksim.cli.roofline_files import check, save
-    from ksim.cli.roofline_report import Report, show
-    from ksim.cli.screen import console
-    from ksim.simulation.assembly import Site
-    from ksim.simulation.portability import points, survey
-    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-    from ksim.simulation.sizing import check_step
+    """Draw a step's kernels under the roofline, and which families are equally far from it on every GPU."""
+    from ksim.cli.roofline_output import RooflineReport, check, save, show
+    from ksim.simulation.deployment import Deployment
+    from ksim.simulation.portability import kernel_points, survey
 
     batches = _batches(decode, prefill)
-    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
-             "workload": ANY_WORKLOAD}
-    scenario = Scenario.of(given(table), "roofline")
-    site = Site.of(scenario)
+    scenario = scenario_of("roofline", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
+    deployment = Deployment.of(scenario)
     for batch in batches.values():
-        check_step(site.model, site.shards, site.gpu, site.scenario.serve, site.system, batch)
-    others = _others(scenario, str(site.scenario.gpu), gpus)
+        deployment.check_step(batch)
+    others = _others(scenario, str(deployment.scenario.gpu), gpus)
     check(output, json_file)
-    steps = {name: points(site, batch) for name, batch in batches.items()}
-    report = Report(site, batches, steps, survey(others, batches))
-    figures, screen = save(report, output, json_file), console()
-    show(screen, report)
-    screen.print(f"drawn into {' and '.join(map(str, figures))}"
-                 + ("" if report.compares else "; a map of eta needs a second GPU that the step can be priced on"),
-                 markup=False)
+    steps = {name: kernel_points(deployment, batch) for name, batch in batches.items()}
+    report = RooflineReport(deployment, batches, steps, survey(others, batches))
+    figures = save(report, output, json_file)
+    show(report, figures)
 
 
 def _batches(decode: str, prefill: str) -> dict[str, "Batch"]:
-    """The steps to look at, by what they are called; raises ConfigError for a text that says none."""
-    from ksim.flow.batch import Batch
-    from ksim.foundation.errors import ConfigError
-
+    """The steps to price, by name."""
     if not decode and not prefill:
-        return {"decode": Batch.parse(_DECODE), "prefill": Batch.parse("", _PREFILL)}
+        return {"decode": batch_of(_DECODE, ""), "prefill": batch_of("", _PREFILL)}
     name = "mixed" if decode and prefill else "decode" if decode else "prefill"
-    try:
-        return {name: Batch.parse(decode, prefill)}
-    except ValueError as error:
-        raise ConfigError("--decode, --prefill", str(error)) from None
+    return {name: batch_of(decode, prefill)}
 
 
 def _others(scenario: "Scenario", gpu: str, names: str) -> Mapping[str, "Scenario"]:
     """*scenario*, which is on *gpu*, and the same on each GPU that *names* lists; raises UnknownName."""
     from ksim.foundation import catalog
-    from ksim.simulation.lookup import gpu_of
-    from ksim.simulation.portability import on
+    from ksim.simulation.hardware import gpu_of
+    from ksim.simulation.portability import moved_to
 
-    listed = [name.strip() for name in names.split(",") if name.strip()] or catalog.entries("gpus")
+    listed = words_of(names) or catalog.entries("gpus")
     for name in listed:
         gpu_of(name)
-    short = {Path(name).stem if catalog.is_file(name) else name: name for name in [gpu, *listed]}
-    return {label: scenario if name == gpu else on(scenario, name) for label, name in short.items()}
+    labels = {Path(name).stem if catalog.is_file(name) else name: name for name in [gpu, *listed]}
+    return {label: scenario if name == gpu else moved_to(scenario, name) for label, name in labels.items()}

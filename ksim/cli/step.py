@@ -1,39 +1,89 @@
 """`ksim step`: one step, priced kernel by kernel."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.flags import given, oracle_of, with_serve_flags
+from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags
+from ksim.cli.output import console, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ksim.flow.batch import Batch
+    from ksim.flow.kernels import KernelCost
+    from ksim.flow.steps import StepCost
+    from ksim.simulation.deployment import Deployment
+
+_COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
+            ">eta", ">90 % of us", "source")
 
 
 @with_serve_flags
 def step(
-    model: Annotated[str, typer.Option(help="catalogue name, Hugging Face config.json, or a folder with one")],
-    gpu: Annotated[str | None, typer.Option(help="GPU, in its usual system")] = None,
-    system: Annotated[str | None, typer.Option(help="system, in place of a GPU")] = None,
+    model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
-    oracle: Annotated[str | None, typer.Option(help="latency oracle; package.module:Class for your own, FILE.npz for a"
-                                               " profile; by default measured where one ships, else learned")] = None,
-    serve: dict[str, Any] | None = None,
+    oracle: OracleName = None, serve: dict[str, Any] | None = None,
 ) -> None:
-    """Price one step of an engine, kernel by kernel: what runs, how long, and what bounds it."""
-    from ksim.cli.screen import console
-    from ksim.cli.step_table import show
-    from ksim.flow.batch import Batch
-    from ksim.foundation.errors import ConfigError
-    from ksim.simulation.assembly import Site
-    from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-    from ksim.simulation.sizing import check_step
+    """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
+    from ksim.simulation.deployment import Deployment
 
-    try:
-        batch = Batch.parse(decode, prefill)
-    except ValueError as error:
-        raise ConfigError("--decode, --prefill", str(error)) from None
-    table = {"model": model, "gpu": gpu, "system": system, "oracle": oracle_of(oracle), "serve": serve or {},
-             "workload": ANY_WORKLOAD}
-    site = Site.of(Scenario.of(given(table), "step"))
-    check_step(site.model, site.shards, site.gpu, site.scenario.serve, site.system, batch)
-    timelines = [timer.step_cost(batch) for timer in site.timers()]
-    show(console(), site, batch, timelines)
+    batch = batch_of(decode, prefill)
+    scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
+    deployment = Deployment.of(scenario)
+    deployment.check_step(batch)
+    _show(deployment, batch, [timer.step_cost(batch) for timer in deployment.timers()])
+
+
+def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> None:
+    """Print what one rank of each pipeline stage does for *batch*, and the step's totals."""
+    screen = console()
+    screen.print(f"\n[bold]{deployment.scenario.model}[/] on {deployment.serve.gpus} x {deployment.gpu.name}:"
+                 f" {len(batch.contexts)} decodes, {len(batch.chunks)} prompt chunks, {batch.tokens} tokens")
+    for stage, step in enumerate(steps):
+        if len(steps) > 1:
+            screen.print(f"\nstage {stage} of {len(steps)}")
+        screen.print(_kernels(step))
+        screen.print(_totals(deployment, batch, step))
+
+
+def _kernels(step: "StepCost") -> "Table":
+    rows = table(*_COLUMNS)
+    merged: dict[KernelCost, int] = {}
+    for span, runs in step.counted():
+        merged[span] = merged.get(span, 0) + runs
+    for span, runs in merged.items():
+        rows.add_row(*_row(span, runs, step.seconds))
+    return rows
+
+
+def _row(span: "KernelCost", runs: int, total: float) -> tuple[str, ...]:
+    share = runs * span.seconds / total
+    waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
+    return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
+            "hidden" if span.hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
+            span.launch, "" if isnan(span.roofline_ratio) else f"{span.roofline_ratio:.2f}",
+            "" if span.hidden else _interval(span.low, span.high, 1e6), span.source)
+
+
+def _interval(low: float, high: float, scale: float) -> str:
+    return "" if isnan(low) else f"{scale * low:.4g}-{scale * high:.4g}"
+
+
+def _totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> str:
+    """GPU and host time, and what share of the peaks the step reaches."""
+    gpu = deployment.gpu
+    flops = step.flops / step.seconds / gpu.flops[deployment.serve.precision.activations.element]
+    moved = step.bytes / step.seconds / gpu.bandwidth
+    static = gpu.power.idle * step.seconds
+    between = _interval(step.low, step.high, 1e3)
+    likely = f" ({between} at 90 %)" if between else ""
+    outside = step.extrapolated / step.seconds
+    prepare = deployment.host.worker.preparing(batch.sequences)
+    return (f"GPU {1e3 * step.seconds:.3f} ms{likely}, launched as {step.launch}; host {1e3 * prepare:.3f} ms"
+            f" for inputs and {1e3 * step.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
+            f" {step.joules + static:.2f} J a GPU{' (power estimated)' * (gpu.power.basis == 'estimated')}"
+            + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

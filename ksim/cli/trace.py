@@ -1,4 +1,4 @@
-"""`ksim trace`: what a trace holds."""
+"""`ksim trace`: statistics of a trace."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ksim.cli.flags import ChunkTokens, Columns, Format, SkipEmpty, Sort, TimeUnit, columns_of, given
-from ksim.cli.screen import table
+from ksim.cli.output import console, table
 
 if TYPE_CHECKING:
     from ksim.workload.replay import Replay
@@ -20,10 +20,10 @@ def trace(
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
     sort: Sort = False, skip_empty: SkipEmpty = False,
     plot: Annotated[bool, typer.Option("--plot", help="draw the trace")] = False,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw into, by default named as the"
-                                                " trace, in this directory")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="PNG file to draw; by default in this directory,"
+                                                " with the name of the trace")] = None,
 ) -> None:
-    """Say what a trace holds: counts, rates, lengths, burstiness, shared prefixes."""
+    """Show what a trace contains: counts, rates, lengths, burstiness, shared prefixes."""
     from ksim.foundation.config import structure
     from ksim.workload.replay import Replay
 
@@ -34,7 +34,6 @@ def trace(
 
 
 def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
-    from ksim.cli.screen import console
     from ksim.workload.replay import MADE_UP
     from ksim.workload.row import Ledger
     from ksim.workload.statistics import measure
@@ -42,7 +41,7 @@ def _show(replay: "Replay", plot: bool, output: Path | None) -> None:
     unit, ledger = replay.clock(), Ledger()
     if not unit:
         _refuse_plot(plot or output is not None)
-    # Without arrival times any rate will do: what follows from it is not shown.
+    # Without arrival times, any rate will do, because nothing that depends on it is shown.
     requests = replay.requests(0, ledger) if unit else attrs.evolve(replay, rate=1.0).requests(0, ledger)
     statistics = measure(requests, ledger)
     screen = console()
@@ -64,7 +63,7 @@ def _format(replay: "Replay") -> str:
 
 
 def _span(unit: str, duration: float) -> str:
-    """The unit of the times and what they come to, where a wrong unit shows."""
+    """The unit of the arrival times and the time that they span, in which a wrong unit shows."""
     if not unit:
         return "no arrival times: to replay it, set --request-rate"
     read = "dates" if unit == "dates" else f"in {unit} (--time-unit changes it)"
@@ -72,7 +71,7 @@ def _span(unit: str, duration: float) -> str:
 
 
 def _spelled(duration: float) -> str:
-    """A duration in the two largest units that it has, such as 41 days 3 h."""
+    """A duration in its two largest units, such as 41 days 3 h."""
     left, parts = duration, []
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if duration >= size:
@@ -85,7 +84,7 @@ def _refuse_plot(wanted: bool) -> None:
     from ksim.foundation.errors import ConfigError
 
     if wanted:
-        raise ConfigError("--plot", "draws arrivals, of which this trace has no times; leave it out")
+        raise ConfigError("--plot", "draws arrivals, and this trace has no arrival times; leave it out")
 
 
 def _drawn(replay: "Replay", output: Path | None) -> Path:
@@ -98,7 +97,7 @@ def _drawn(replay: "Replay", output: Path | None) -> Path:
 
 
 def _tables(groups: dict[str, dict[str, float]], timed: bool) -> Iterator[Table]:
-    """Groups that have the same columns make one table; what the ledger says is printed as notes."""
+    """A table for each set of groups with the same columns; the ledger's remarks are printed as notes."""
     lengths = {name: groups[name] for name in ("prompt", "output", "total")}
     yield _grid("tokens", lengths)
     titles = {"arrivals": "arrivals (s, requests/s)", "sharing": "shared prefixes", "turns": "sessions"}

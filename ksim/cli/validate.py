@@ -1,4 +1,4 @@
-"""`ksim validate`: does ksim do as the real thing did?"""
+"""`ksim validate`: how close ksim is to what was recorded and measured."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ksim.cli.screen import console, table
+from ksim.cli.flags import OutcomeFile
+from ksim.cli.output import console, table, write_json
 from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_serving import serving, steps
@@ -16,13 +17,13 @@ from ksim.cli.validate_silicon import silicon
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.validation.schedules import Difference, Verdict
+    from ksim.validation.schedules import Difference, ScheduleReport
 
-app = typer.Typer(help="Compare ksim with what the real thing did.", no_args_is_help=True)
+app = typer.Typer(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
 
-#: With more cases than this, the table has a row for each kind and not for each case.
+#: With more cases than this, the table has a row for each kind of case.
 _LISTED = 20
-#: Characters of a value that the table shows.
+#: The most characters of a value that the table shows.
 _SHOWN = 44
 
 
@@ -35,7 +36,7 @@ app.command("silicon")(silicon)
 
 @app.callback()
 def validate() -> None:
-    """Compare ksim with what the real thing did."""
+    """Compare ksim with recordings and measurements."""
 
 
 @app.command()
@@ -44,42 +45,41 @@ def schedule(
     case: Annotated[str, typer.Option(metavar="NAME", help="replay only this case")] = "",
     first_difference: Annotated[bool, typer.Option("--first-difference", help="print the whole step in which a case"
                                                    " first differs, as recorded and as replayed")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")] = None,
+    json_file: OutcomeFile = None,
 ) -> None:
-    """Replay recorded schedules of vLLM and compare every step; exit code 0 only if all are exact."""
+    """Replay recorded schedules of vLLM and compare every step; exits with 0 only if all are exact."""
     from ksim.validation import cases, schedules
 
-    verdicts = [schedules.judge(cases.read(file)) for file in cases.find(path, case)]
-    failures = [(verdict.case, verdict.difference) for verdict in verdicts if verdict.difference is not None]
+    reports = [schedules.compare(cases.read(file)) for file in cases.find(path, case)]
+    failures = [(report.case, report.difference) for report in reports if report.difference is not None]
     screen = console()
-    screen.print(_by_case(verdicts) if len(verdicts) <= _LISTED else _by_kind(verdicts))
+    screen.print(_by_case(reports) if len(reports) <= _LISTED else _by_kind(reports))
     if failures:
         screen.print(_differences(failures))
     if first_difference:
         for name, difference in failures:
             _print_steps(name, difference)
-    if json_file is not None:
-        _write(json_file, verdicts)
-    print(f"exact cases: {len(verdicts) - len(failures)} of {len(verdicts)}")
+    _write(json_file, reports)
+    print(f"exact cases: {len(reports) - len(failures)} of {len(reports)}")
     if failures:
         raise typer.Exit(1)
 
 
-def _by_case(verdicts: Sequence["Verdict"]) -> "Table":
+def _by_case(reports: Sequence["ScheduleReport"]) -> "Table":
     rows = table("case", ">steps", "exact")
-    for verdict in verdicts:
-        rows.add_row(_plain(verdict.case), str(verdict.steps), "yes" if verdict.exact else "no")
+    for report in reports:
+        rows.add_row(_plain(report.case), str(report.steps), "yes" if report.exact else "no")
     return rows
 
 
-def _by_kind(verdicts: Sequence["Verdict"]) -> "Table":
-    kinds: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        kinds.setdefault(verdict.kind, []).append(verdict)
+def _by_kind(reports: Sequence["ScheduleReport"]) -> "Table":
+    kinds: dict[str, list[ScheduleReport]] = {}
+    for report in reports:
+        kinds.setdefault(report.kind, []).append(report)
     rows = table("kind", ">cases", ">steps", ">exact")
     for kind, members in kinds.items():
-        rows.add_row(_plain(kind), str(len(members)), str(sum(verdict.steps for verdict in members)),
-                     str(sum(verdict.exact for verdict in members)))
+        rows.add_row(_plain(kind), str(len(members)), str(sum(report.steps for report in members)),
+                     str(sum(report.exact for report in members)))
     return rows
 
 
@@ -97,7 +97,7 @@ def _brief(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """*text* as it is, whatever brackets it has."""
+    """*text*, with its brackets escaped."""
     from rich.markup import escape
 
     return escape(text)
@@ -109,14 +109,13 @@ def _print_steps(name: str, difference: "Difference") -> None:
         print(f"  {word:8} {json.dumps(row, sort_keys=True)}")
 
 
-def _write(path: Path, verdicts: Sequence["Verdict"]) -> None:
+def _write(path: Path | None, reports: Sequence["ScheduleReport"]) -> None:
     from attrs import asdict, fields
 
-    from ksim.cli.json_file import write_outcome
     from ksim.validation.schedules import Difference
 
-    failures = {verdict.case: asdict(verdict.difference, filter=lambda field, _: field != fields(Difference).rows)
-                for verdict in verdicts if verdict.difference is not None}
-    outcome = {"cases": len(verdicts), "exact": len(verdicts) - len(failures), "failures": failures,
-               "steps": sum(verdict.steps for verdict in verdicts)}
-    write_outcome(path, outcome)
+    failures = {report.case: asdict(report.difference, filter=lambda field, _: field != fields(Difference).rows)
+                for report in reports if report.difference is not None}
+    outcome = {"cases": len(reports), "exact": len(reports) - len(failures), "failures": failures,
+               "steps": sum(report.steps for report in reports)}
+    write_json(path, outcome, allow_nan=True)

@@ -1,4 +1,4 @@
-"""`ksim validate serving` and `ksim validate steps`: how far our runs are from those of a real vLLM."""
+"""`ksim validate serving` and `ksim validate steps`: errors of simulated runs of vLLM."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -7,66 +7,63 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ksim.cli.flags import OutcomeFile, oracle_of
+from ksim.cli.output import console, table, write_json
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.validation.serving.judging import Figures, Judged, StepVerdict
-    from ksim.validation.serving.replay import Setting
+    from ksim.validation.serving.comparison import ComparedRun, Figures, StepReport
+    from ksim.validation.serving.replay import ServerSpec
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="folder of engine_NAME.json with requests_NAME.parquet and"
                                          " steps_NAME.parquet beside it, or one engine_NAME.json")]
-_Gpu = Annotated[str, typer.Option(help="GPU that the runs were made on, which the files do not name")]
-_Engine = Annotated[str, typer.Option(help="release of vLLM that made them")]
-_Host = Annotated[str, typer.Option(help="CPUs under it")]
+_Gpu = Annotated[str, typer.Option(help="GPU of the recorded runs, which the files do not name")]
+_Engine = Annotated[str, typer.Option(help="release of vLLM that was recorded")]
+_Host = Annotated[str, typer.Option(help="host, whose CPUs vLLM ran on")]
 _Oracle = Annotated[str, typer.Option(help="latency oracle; by default measured where a profile ships, else learned")]
-_Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")]
 
 
 def serving(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-            oracle: _Oracle = "", json_file: _Json = None) -> None:
-    """Replay recorded serving runs and compare latency, throughput and energy, run by run.
+            oracle: _Oracle = "", json_file: OutcomeFile = None) -> None:
+    """Simulate recorded serving runs and compare latency, throughput and energy, run by run.
 
-    A run's requests are sent when they were, or as its concurrency lets them.  Warm-up runs and the first static run
-    are left out: they hold what an engine does only once.
+    Requests are sent at their recorded times, or as the recorded concurrency allows.  Warm-up runs and the first static
+    run are left out: they include what an engine does only once.
     """
-    from ksim.cli.json_file import write_outcome
-    from ksim.cli.screen import console
-    from ksim.validation.serving import judging
+    from ksim.validation.serving import comparison
 
     screen = console()
     with screen.status("reading") as status:
-        verdict = judging.serving(folder, _setting(gpu, engine, host, oracle), status.update)
-    _notes(verdict.left, verdict.remarks, gpu, engine)
-    screen.print(_runs(verdict.judged))
-    write_outcome(json_file, judging.as_table(verdict))
+        report = comparison.serving(folder, _server(gpu, engine, host, oracle), status.update)
+    _notes(report.left, report.remarks, gpu, engine)
+    screen.print(_runs(report.runs))
+    write_json(json_file, comparison.as_table(report), allow_nan=True)
     names = {"TTFT": "ttft_p50_ms", "TPOT": "tpot_p50_ms", "throughput": "throughput", "energy": "joules"}
-    medians = ", ".join(f"{title} {verdict.median_ape(name):.2f} %" for title, name in names.items())
-    print(f"median absolute errors of {len(verdict.judged)} runs: {medians}")
+    medians = ", ".join(f"{title} {report.median_ape(name):.2f} %" for title, name in names.items())
+    print(f"median absolute errors of {len(report.runs)} runs: {medians}")
 
 
 def steps(folder: _Folder, gpu: _Gpu = "h200", engine: _Engine = "vllm-0.22", host: _Host = "default",
-          oracle: _Oracle = "", json_file: _Json = None) -> None:
-    """Play the recorded batches through the step model alone, and compare the time from each step to the next."""
-    from ksim.cli.json_file import write_outcome
-    from ksim.cli.screen import console
-    from ksim.validation.serving import judging
+          oracle: _Oracle = "", json_file: OutcomeFile = None) -> None:
+    """Price the recorded batches one by one, and compare the time from each step to the next."""
+    from ksim.validation.serving import comparison
 
     screen = console()
     with screen.status("reading") as status:
-        verdict = judging.intervals(folder, _setting(gpu, engine, host, oracle), status.update)
-    _notes(verdict.left, verdict.remarks, gpu, engine)
-    screen.print(_intervals(verdict))
-    table = judging.steps_as_table(verdict)
-    write_outcome(json_file, table)
+        report = comparison.intervals(folder, _server(gpu, engine, host, oracle), status.update)
+    _notes(report.left, report.remarks, gpu, engine)
+    screen.print(_intervals(report))
+    table = comparison.steps_as_table(report)
+    write_json(json_file, table, allow_nan=True)
     print(f"absolute errors of {table['steps']:,} steps: median {table['step_median_ape']:.2f} %,"
           f" 90th percentile {table['step_p90_ape']:.2f} %")
 
 
-def _setting(gpu: str, engine: str, host: str, oracle: str) -> "Setting":
-    from ksim.cli.flags import oracle_of
-    from ksim.validation.serving.replay import Setting
+def _server(gpu: str, engine: str, host: str, oracle: str) -> "ServerSpec":
+    from ksim.validation.serving.replay import ServerSpec
 
-    return Setting(gpu, engine, host, oracle_of(oracle or None))
+    return ServerSpec(gpu, engine, host, oracle_of(oracle or None))
 
 
 def _notes(left: Sequence[tuple[str, str]], remarks: Sequence[str], gpu: str, engine: str) -> None:
@@ -80,13 +77,11 @@ def _notes(left: Sequence[tuple[str, str]], remarks: Sequence[str], gpu: str, en
         print(f"left out, {len(names)}: {', '.join(names)}: {reason}")
 
 
-def _runs(judged: Sequence["Judged"]) -> "Table":
-    from ksim.cli.screen import table
-
+def _runs(runs: Sequence["ComparedRun"]) -> "Table":
     titles = ("TTFT p50 ms", "p90", "TPOT p50 ms", "ITL p99 ms", "tokens/s", "joules")
     rows = table("recording", "run", ">requests", *(f">{title}" for title in titles),
                  title="measured, predicted, error %")
-    for run in judged:
+    for run in runs:
         rows.add_row(run.recording, run.run, str(run.requests), *_cells(run.measured, run.predicted, run.errors))
     return rows
 
@@ -98,18 +93,18 @@ def _cells(measured: "Figures", predicted: "Figures", errors: "Figures") -> list
             for theirs, ours, error in zip(astuple(measured), astuple(predicted), astuple(errors), strict=True)]
 
 
-def _intervals(verdict: "StepVerdict") -> "Table":
+def _intervals(report: "StepReport") -> "Table":
     import numpy as np
 
-    from ksim.cli.screen import table
 
     rows = table("recording", "run", ">steps", ">idle before", ">median %", ">p90 %", ">bias %", ">all %",
-                 title="time from step to step: absolute errors, the median signed one, and that of the sum")
-    for recording, run, found, idle in verdict.runs:
-        errors = np.array([interval.error for interval in found])
+                 title="time from step to step: absolute errors, the median signed one, and the error of the sum")
+    for recording, run, steps_of_run, idle in report.runs:
+        errors = np.array([interval.error for interval in steps_of_run])
         if len(errors):
-            total = sum(interval.predicted for interval in found) / sum(interval.measured for interval in found)
+            predicted, measured = (sum(getattr(interval, name) for interval in steps_of_run)
+                                   for name in ("predicted", "measured"))
             rows.add_row(recording, run, str(len(errors)), str(idle), f"{np.median(np.abs(errors)):.2f}",
                          f"{np.quantile(np.abs(errors), 0.9):.1f}", f"{np.median(errors):+.2f}",
-                         f"{100 * (total - 1):+.1f}")
+                         f"{100 * (predicted / measured - 1):+.1f}")
     return rows

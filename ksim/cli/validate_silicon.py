@@ -1,4 +1,4 @@
-"""`ksim validate silicon`: how far simulated runs are from whole serving runs that were measured."""
+"""`ksim validate silicon`: errors of simulations of measured serving runs."""
 
 import os
 from pathlib import Path
@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ksim.cli.flags import OutcomeFile
+from ksim.cli.output import console, table, write_json
+
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ksim.validation.silicon import Answer, Score, Verdict
+    from ksim.validation.silicon import Answer, Score, SiliconReport
     from ksim.validation.silicon.scores import Error, Quantity
 
 
@@ -18,19 +21,19 @@ def silicon(
     backend: Annotated[str, typer.Option(help="only runs of this engine: vllm, sglang or trtllm")] = "",
     model: Annotated[str, typer.Option(help="only runs of models with this in their path")] = "",
     system: Annotated[str, typer.Option(help="only runs on this system, as the table calls it")] = "",
-    limit: Annotated[int, typer.Option(min=0, help="only so many runs, drawn by the hashes of their groups")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="only so many runs, drawn by the hashes of their groups; 0 takes"
+                                       " all")] = 0,
     all_rows: Annotated[bool, typer.Option("--all-rows", help="also runs with flags, copies and disaggregated"
                                            " ones")] = False,
-    statistic: Annotated[str, typer.Option(metavar="mean|median", help="of TTFT and TPOT over requests; by default the"
-                                           " one found for each source")] = "",
+    statistic: Annotated[str, typer.Option(metavar="mean|median", help="statistic of TTFT and TPOT over requests; by"
+                                           " default the one that each source states")] = "",
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="another simulator's answers; by default"
-                                                   " AIConfigurator's, where they lie beside FILE")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="processes; by default one for each core")] = 0,
-    show: Annotated[str, typer.Option(metavar="ID", help="print the scenario that plays this row, and stop")] = "",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the outcome here")] = None,
+                                                   " AIConfigurator's, if they lie beside FILE")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="number of processes; by default one per core")] = 0,
+    show: Annotated[str, typer.Option(metavar="ID", help="print the scenario of this row, and stop")] = "",
+    json_file: OutcomeFile = None,
 ) -> None:
-    """Play measured serving runs again, and compare TTFT and TPOT."""
-    from ksim.cli.screen import console
+    """Simulate measured serving runs, and compare TTFT and TPOT."""
     from ksim.foundation.config import structure
     from ksim.validation.silicon import Question, find, scenario, validate
 
@@ -42,19 +45,16 @@ def silicon(
         "statistic": statistic, "reference": reference, "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
     screen = console()
     with screen.status("reading") as status:
-        verdict = validate(question, lambda done, of: status.update(f"played {done:,} of {of:,} runs"))
-    screen.print(_scores(verdict.groups, "errors by kind of run"))
-    screen.print(_scores(verdict.backends, "errors by engine"))
-    if verdict.reasons:
-        screen.print(_reasons(verdict))
-    if json_file is not None:
-        _write(json_file, verdict, question.statistic)
-    print(_figures(verdict.whole))
+        report = validate(question, lambda done, of: status.update(f"simulated {done:,} of {of:,} runs"))
+    screen.print(_scores(report.groups, "errors by kind of run"))
+    screen.print(_scores(report.backends, "errors by engine"))
+    if report.reasons:
+        screen.print(_reasons(report))
+    _write(json_file, report, question.statistic)
+    print(_figures(report.whole))
 
 
 def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
-    from ksim.cli.screen import table
-
     half = (">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean")
     rows = table("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title)
     for score in scores:
@@ -64,20 +64,19 @@ def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
 
 
 def _cells(quantity: "Quantity") -> list[str]:
-    """A half of a row: medians in milliseconds, our errors in per cent, and the other simulator's."""
+    """Half of a row: medians in milliseconds, our errors in per cent, and those of the other simulator."""
     times = ["" if time is None else f"{1e3 * time:.4g}" for time in (quantity.measured, quantity.predicted)]
     error, other = quantity.error, quantity.reference
     own = ["", "", ""] if error is None else [f"{error.bias:+.1f}", f"{error.median:.1f}", f"{error.mean:.1f}"]
     return [*times, *own, *(["", ""] if other is None else [f"{other.median:.1f}", f"{other.mean:.1f}"])]
 
 
-def _reasons(verdict: "Verdict") -> "Table":
+def _reasons(report: "SiliconReport") -> "Table":
     from rich.markup import escape
 
-    from ksim.cli.screen import table
 
     rows = table(">rows", "not played, because", title="rows not played")
-    for reason, count in verdict.reasons.items():
+    for reason, count in report.reasons.items():
         rows.add_row(str(count), escape(reason))
     return rows
 
@@ -94,18 +93,16 @@ def _figures(score: "Score") -> str:
             f" {ttft.reference.median:.1f}), TPOT {tpot.same.median:.1f} % (its {tpot.reference.median:.1f})")
 
 
-def _write(path: Path, verdict: "Verdict", statistic: str) -> None:
-    from ksim.cli.json_file import write_outcome
-
-    outcome = {**_summary(verdict.whole), "not_played": verdict.reasons,
-               "by_backend": [_summary(score) for score in verdict.backends],
-               "by_run": [_summary(score) for score in verdict.groups],
-               "rows": [_row(answer, verdict, statistic) for answer in verdict.answers]}
-    write_outcome(path, outcome, allow_nan=False)
+def _write(path: Path | None, report: "SiliconReport", statistic: str) -> None:
+    outcome = {**_summary(report.whole), "not_played": report.reasons,
+               "by_backend": [_summary(score) for score in report.backends],
+               "by_run": [_summary(score) for score in report.groups],
+               "rows": [_row(answer, report, statistic) for answer in report.answers]}
+    write_json(path, outcome)
 
 
 def _summary(score: "Score") -> dict[str, Any]:
-    """A score as plain values: errors in per cent, times in milliseconds; null where nothing was measured or said."""
+    """A score as plain values: errors in per cent, times in milliseconds; None where there are none."""
     summary: dict[str, Any] = {"name": list(score.name), "runs": score.rows, "answered": score.answered,
                                "reference_answered": score.referred}
     for name, quantity in (("ttft", score.ttft), ("tpot", score.tpot)):
@@ -122,12 +119,12 @@ def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
             zip(("median_ape", "mean_ape", "median_error"), values, strict=True)}
 
 
-def _row(answer: "Answer", verdict: "Verdict", statistic: str) -> dict[str, Any]:
+def _row(answer: "Answer", report: "SiliconReport", statistic: str) -> dict[str, Any]:
     row = answer.row
     outcome: dict[str, Any] = {"id": row.id, "reason": answer.reason or None, "seconds": round(answer.took, 3),
                                "output_tokens_per_second_per_gpu": answer.throughput, "throughput_ape": None}
     for place, name in enumerate(("ttft", "tpot")):
-        measured, reference = getattr(row, name), verdict.reference.get(row.id)
+        measured, reference = getattr(row, name), report.reference.get(row.id)
         predicted = None if answer.reason else answer.predicted(name, statistic)
         latency = getattr(answer, name)
         outcome |= {f"measured_{name}_ms": 1e3 * measured, f"predicted_{name}_ms": predicted and 1e3 * predicted,

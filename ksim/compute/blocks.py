@@ -1,21 +1,26 @@
 """Parts that many architectures share, from a layer's attention to the whole decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-from ksim.compute.einsum import Attend, Communicate, Gather, Map, Operation, op
+from attrs import asdict
+
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
+from ksim.compute.notation import Operation
+from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
 
 Operations = tuple[Operation, ...]
 
-#: What `hidden_act` calls the gate's activation, and the kernel that multiplies gate and up by it.
+#: `hidden_act`, and the kernel that applies it to the gate and multiplies by up.
 ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
-#: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as vLLM reads them.
+#: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
 STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
-#: What may stand beside a multimodal config's `text_config` and is the language model's.
+#: Keys of the language model that a multimodal config may have beside its `text_config`.
 OUTSIDE = {"quantization_config", "tie_word_embeddings"}
 #: What `layer_types` calls attention with a window and without.
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -24,28 +29,21 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 def decoder(
     config: Config, layers: Sequence[Operations], *, tied: bool = False, top_k: int = 0, **more: int
 ) -> Decoder:
-    """Put the whole together; `tied` is the default of `tie_word_embeddings`, `more` sizes of further indices.
+    """The whole model; *tied* is the default of `tie_word_embeddings`, *more* are sizes of further indices.
 
-    Raises ConfigError for weights that are quantized in a way that is not known.
+    Raises ConfigError for an unknown quantization of the weights.
     """
-    checkpoint = stored(config)
-    one_of_each = {layer: layer for layer in layers}  # what is one object need not be compared part by part
+    unique: dict[Operations, Operations] = {}  # equal layers become one object, which compares faster
+    objects = {id(layer): layer for layer in layers}.values()
+    shared = {id(layer): unique.setdefault(layer, layer) for layer in objects}
     return Decoder(
-        sizes={**sizes(config), **more},
-        embedding=embedding(),
-        layers=tuple(one_of_each[layer] for layer in layers),
-        head=head(),
-        max_length=max_length(config),
-        tied=config.get("tie_word_embeddings", tied),
-        top_k=top_k,
-        quantization=checkpoint.quantization,
-        unquantized=checkpoint.unquantized,
-        kv_cache_dtype=checkpoint.kv_cache_dtype,
-    )
+        sizes={**sizes(config), **more}, embedding=embedding(), layers=tuple(shared[id(layer)] for layer in layers),
+        head=head(), max_length=max_length(config), tied=config.get("tie_word_embeddings", tied), top_k=top_k,
+        **asdict(stored(config), recurse=False))
 
 
 def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False, **more: int) -> Decoder:
-    """A decoder with experts, of whatever size the config says; the rest is as for `decoder`."""
+    """A decoder with a mixture of experts; the rest is as for `decoder`."""
     size, top_k = expert_sizes(config), config.need(_first(config, CHOSEN))
     if top_k > size["E"]:
         raise ConfigError(f"{config.name}: {_first(config, CHOSEN)}", f"{top_k} is more than the {size['E']} experts")
@@ -53,7 +51,7 @@ def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False,
 
 
 def sizes(config: Config) -> dict[str, int]:
-    """The indices of a transformer with grouped-query attention, by their usual names in config.json."""
+    """The sizes of a transformer with grouped-query attention, by their usual names in config.json."""
     heads = config.need("num_attention_heads")
     kv_heads = config.need("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -70,21 +68,21 @@ def sizes(config: Config) -> dict[str, int]:
 
 
 def text(config: Config) -> Config:
-    """The part of a multimodal config that describes the language model; *config* itself where it has no such part."""
+    """The part of a multimodal config that describes the language model, or else *config* itself."""
     part = config.part("text_config").table
     outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
     return Config(config.name, {**outer, **part}) if part else config
 
 
 def only(config: Config, **values: Any) -> None:
-    """Raise ConfigError where *config* has another value under one of these keys than the one that is modelled."""
-    for key, value in values.items():
-        if (found := config.get(key, value)) != value:
-            raise ConfigError(f"{config.name}: {key}", f"{found!r} is not modelled, only {value!r}")
+    """Raise ConfigError where *config* has another value under a key than the one that is modelled."""
+    for key, modelled in values.items():
+        if (value := config.get(key, modelled)) != modelled:
+            raise ConfigError(f"{config.name}: {key}", f"{value!r} is not modelled, only {modelled!r}")
 
 
 def max_length(config: Config) -> int:
-    """The most tokens of a sequence, stretched as vLLM does where the rotary embedding is scaled."""
+    """The longest sequence in tokens; a scaled rotary embedding stretches it as in vLLM."""
     length = config.need("max_position_embeddings")
     scaling = config.part("rope_parameters" if config.table.get("rope_scaling") is None else "rope_scaling")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -96,48 +94,64 @@ def max_length(config: Config) -> int:
 
 
 def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
-    """For each layer, how many tokens its queries see back, 0 for all of them.
+    """The attention window of each layer in tokens, 0 for none.
 
-    Which layers have the config's `sliding_window` is said by its `layer_types`,
-    or else by *sliding*; all of them if that is empty.
+    `layer_types` says which layers have the config's `sliding_window`, or else *sliding*; all of them if that is empty.
     """
-    layers = config.need("num_hidden_layers")
     window = config.need("sliding_window") if config.table.get("sliding_window") else 0
-    kinds = config.get("layer_types", [SLIDING if slides else FULL for slides in sliding or [True] * layers])
-    if len(kinds) != layers or any(kind not in (SLIDING, FULL) for kind in kinds):
-        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {SLIDING} or {FULL}")
+    slides = sliding or [True] * config.need("num_hidden_layers")
+    kinds = layer_types(config, [SLIDING if slide else FULL for slide in slides], (SLIDING, FULL))
     return [window if kind == SLIDING else 0 for kind in kinds]
 
 
+def layer_types(config: Config, default: list[str], known: Sequence[str]) -> list[str]:
+    """The type of each layer, or *default*; raises ConfigError for a type that is not *known*."""
+    kinds, layers = config.get("layer_types", default), config.need("num_hidden_layers")
+    if len(kinds) != layers or any(kind not in known for kind in kinds):
+        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {' or '.join(known)}")
+    return kinds
+
+
 def late_windows(config: Config) -> list[bool]:
-    """Which layers slide where a config has Qwen's switches: the last, and only with `use_sliding_window`."""
+    """Which layers have a window by Qwen's settings: the last ones, and only with `use_sliding_window`."""
     layers = range(config.need("num_hidden_layers"))
     return [config.get("use_sliding_window", False) and layer >= config.get("max_window_layers", 28)
             for layer in layers]
 
 
-def norm(label: str) -> Map:
-    """RMSNorm fused with the residual addition before it: both are read and written."""
-    return Map("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
+def norm(label: str) -> Elementwise:
+    """RMSNorm fused with the residual addition before it; hidden state and residual are read and written."""
+    return pointwise("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
 
 
-def inner_norm(label: str) -> Map:
-    """RMSNorm of what a block returns, before it is added to the residual."""
-    return Map("rms_norm", "tm->tm", label, scale="m")
+def inner_norm(label: str) -> Elementwise:
+    """RMSNorm of the output of attention or MLP, before the residual addition."""
+    return pointwise("rms_norm", "tm->tm", label, scale="m")
 
 
-#: Norms of queries and keys: of each head, or over all heads at once, where ranks share sums of squares in FP32.
-HEAD_NORM = (Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
-WIDE_NORM = (Map("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
-             Communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
-             Map("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
+def layer(attention: Operations, mlp: Operations) -> Operations:
+    """A layer with a norm before *attention* and one before *mlp*, which may be a mixture of experts."""
+    return (norm("attention_norm"), *attention, norm("mlp_norm"), *mlp)
+
+
+def layers(kinds: Iterable[Hashable], make: Callable[..., Operations]) -> list[Operations]:
+    """The layer that *make* returns for each of *kinds*, made once for all layers of a kind."""
+    return list(map(cache(make), kinds))
+
+
+#: Norms of queries and keys: of each head, or over all heads at once, for which ranks add up squares in FP32.
+HEAD_NORM = (pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="h,h"),)
+WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", writes="fp32"),
+             communicate("all_reduce", "tg", "qk_norm_all_reduce", "fp32"),
+             pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
 
 
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
               sinks: bool = False, gated: bool = False, qkv_bias: bool = False) -> Operations:
-    """Grouped-query attention from the normed hidden state back to it; *gated* outputs have a projection each.
+    """Grouped-query attention, from the normed hidden state to the output projection.
 
-    What config.json does not say: *qkv_bias* is of the first projection alone.
+    *gated* outputs are multiplied by gates, which the first projection computes too.  *qkv_bias* is a bias of that
+    projection alone, which config.json does not mention.
     """
     bias = config.get("attention_bias", False)
     norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
@@ -145,10 +159,10 @@ def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_no
         op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
            part="attention"),
         *norms,
-        Map("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
-        Map("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
-        Attend(window=window, sinks=sinks),
-        *((Map("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
+        pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
+        pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
+        attend(window=window, sinks=sinks),
+        *((pointwise("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
         op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias, part="attention"),
     )
 
@@ -157,7 +171,7 @@ def gated_mlp(config: Config) -> Operations:
     bias = config.get("mlp_bias", False)
     return (
         op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias, part="mlp"),
-        Map(_activation(config), "tgF->tF", "act", parallel="F"),
+        pointwise(_activation(config), "tgF->tF", "act", parallel="F"),
         op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
     )
 
@@ -169,7 +183,7 @@ EXPERT_SIZE = ("moe_intermediate_size", "intermediate_size")
 
 
 def expert_sizes(config: Config) -> dict[str, int]:
-    """The indices of a mixture of experts."""
+    """The sizes of a mixture of experts."""
     return {"E": config.need(_first(config, EXPERTS)), "f": config.need(_first(config, EXPERT_SIZE))}
 
 
@@ -179,35 +193,35 @@ def _first(config: Config, keys: Sequence[str]) -> str:
 
 
 def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
-    """A mixture of experts: route, send tokens to their experts, compute, and add up each token's results.
+    """A mixture of experts: route, dispatch tokens to their experts, compute, and combine each token's results.
 
-    The partial sums of *shared* experts, which see all tokens, are added up with them; an *exact* router is in FP32.
+    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.
     """
     return (
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),
         *shared,
         Dispatch(),
-        Map("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
+        pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
         op("Tm,Emgf->xgf", "experts_gate_up", parallel="f", routed="E", bias=bias, part="experts"),
-        Map(_activation(config), "xgf->xf", "experts_act", parallel="f"),
+        pointwise(_activation(config), "xgf->xf", "experts_act", parallel="f"),
         op("xf,Efm->xm", "experts_down", parallel="f", routed="E", bias=bias, part="experts"),
-        Map("moe_combine", "xm->Tm", "combine"),
+        pointwise("moe_combine", "xm->Tm", "combine"),
         Combine(),
     )
 
 
 def shared_experts(config: Config, *, gated: bool = False) -> Operations:
-    """Experts that every token goes to, computed as one MLP of size S, whose sums the routed experts' take along.
+    """Experts that every token goes to: one MLP of size S, all-reduced together with the routed experts.
 
-    *gated* results are scaled by a number a token, of a projection of its own (A is 1).
+    *gated* results are scaled by one number a token, from a projection of its own (A is 1).
     """
-    gate = (op("tm,mA->tA", "shared_gate", quantized=False), Map("sigmoid_mul", "tm,tA->tm", "shared_scale"))
+    gate = (op("tm,mA->tA", "shared_gate", quantized=False), pointwise("sigmoid_mul", "tm,tA->tm", "shared_scale"))
     return (
         op("tm,mgS->tgS", "shared_gate_up", parallel="S", part="shared_experts"),
-        Map(_activation(config), "tgS->tS", "shared_act", parallel="S"),
+        pointwise(_activation(config), "tgS->tS", "shared_act", parallel="S"),
         op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts", reduced=False),
         *(gate if gated else ()),
-        Map("add", "tm,tm->tm", "shared_add"),
+        pointwise("add", "tm,tm->tm", "shared_add"),
     )
 
 
@@ -220,17 +234,17 @@ def _activation(config: Config) -> str:
 
 
 def embedding() -> Operations:
-    return (Gather("Vm->tm", "embedding", parallel="V"),)
+    return (Lookup("Vm->tm", "embedding", parallel="V"),)
 
 
 def head(cap: bool = False) -> Operations:
-    """The last norm, the logits of the sampled tokens, capped or not, and greedy sampling."""
-    softcap = (Map("softcap", "sV->sV", "logits_softcap"),) if cap else ()
+    """The last norm, the logits of each sequence's last token, capped or not, and greedy sampling."""
+    softcap = (pointwise("softcap", "sV->sV", "logits_softcap"),) if cap else ()
     return (
         norm("final_norm"),
         op("sm,mV->sV", "lm_head", parallel="V", quantized=False),
-        Communicate("all_gather", "sV", "logits_gather"),
+        communicate("all_gather", "sV", "logits_gather"),
         *softcap,
-        Map("cast", "sV->sV", "logits_cast", writes="fp32"),
-        Map("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
+        pointwise("cast", "sV->sV", "logits_cast", writes="fp32"),
+        pointwise("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )

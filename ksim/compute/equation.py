@@ -1,43 +1,43 @@
-"""Einsum equations: read, checked, and told as matrix products.
+"""Einsum equations: parsed, checked, and turned into matrix products.
 
-``bsm,mF->bsF`` names the indices of each operand and of the result, a letter each.  Of two operands, the indices that
-both have and the result too are the batch, those of the left alone are rows M, those of the right alone columns N, and
-those that the result lacks are contracted, K.
+``bsm,mF->bsF`` names the indices of each operand and of the result, one letter each.  Indices of both operands and the
+result are the batch, those of the left operand alone the rows (M), those of the right alone the columns (N), and those
+that the result lacks are contracted (K).
 """
 
 from collections.abc import Callable, Collection
-from functools import cache
+from functools import cache, cached_property
 
 from attrs import frozen
 
 
 @frozen
 class Contraction:
-    """One product of two operands, each a text of indices."""
+    """One product of two operands, each a string of indices."""
 
     left: str
     right: str
     out: str
 
-    @property
+    @cached_property
     def batch(self) -> str:
-        return _those(self.left, lambda index: index in self.right and index in self.out)
+        return _select(self.left, lambda index: index in self.right and index in self.out)
 
-    @property
+    @cached_property
     def rows(self) -> str:
-        return _those(self.left, lambda index: index not in self.right)
+        return _select(self.out, lambda index: index not in self.right)
 
-    @property
+    @cached_property
     def columns(self) -> str:
-        return _those(self.right, lambda index: index not in self.left)
+        return _select(self.out, lambda index: index in self.right and index not in self.left)
 
-    @property
+    @cached_property
     def depth(self) -> str:
         """What is contracted."""
-        return _those(self.left, lambda index: index not in self.out)
+        return _select(self.right, lambda index: index not in self.out)
 
 
-def _those(indices: str, wanted: Callable[[str], bool]) -> str:
+def _select(indices: str, wanted: Callable[[str], bool]) -> str:
     return "".join(filter(wanted, indices))
 
 
@@ -49,20 +49,20 @@ class Equation:
     operands: tuple[str, ...]
     results: tuple[str, ...]
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         return (*self.operands, *self.results)
 
-    @property
+    @cached_property
     def indices(self) -> str:
-        """Each once, in the order in which they come."""
+        """Each index once, in order of appearance."""
         return "".join(dict.fromkeys("".join(self.tensors)))
 
     def wrong(self, problem: str) -> ValueError:
         return ValueError(f"{self.text!r}: {problem}")
 
     def of(self, *operands: int) -> "Equation":
-        """Itself; raises ValueError where it has not so many *operands*, or more than one result."""
+        """This equation; raises ValueError for another number of *operands*, or more than one result."""
         if len(self.operands) not in operands:
             wanted = " or ".join(map(str, operands)) + (" operand" if operands == (1,) else " operands")
             raise self.wrong(f"expected {wanted}, with commas between them, not {len(self.operands)}")
@@ -71,7 +71,7 @@ class Equation:
         return self
 
     def check(self, free: Collection[str] = ()) -> None:
-        """Raise ValueError where an index, unless it is *free*, comes from nowhere or would have to be summed."""
+        """Raise ValueError for an index, unless *free*, of the result alone, or of one input alone."""
         out = {*self.results[0]}
         if lost := out.difference(*self.operands, free):
             raise self.wrong(f"index {min(lost)!r} of the result is in no input")
@@ -79,21 +79,22 @@ class Equation:
         if unsummed := {index for index in inputs if inputs.count(index) == 1} - out - {*free}:
             raise self.wrong(f"index {min(unsummed)!r} is in one input only and not in the result")
 
+    @cached_property
     def contractions(self) -> tuple[Contraction, ...]:
-        """The products that it takes, from left to right; each result keeps what is still needed."""
+        """The pairwise products, from left to right; each result keeps the indices that are still needed."""
         left, *others = self.operands
-        made = []
+        products = []
         for number, right in enumerate(others, 1):
             later = "".join((*others[number:], self.results[0]))
-            out = "".join(index for index in dict.fromkeys(left + right) if index in later)
-            made.append(Contraction(left, right, out))
+            out = _select("".join(dict.fromkeys(left + right)), later.__contains__)
+            products.append(Contraction(left, right, out if others[number:] else self.results[0]))
             left = out
-        return tuple(made)
+        return tuple(products)
 
 
 @cache
 def parse(text: str) -> Equation:
-    """Read *text*; raises ValueError for what is no equation."""
+    """The equation written as *text*; raises ValueError for what is none."""
     inputs, arrow, outputs = text.partition("->")
     read = Equation(text, tuple(inputs.split(",")), tuple(outputs.split(",")))
     if not arrow or "->" in outputs:

@@ -1,11 +1,11 @@
-"""Tokens on their way to experts and back, over ranks that have batches of their own.
+"""How tokens travel to experts and back between data-parallel ranks.
 
-With `allgather_reducescatter`, vLLM's default, every rank gets all tokens with their router's logits, and the sums come
-back by a reduce-scatter: over the data ranks or, where tensor-parallel ranks first divide their tokens, over all that
-share the experts (vLLM, distributed/device_communicators/all2all.py, `AgRsAll2AllManager`;
+With `allgather_reducescatter`, vLLM's default, every rank gets all tokens with their router logits, and a
+reduce-scatter brings the sums back: over the data ranks or, where tensor-parallel ranks first divide their tokens, over
+all ranks that share the experts (vLLM, distributed/device_communicators/all2all.py, `AgRsAll2AllManager`;
 config/parallel.py, `use_sequence_parallel_moe`).  DeepEP sends tokens only where they are needed: its low-latency
-kernels a copy for each expert, its high-throughput ones a copy for each rank; for experts in FP8 with a scale for each
-128 numbers.  Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
+kernels send a copy to each expert, its high-throughput ones a copy to each rank; in FP8, each 128 numbers have a scale.
+Both bring BF16 back (github.com/deepseek-ai/DeepEP, README).
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,15 +27,9 @@ LOW_LATENCY: Mapping[str, CollectiveKind] = {"dispatch": "low_latency_dispatch",
 
 @frozen
 class Dispatch:
-    """Bring the tokens of all data ranks to the experts; nothing where there is one."""
+    """Bring the tokens of all data ranks to the experts; with one data rank, nothing."""
 
     label: str = "dispatch"
-
-    def parameters(self, sizes: Sizes) -> int:
-        return 0
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return 0.0
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data == 1:
@@ -49,15 +43,9 @@ class Dispatch:
 
 @frozen
 class Combine:
-    """Add up what the experts made of each token, and bring it home."""
+    """Add up the experts' results of each token, and bring the sum back to its rank."""
 
     label: str = "experts"
-
-    def parameters(self, sizes: Sizes) -> int:
-        return 0
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return 0.0
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data > 1:
@@ -80,13 +68,13 @@ def _group(shard: Shard) -> str:
 
 
 def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"]) -> Collective:
-    """What one rank sends to all, or gets back from them: bytes of the copies of its share of the tokens."""
+    """The copies of one rank's tokens that it sends to their experts, or gets back from them."""
     ranks, top_k, hidden = shard.expert_ranks, sizes.of["top_k"], sizes.of["m"]
     tokens = sizes.of["T"] / ranks
-    each = hidden * DType.BF16.bytes
+    token = hidden * DType.BF16.bytes
     if way == "dispatch" and shard.precision.of("experts")[1] is DType.FP8:
-        each = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
+        token = hidden * DType.FP8.bytes + hidden / SCALED * DType.FP32.bytes
     if shard.exchange == "deepep_low_latency":
-        return Collective(LOW_LATENCY[way], tokens * top_k * each, "expert")
-    reached = ranks * (1 - (1 - 1 / ranks) ** top_k)  # ranks that one token's experts are expected to be on
-    return Collective(way, tokens * reached * each, "expert")
+        return Collective(LOW_LATENCY[way], tokens * top_k * token, "expert")
+    reached = ranks * (1 - (1 - 1 / ranks) ** top_k)  # the expected number of ranks with experts of one token
+    return Collective(way, tokens * reached * token, "expert")

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from attrs import frozen
 
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import Layer
 from ksim.flow.batch import Batch
 
 T = TypeVar("T")
@@ -16,15 +15,27 @@ CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
                          "combine", "low_latency_dispatch", "low_latency_combine"]
 
 
+@runtime_checkable
+class BatchDependent(Protocol):
+    """A launch whose shape the batch decides; hashable, and equal where it launches the same for any batch."""
+
+    def over(self, batch: Batch) -> Kernel | None:
+        """The kernel that is launched for *batch*; None if it has nothing to do there."""
+        ...
+
+
+def is_batch_dependent(kernel: object) -> TypeGuard[BatchDependent]:
+    """Whether the batch decides the shape of *kernel*: quicker than to ask whether the protocol knows it."""
+    return hasattr(kernel, "over")
+
+
 @frozen
 class Collective:
     """A message that every rank of `group` takes part in.
 
-    `bytes` is the size of the whole result for all_reduce and all_gather, of
-    the whole input for reduce_scatter, of what one rank holds for all_to_all,
-    send and shift (all send to the next): as NCCL's tests count.  `dispatch` and `combine` are DeepEP's: of
-    the copies of one rank's tokens, those that stay with it among them.  It takes
-    as many SMs as it likes, or has no more than `sms`.
+    `bytes` counts as NCCL's tests do: the whole result of all_reduce and all_gather, the whole input of reduce_scatter,
+    what one rank holds for all_to_all, send and shift (every rank sends to the next).  DeepEP's `dispatch` and
+    `combine` count all copies of one rank's tokens, also those that stay on it.  `sms` limits the SMs that it may use.
     """
 
     kind: CollectiveKind
@@ -42,15 +53,16 @@ class Collective:
 
 @frozen(cache_hash=True)
 class Op:
-    """One launch.  A layer, such as attention, becomes a kernel when the batch is known, or nothing.
+    """One launch of one rank.
 
     Where ranks differ, `kernel` is that of the fullest, which the others wait for, and `mean` does the average one's
-    work.
+    work.  It runs `beside` another launch where that keeps the GPU busy meanwhile.
     """
 
     label: str
-    kernel: Kernel | Layer | Collective
+    kernel: Kernel | BatchDependent | Collective
     mean: Kernel | None = None
+    beside: "Op | None" = None
 
 
 @frozen
@@ -63,7 +75,7 @@ class Block:
 
 @frozen
 class KernelGraph:
-    """What one rank launches for steps of a number of tokens and samples, whosever they are."""
+    """What one rank launches for any step with the same numbers of tokens and samples."""
 
     blocks: tuple[Block, ...]
 
@@ -75,28 +87,24 @@ class KernelGraph:
             for _ in range(block.repeat):
                 yield from launched
 
-    def flops(self, batch: Batch) -> float:
-        """FLOP of one rank for *batch*, the fullest where ranks differ."""
-        return sum(kernel.work.flops for _, kernel in self.over(batch) if not isinstance(kernel, Collective))
 
-
-def bind(kernel: Kernel | Layer | Collective, batch: Batch) -> Kernel | Collective | None:
+def bind(kernel: Kernel | BatchDependent | Collective, batch: Batch) -> Kernel | Collective | None:
     """What is launched for *batch*; None where that is nothing."""
-    return kernel.over(batch) if isinstance(kernel, Layer) else kernel
+    return kernel.over(batch) if isinstance(kernel, BatchDependent) else kernel
 
 
 def fold(layers: Sequence[T]) -> list[tuple[Sequence[T], int]]:
-    """Cut *layers* into stretches and how often each repeats, at each point taking the one that carries furthest."""
+    """Cut *layers* into runs and how often each repeats; each run is the one that covers most layers from there."""
     folded, rest = [], layers
     while rest:
-        size, repeats = _furthest(rest)
+        size, repeats = _longest_run(rest)
         folded.append((rest[:size], repeats))
         rest = rest[size * repeats :]
     return folded
 
 
-def _furthest(layers: Sequence[T]) -> tuple[int, int]:
-    """How many of the first *layers* repeat how often, so that they carry furthest."""
+def _longest_run(layers: Sequence[T]) -> tuple[int, int]:
+    """The number of first *layers* to repeat, and how often they do, that cover most of them."""
     best = (1, 1)
     for size in range(1, len(layers) // 2 + 1):
         repeats = _repeats(layers, size)
@@ -108,7 +116,7 @@ def _furthest(layers: Sequence[T]) -> tuple[int, int]:
 
 
 def _repeats(layers: Sequence[T], size: int) -> int:
-    """How often the first *size* of *layers* come one time after another."""
+    """How often the first *size* of *layers* come in a row."""
     count = 1
     while layers[count * size : (count + 1) * size] == layers[:size]:
         count += 1

@@ -1,50 +1,80 @@
-"""Multi-head latent attention as an operation of a model, of all keys or of the best; one set of weights."""
+"""Multi-head latent attention: its operations, over all keys or over the best, and what models that have it share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 from attrs import evolve, frozen
 
-from ksim.compute.einsum import Einsum, Map, op
+from ksim.compute import blocks
 from ksim.compute.graph import Op
+from ksim.compute.kernels import PHASES, Kernel
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer, Part
+from ksim.compute.kernels.index_scores import SCALE, ChoiceLayer, IndexLayer
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
-from ksim.compute.layers import Rows, Tokens
+from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import op, pointwise
+from ksim.compute.notation import Operation
+from ksim.compute.notation.pointwise import Elementwise
+from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
-#: From latent vectors to the content of keys and to values, head by head.
+#: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the
+#: cached ones that they follow.
+TokenKind = Literal["decodes", "prompts", "continued", "cached"]
+_COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
+    "decodes": lambda batch: len(batch.contexts),
+    "prompts": lambda batch: sum(new for new, _ in batch.chunks),
+    "continued": lambda batch: sum(new for new, context in batch.chunks if context),
+    "cached": lambda batch: sum(context for _, context in batch.chunks),
+}
+
+
+@frozen
+class PerToken:
+    """A kernel with as many rows as a batch has `tokens` of a kind; `kernel` is the one for a single row."""
+
+    kernel: Gemm | BatchedGemm | Pointwise
+    tokens: TokenKind
+
+    def over(self, batch: Batch) -> Kernel | None:
+        rows = _COUNTS[self.tokens](batch)
+        if not rows:
+            return None
+        if isinstance(self.kernel, Pointwise):
+            return Pointwise(self.kernel.family, rows * self.kernel.read_bytes, rows * self.kernel.write_bytes,
+                             rows * self.kernel.flops, rows * self.kernel.rows)
+        return evolve(self.kernel, m=rows * self.kernel.m)
+
+
+#: From latent vectors to the values and the content of keys of each head.
 UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
-#: What vLLM launches around it: the rotary key, which all heads share, is put beside the content of each; what is
-#: cached is gathered from its blocks; what new tokens and cached ones gave is merged.
-CONCAT = Map("copy", "tKn,tp->tKd", "k_concat", parallel="K")
-GATHER = Map("copy", "tb->tb", "context_gather", reads="cache")
-MERGE = Map("merge", "tKv,tKv->tKv", "merge", parallel="K")
-#: What the indexer scores in launches of their own.
-PARTS: tuple[Part, ...] = ("prompts", "decodes")
+#: What vLLM launches around it: the rotary key, which all heads share, is copied beside the content of each head's key;
+#: cached latent vectors are gathered from their blocks; attention over new and over cached tokens is merged.
+CONCAT = pointwise("copy", "tKn,tp->tKd", "k_concat", parallel="K")
+GATHER = pointwise("copy", "tb->tb", "context_gather", reads="cache")
+MERGE = pointwise("merge", "tKv,tKv->tKv", "merge", parallel="K")
 
 
 @frozen
 class AttendLatent:
     """``tKd,zb->tKv``: prompts over expanded keys and values, decodes over the latent vectors, as in vLLM.
 
-    Of prompts, whatever they attend to is expanded, the cached part gathered before; decodes have the same weights
-    applied to their queries and outputs instead (`q_absorb`, `v_up`), in BF16 whatever format they are stored in.
-    What a token caches is the same on every rank.
+    For prompts, all keys and values are expanded, cached ones after a gather.  For decodes, the same weights are
+    absorbed into queries and outputs (`q_absorb`, `v_up`), in BF16 whatever format they are stored in.  Every rank
+    caches the whole latent vector.
     """
 
     label: str = "attention"
     parallel: str = "K"
 
-    def parameters(self, sizes: Sizes) -> int:
-        return UP.parameters(sizes)
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return UP.weights(sizes, shard)
+    parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a latent vector and its rotary key."""
@@ -54,33 +84,29 @@ class AttendLatent:
         local = sizes.split(self.parallel, shard.tensor)
         heads, content, rotary, value, latent = (local.of[index] for index in "Knpvc")
         for operation in (UP, CONCAT):
-            yield from _rows(operation, sizes, shard, "prompts")
+            yield from _per_token(operation, sizes, shard, "prompts")
         for operation in (GATHER, evolve(UP, label="context_kv_up"), evolve(CONCAT, label="context_k_concat")):
-            yield from _rows(operation, sizes, shard, "cached")
+            yield from _per_token(operation, sizes, shard, "cached")
         shape = (heads, content, rotary, value, latent, shard.precision.cache)
         yield Op(f"{self.label}_prompts", LatentLayer("expanded", *shape))
-        yield from _rows(MERGE, sizes, shard, "continued")
-        yield Op("q_absorb", Rows(BatchedGemm(heads, 1, latent, content), "decodes"))
+        yield from _per_token(MERGE, sizes, shard, "continued")
+        yield Op("q_absorb", PerToken(BatchedGemm(heads, 1, latent, content), "decodes"))
         yield Op(f"{self.label}_decodes", LatentLayer("absorbed", *shape))
-        yield Op("v_up", Rows(BatchedGemm(heads, 1, value, latent), "decodes"))
+        yield Op("v_up", PerToken(BatchedGemm(heads, 1, value, latent), "decodes"))
 
 
 @frozen
 class AttendSparse:
-    """``tKd,zb->tKv`` over the best `chosen` of what each query sees, as an indexer of k heads of size j scores it.
+    """``tKd,zb->tKv`` over the `chosen` keys that score best for a query, by an indexer of k heads of size j.
 
-    Prompts and decodes alike have the expansion absorbed.  Beside a latent vector, a token caches the indexer's key.
+    The expansion is absorbed for prompts and decodes alike.  A token caches its latent vector and the indexer's key.
     """
 
     chosen: int
     label: str = "attention"
     parallel: str = "K"
 
-    def parameters(self, sizes: Sizes) -> int:
-        return UP.parameters(sizes)
-
-    def weights(self, sizes: Sizes, shard: Shard) -> float:
-        return UP.weights(sizes, shard)
+    parameters, weights = UP.parameters, UP.weights
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of a latent vector, its rotary key and the indexer's key with its scale.
@@ -89,24 +115,84 @@ class AttendSparse:
         """
         latent, rotary, index = (sizes.of[name] for name in "cpj")
         if shard.precision.cache is DType.FP8:
-            kept = latent + SCALE * latent / 128 + rotary * DType.BF16.bytes
+            latent_bytes = latent + SCALE * latent / 128 + rotary * DType.BF16.bytes
         else:
-            kept = (latent + rotary) * shard.precision.cache.bytes
-        return kept + index + SCALE
+            latent_bytes = (latent + rotary) * shard.precision.cache.bytes
+        return latent_bytes + index + SCALE
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
-        for part in PARTS:
-            yield Op(f"index_{part}", IndexLayer(part, local.of["k"], local.of["j"]))
-            yield Op(f"choose_{part}", ChoiceLayer(part, self.chosen))
+        for phase in PHASES:
+            yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
+            yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
         yield Op(self.label, SparseLatentLayer(heads, latent, rotary, self.chosen, shard.precision.cache))
         yield Op("v_up", BatchedGemm(heads, tokens, value, latent))
 
 
-def _rows(operation: Einsum | Map, sizes: Sizes, shard: Shard, tokens: Tokens) -> Iterator[Op]:
-    """What *operation* launches for one token, for as many as a batch has of a kind."""
+def _per_token(operation: Product | Elementwise, sizes: Sizes, shard: Shard, tokens: TokenKind) -> Iterator[Op]:
+    """The launches of *operation* for as many tokens of a kind as a batch has."""
     for launch in operation.lower(Sizes({**sizes.of, "t": 1}), shard):
         assert isinstance(launch.kernel, Gemm | Pointwise)
-        yield Op(launch.label, Rows(launch.kernel, tokens))
+        yield Op(launch.label, PerToken(launch.kernel, tokens))
+
+
+def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int] = MappingProxyType({})) -> Decoder:
+    """A model with latent *attention*, first a few dense layers and then mixtures of routed and shared experts.
+
+    *more* are sizes of further indices.
+    """
+    blocks.only(config, moe_layer_freq=1, attention_bias=False)
+    dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
+    mixture = blocks.experts(config, shared=blocks.shared_experts(config))
+    first, other = (blocks.layer(attention, mlp) for mlp in (blocks.gated_mlp(config), mixture))
+    layers = [first if number < dense else other for number in range(config.need("num_hidden_layers"))]
+    shared = size * config.need("n_shared_experts")
+    return blocks.mixture(config, layers, tied=False, S=shared, **sizes(config), **more)
+
+
+def attention(config: Config, *attend: Operation) -> blocks.Operations:
+    """Multi-head latent attention, from the normed hidden state to the output projection.
+
+    One product, which every rank computes, projects queries, keys and values down, as in vLLM.  *attend* replaces
+    attention over all keys.
+    """
+    return (
+        op("tm,mu->tu", "qkv_down", part="attention"),
+        pointwise("rms_norm", "tq->tq", "q_norm", scale="q"),
+        pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
+        op("tq,qKd->tKd", "q_up", parallel="K", part="attention"),
+        pointwise("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
+        pointwise("kv_write", "tb->tb", "kv_write", writes="cache"),
+        *(attend or (AttendLatent(),)),
+        op("tKv,Kvm->tm", "o_proj", parallel="K", part="attention"),
+    )
+
+
+def sparse_attention(config: Config) -> blocks.Operations:
+    """Latent attention over the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
+    return (
+        op("tq,qkj->tkj", "index_q", part="attention"),
+        op("tm,ma->ta", "index_k", quantized=False),
+        pointwise("layer_norm", "tj->tj", "index_norm", scale="j,j"),
+        pointwise("rope", "tkj,tj->tkj,tj", "index_rope"),
+        pointwise("quantize", "tkj->tkj", "index_quantize", writes="fp8"),
+        pointwise("kv_write", "tj->ty", "index_write", writes="fp8"),
+        AttendSparse(config.need("index_topk")),
+    )
+
+
+def sparse_sizes(config: Config) -> dict[str, int]:
+    """The sizes of the indexer, by their usual names in config.json."""
+    heads, size = config.need("index_n_heads"), config.need("index_head_dim")
+    return {"k": heads, "j": size, "a": size + heads, "y": size + SCALE}
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The sizes of latent attention, by their usual names in config.json."""
+    rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
+    content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
+    value, cached = config.need("v_head_dim"), latent + rotary
+    return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": cached, "u": rank + cached,
+            "d": content + rotary, "w": content + value}

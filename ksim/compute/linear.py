@@ -1,25 +1,33 @@
-"""Linear attention as an operation of a model: gated delta networks, which keep a state a sequence and no keys."""
+"""Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
+from ksim.compute import blocks
 from ksim.compute.graph import Op
-from ksim.compute.kernels.causal_conv import ConvLayer, Part
+from ksim.compute.kernels import PHASES
+from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
+from ksim.compute.model import Config
+from ksim.compute.model_ops import op, pointwise
 from ksim.compute.sizes import Sizes
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Shard
 
-PARTS: tuple[Part, ...] = ("prompts", "decodes")
+#: What `layer_types` calls layers of linear attention.
+LINEAR = "linear_attention"
+#: What `mamba_ssm_dtype` calls the formats of states.
+STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
 
 
 @frozen
 class AttendLinear:
-    """A convolution over W tokens and the gated delta rule: ``tYGe->tGoe``, prompts and decodes each in their kernels.
+    """A convolution over W tokens and the gated delta rule, ``tYGe->tGoe``; prompts and decodes have kernels each.
 
-    Its weights are the convolution's, and two numbers a head that gate it.  vLLM keeps `state` in FP32 where the model
-    says so.
+    Its weights are those of the convolution, and two numbers a head for the gates.  `state` is the format of a
+    sequence's matrices.
     """
 
     state: DType = DType.FP32
@@ -33,14 +41,53 @@ class AttendLinear:
         return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
-        """Bytes of the matrices of its heads, and of the last W - 1 tokens before the convolution, on one rank."""
+        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
         local = sizes.split(self.parallel, shard.tensor)
-        kept = local.volume("YGe") * (local.of["W"] - 1) * DType.BF16.bytes
-        return local.volume("Goee") * self.state.bytes + kept
+        tokens = local.volume("YGe") * (local.of["W"] - 1) * DType.BF16.bytes
+        return local.volume("Goee") * self.state.bytes + tokens
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
-        for part in PARTS:
-            yield Op(f"conv_{part}", ConvLayer(part, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{part}", DeltaLayer(part, local.volume("Go"), local.of["G"], local.of["e"],
+        for phase in PHASES:
+            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
+            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
                                                         self.state))
+
+
+def attention(config: Config) -> blocks.Operations:
+    """A gated delta network, from the normed hidden state to the output projection."""
+    return (
+        op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention"),
+        op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
+        AttendLinear(_state(config)),
+        pointwise("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),
+        op("tGoe,Goem->tm", "o_proj", parallel="G", part="attention"),
+    )
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The sizes of linear attention, by their usual names in config.json."""
+    keys, values = config.need("linear_num_key_heads"), config.need("linear_num_value_heads")
+    size = config.need("linear_key_head_dim")
+    if config.need("linear_value_head_dim") != size:
+        raise ConfigError(f"{config.name}: linear_value_head_dim", f"expected {size}, as linear_key_head_dim is")
+    if values % keys:
+        raise ConfigError(f"{config.name}: linear_num_key_heads", f"{keys} does not divide {values} value heads")
+    group = values // keys
+    return {"G": keys, "o": group, "e": size, "Z": 2 + 2 * group, "Y": 2 + group, "A": 1,
+            "W": config.need("linear_conv_kernel_dim")}
+
+
+def _state(config: Config) -> DType:
+    """The format of a sequence's matrices: that of the weights unless the config says otherwise, as in vLLM."""
+    name = config.get("mamba_ssm_dtype", "bfloat16")
+    if name not in STATES:
+        raise ConfigError(f"{config.name}: mamba_ssm_dtype", f"{name!r} is none of {', '.join(STATES)}")
+    return STATES[name]
+
+
+def kinds(config: Config) -> Sequence[str]:
+    """Which layers have `linear_attention` and which `full_attention`: by `layer_types`, or every few of them full."""
+    layers, every = config.need("num_hidden_layers"), config.need("full_attention_interval", 4)
+    default = [LINEAR if (layer + 1) % every else blocks.FULL for layer in range(layers)]
+    return blocks.layer_types(config, default, (LINEAR, blocks.FULL))

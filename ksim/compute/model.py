@@ -1,16 +1,16 @@
-"""A model, whole: its size in memory, and the kernels that one rank launches for a step."""
+"""A whole model: its config, its size in memory, and the kernels that one rank launches for a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from ksim.compute.einsum import Communicate, Operation
-from ksim.compute.graph import Block, Collective, KernelGraph, Op, fold
-from ksim.compute.kept import Cached, Stateful
-from ksim.compute.layers import Layer
-from ksim.compute.loads import Averages, Mixture, average, fullest
+from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
+from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
+from ksim.compute.notation import Operation, cached, stateful, weighted
+from ksim.compute.notation.communicate import Communicate, Send
+from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -21,11 +21,11 @@ T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
 
 
-#: A pipeline stage hands on the hidden state and, since norms are fused with the addition, the residual; each of its
-#: ranks sends a slice to its counterpart, and the next stage gathers them, as in vLLM.
-HAND_ON = (Communicate("send", "tm", "send_hidden"), Communicate("send", "tm", "send_residual"))
-TAKE_OVER = (Communicate("all_gather", "tm", "gather_hidden"), Communicate("all_gather", "tm", "gather_residual"))
-#: Larger numbers than these are no sizes of a model, and would take for ever to work with.
+#: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
+#: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
+HAND_ON = (Send("tm", "send_hidden"), Send("tm", "send_residual"))
+TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("gather_hidden", "gather_residual"))
+#: No model has larger numbers than these, and they would take for ever to work with.
 MOST = 2**31
 _MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
 
@@ -72,10 +72,10 @@ class Config:
 
     def texts(self, key: str) -> list[str]:
         """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
-        found = self.get(key, [])
-        if strangers := [each for each in found if not isinstance(each, str)]:
+        texts = self.get(key, [])
+        if strangers := [value for value in texts if not isinstance(value, str)]:
             raise ConfigError(f"{self.name}: {key}", f"expected texts, not {strangers[0]!r}")
-        return found
+        return texts
 
     def get(self, key: str, default: T) -> T:
         """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""
@@ -89,12 +89,12 @@ class Config:
 
 @frozen
 class Decoder:
-    """What an architecture file makes of a config: operations over indices of known size.
+    """What an architecture file makes of a config: operations, and the sizes of their indices.
 
-    `layers` has one entry per layer; equal entries are equal layers.  What is in the `head` goes over all tokens, and
-    from number `sampled` on over sampled ones alone.  A model that is `tied` uses the embedding's weights in its head.
-    `top_k` experts see each token, where there are experts.  `quantization` is what the checkpoint is stored in, by the
-    engine's name for it, but for its `unquantized` parts; `kv_cache_dtype` likewise.
+    `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
+    last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
+    experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
+    `unquantized` parts; `kv_cache_dtype` likewise.
     """
 
     sizes: Mapping[str, int]
@@ -112,14 +112,14 @@ class Decoder:
 
 @frozen
 class Model:
-    """A decoder-only transformer that serves."""
+    """A decoder-only transformer."""
 
     name: str
     decoder: Decoder = field(repr=False)
 
     @property
     def max_length(self) -> int:
-        """The most tokens of a sequence that the model was made for."""
+        """The longest sequence in tokens that the model was made for."""
         return self.decoder.max_length
 
     @property
@@ -127,55 +127,56 @@ class Model:
         return len(self.decoder.layers)
 
     def parameters(self) -> int:
-        """How many weights the model has; tied ones count once."""
+        """The number of weights; tied ones count once."""
         sizes, decoder = Sizes(self.decoder.sizes), self.decoder
-        body = sum(op.parameters(sizes) for layer in decoder.layers for op in layer)
-        ends = [*decoder.embedding, *decoder.head]
-        return body + sum(op.parameters(sizes) for op in ends) - decoder.tied * sizes.volume("mV")
+        operations = chain(decoder.embedding, *decoder.layers, decoder.head)
+        total = sum(op.parameters(sizes) for op in weighted(operations))
+        return total - decoder.tied * sizes.volume("mV")
 
     def active_parameters(self) -> int:
-        """How many weights meet each token, which are fewer where there are experts."""
+        """The number of weights that each token meets; fewer than all where there are experts."""
         sizes = self.decoder.sizes
         active = Sizes({**sizes, "E": self.decoder.top_k}) if self.decoder.top_k else Sizes(sizes)
         idle = sum(op.parameters(Sizes(sizes)) - op.parameters(active)
-                   for layer in self.decoder.layers for op in layer if getattr(op, "routed", ""))
+                   for layer in self.decoder.layers for op in layer if isinstance(op, Product) and op.routed)
         return self.parameters() - idle
 
     def weights(self, shard: Shard) -> float:
         """Bytes of weights on one rank."""
-        sizes, decoder = Sizes(self.decoder.sizes), self.decoder
-        held = [op for i in shard.share(self.layers) for op in decoder.layers[i]]
-        held += decoder.embedding if shard.first else ()
-        held += decoder.head if shard.last else ()
-        total = sum(op.weights(sizes, shard) for op in held)
-        if decoder.tied and shard.first and shard.last:
+        sizes = Sizes(self.decoder.sizes)
+        total = sum(op.weights(sizes, shard) for op in weighted(self._stage(shard)))
+        if self.decoder.tied and shard.first and shard.last:
             total -= sizes.split("V", shard.tensor).volume("mV") * DType.BF16.bytes
         return total
 
     def cache_per_token(self, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
-        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
-        return sum(op.cache_per_token(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
-                   if isinstance(op, Cached))
+        sizes = Sizes(self.decoder.sizes)
+        return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
 
     def state_per_sequence(self, shard: Shard) -> float:
-        """Bytes that one sequence takes on one rank beside its KV cache, such as the state of linear attention."""
-        sizes, layers = Sizes(self.decoder.sizes), self.decoder.layers
-        return sum(op.state_per_sequence(sizes, shard) for i in shard.share(self.layers) for op in layers[i]
-                   if isinstance(op, Stateful))
+        """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
+        sizes = Sizes(self.decoder.sizes)
+        return sum(op.state_per_sequence(sizes, shard) for op in stateful(self._stage(shard)))
+
+    def _stage(self, shard: Shard) -> Iterator[Operation]:
+        """The operations of the pipeline stage that *shard* is of."""
+        for layer in shard.share(self.layers):
+            yield from self.decoder.layers[layer]
+        yield from self.decoder.embedding if shard.first else ()
+        yield from self.decoder.head if shard.last else ()
 
     def graph(self, tokens: int, samples: int, shard: Shard, everywhere: int | None = None) -> KernelGraph:
         """What one rank launches for a step of *tokens* tokens, with logits for *samples* sequences.
 
-        That is all of them: vLLM computes logits for partial prompts too, and drops what it samples from them.
-
-        *everywhere* is how many tokens all data ranks have together, by default as many each.
+        These are all sequences: vLLM computes logits for partial prompts too, and drops the samples.  *everywhere* is
+        the number of tokens on all data ranks together, by default as many on each.
         """
         *blocks, last = self.body(tokens, shard, everywhere)
         return KernelGraph((*blocks, Block((*last.ops, *self.sampled(samples, shard)))))
 
     def body(self, tokens: int, shard: Shard, everywhere: int | None = None) -> list[Block]:
-        """What of it goes over all tokens: the last block is the head's, up to what has a row for each sequence."""
+        """The launches over all tokens; the last block is the head's, up to where its rows are sequences."""
         step = {"t": tokens, "T": tokens * shard.data if everywhere is None else everywhere,
                 "top_k": self.decoder.top_k}
         sizes, decoder = Sizes({**self.decoder.sizes, **step}), self.decoder
@@ -187,34 +188,34 @@ class Model:
         return blocks
 
     def sampled(self, samples: int, shard: Shard) -> tuple[Op, ...]:
-        """What of it has a row for each of *samples* sequences."""
+        """The launches of the head whose rows are *samples* sequences."""
         decoder = self.decoder
         sizes = Sizes({**decoder.sizes, "s": samples})
         return _lower(decoder.head[decoder.sampled:], sizes, shard) if shard.last else ()
 
 
 def _layer(layer: Sequence[Operation], sizes: Sizes, shard: Shard, routing: Routing) -> tuple[Op, ...]:
-    """One layer's launches, for the pairs of tokens and experts that its fullest rank has, and the average one."""
+    """One layer's launches on the rank with most token-expert pairs, and as `mean` those of the average rank."""
     if not sizes.of["top_k"]:
         return _lower(layer, sizes, shard)
     mixture = Mixture(sizes.of["top_k"], sizes.of["E"], routing, shard.expert_groups, shard.placement)
-    full = _lower(layer, _routed(sizes, fullest(sizes.of["T"], mixture)), shard)
+    full = _lower(layer, _routed(sizes, fullest_rank(sizes.of["T"], mixture)), shard)
     if mixture.ranks == 1:
         return full
-    mean = _lower(layer, _routed(sizes, average(sizes.of["T"], mixture)), shard)
+    mean = _lower(layer, _routed(sizes, average_rank(sizes.of["T"], mixture)), shard)
     return tuple(_at_mean(op, other) for op, other in zip(full, mean, strict=True))
 
 
-def _routed(sizes: Sizes, loads: Averages) -> Sizes:
-    """*sizes* with the experts' *loads*, and their pairs, rounded."""
-    pairs = round(sum(rows * experts for rows, experts in loads))
-    return Sizes({**sizes.of, "x": max(pairs, 1) if loads else 0}, loads)
+def _routed(sizes: Sizes, expert_rows: MeanExpertRows) -> Sizes:
+    """*sizes* with *expert_rows*, and with x, the number of pairs, rounded."""
+    pairs = round(sum(rows * experts for rows, experts in expert_rows))
+    return Sizes({**sizes.of, "x": max(pairs, 1) if expert_rows else 0}, expert_rows)
 
 
 def _at_mean(op: Op, mean: Op) -> Op:
     """*op* with the kernel of *mean*, if that is another."""
     kernel = mean.kernel
-    return op if kernel == op.kernel or isinstance(kernel, Layer | Collective) else evolve(op, mean=kernel)
+    return op if kernel == op.kernel or isinstance(kernel, BatchDependent | Collective) else evolve(op, mean=kernel)
 
 
 def _lower(operations: Sequence[Operation], sizes: Sizes, shard: Shard) -> tuple[Op, ...]:

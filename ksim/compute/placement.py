@@ -35,8 +35,8 @@ def copies(held: Held) -> NDArray[np.int64]:
 
 def fullness(load: Numbers, held: Held) -> Numbers:
     """The load of each rank."""
-    each = load / copies(held)
-    return np.array([each[experts].sum() for experts in held])
+    load_of_copy = load / copies(held)
+    return np.array([load_of_copy[experts].sum() for experts in held])
 
 
 def _balanced(load: Numbers, ranks: int, placement: Placement) -> Held:
@@ -59,17 +59,17 @@ def _copied(load: Numbers, redundant: int) -> NDArray[np.int64]:
 
 def _packed(load: Numbers, slots: NDArray[np.int64], room: int) -> Held:
     """Put *room* of *slots* on each rank, the heaviest first onto the lightest that has room."""
-    each = (load / np.bincount(slots))[slots]
+    slot_load = (load / np.bincount(slots))[slots]
     held: list[list[int]] = [[] for _ in range(len(slots) // room)]
     weight = np.zeros(len(held))
-    for slot in np.argsort(-each, kind="stable"):
+    for slot in np.argsort(-slot_load, kind="stable"):
         lightest = int(weight.argmin())
         held[lightest].append(int(slots[slot]))
-        weight[lightest] += each[slot] if len(held[lightest]) < room else np.inf
+        weight[lightest] += slot_load[slot] if len(held[lightest]) < room else np.inf
     return [np.array(experts) for experts in held]
 
 
 def _kept(experts: int, ranks: int, room: int) -> Held:
     """Experts in their order, and in the slots beyond them copies of the rank's own."""
-    return [np.resize(own if len(own) else [rank % experts], room)
-            for rank, own in enumerate(np.array_split(np.arange(experts), ranks))]
+    return [np.resize(held if len(held) else [rank % experts], room)
+            for rank, held in enumerate(np.array_split(np.arange(experts), ranks))]

@@ -92,12 +92,12 @@ _METHODS: dict[str, Callable[[Config], str]] = {
 def _left(config: Config, part: str, patterns: Sequence[str]) -> bool:
     """Whether *patterns* leave a part as it is in the model's last layer; a dense MLP, in its first."""
     layer = 0 if part == "mlp" else config.need("num_hidden_layers") - 1
-    found = {any(_meant(pattern, name) for pattern in patterns for name in _names(layer, module))
-             for module in MODULES[part]}
-    if len(found) > 1:
+    left = {any(_meant(pattern, name) for pattern in patterns for name in _names(layer, module))
+            for module in MODULES[part]}
+    if len(left) > 1:
         raise ConfigError(f"{config.name}: quantization_config",
                           f"quantizes some projections of the {part} and not others; that {REMEDY}")
-    return found.pop()
+    return left.pop()
 
 
 def _names(layer: int, module: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""How far the indices of a model's equations run, over the whole model and on one rank.
+"""The sizes of the indices in a model's equations, over the whole model and on one rank.
 
-The indices have one meaning throughout:
+Each letter has one meaning in all models:
 
     t  tokens of the step           m  hidden (model) size         V  vocabulary
     s  sequences, for logits        K  key/value heads             E  experts
@@ -9,10 +9,9 @@ The indices have one meaning throughout:
     T  tokens of all data ranks     h  head dimension              S  size of the shared experts
                                     l  2r + 2: i and gates         g  2: gate and up
 
-Of pairs x, those of one rank are meant: of the fullest, or of an average one.  Under the name "top_k" stands how many
-experts a token goes to.
+x counts the pairs of one rank, the fullest or an average one.  "top_k" is how many experts a token goes to.
 
-Of latent attention, whose K heads have keys and values of their own:
+Latent attention, whose K heads have keys and values of their own:
 
     q  rank of the queries          n  content of a key            v  value
     c  latent vector                p  rotary part of a key        d  n + p: query, key
@@ -21,7 +20,7 @@ Of latent attention, whose K heads have keys and values of their own:
     k  heads of its indexer         j  size of one                 a  j + k: its key and weights
                                                                    y  j + 4: bytes it caches
 
-Of linear attention:
+Linear attention:
 
     G  key heads                    e  size of a head              Z  2o + 2: query, key, values, gates
     o  value heads per key head     W  tokens of the convolution   Y  o + 2: query, key, values
@@ -30,31 +29,44 @@ A is 1, the size of the gate of shared experts that have one.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from math import ceil, prod
 
 from attrs import evolve, frozen
 
-from ksim.compute.loads import Averages
+from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
+from ksim.foundation.moved import renamed
 from ksim.specs.deployment import Shard
+
+#: Pairs of an index and the group of ranks that splits it.
+Splits = tuple[tuple[str, str], ...]
 
 
 @frozen
 class Sizes:
-    """How far each index runs over the whole model and step; `loads` are the rows of the experts on one rank."""
+    """The size of each index over the whole model and step; `expert_rows` are those of the experts on one rank."""
 
     of: Mapping[str, int]
-    loads: Averages = ()
+    expert_rows: MeanExpertRows = ()
+    loads = renamed("loads", "expert_rows")
 
     def volume(self, indices: Iterable[str]) -> int:
-        """How many numbers a tensor over *indices* holds."""
+        """The number of elements of a tensor over *indices*."""
         return prod(self.of[index] for index in indices)
 
-    def on(self, index: str, shard: Shard) -> "Sizes":
-        """The sizes on the rank of *shard* where *index* is the parallel one.
+    def on(self, splits: Splits, shard: Shard, label: str = "") -> "Sizes":
+        """The sizes on one rank of *shard*; errors may name the *label* of the operation that is split.
 
-        That of experts, f, stands for whole experts where these are dealt out, copies among them, of which the first
-        ranks have one more if they do not divide; that of shared ones, S, for tokens where the ranks divide these.
+        Plug-ins of earlier releases give the index alone, as a text.
+        """
+        return reduce(lambda sizes, pair: sizes._split_on(pair[0], shard), splits, self)
+
+    def _split_on(self, index: str, shard: Shard) -> "Sizes":
+        """The sizes on one rank of *shard* that splits *index*.
+
+        With expert parallelism, f stands for whole experts and their copies; the first ranks have one more where they
+        do not divide.  S stands for tokens where the ranks divide these before the experts.
         """
         if index == "S" and shard.scattered:
             return evolve(self, of={**self.of, "t": ceil(self.of.get("t", 0) / shard.tensor)})
@@ -64,11 +76,10 @@ class Sizes:
         return self.split(index, shard.expert_ranks if index == "f" else shard.tensor)
 
     def split(self, index: str, ways: int) -> "Sizes":
-        """The sizes on one of *ways* ranks that share *index* out among them; "" is shared by none.
+        """The sizes on one of *ways* ranks that split *index*; "" is split by none.
 
-        With fewer KV heads than ranks, each rank keeps one of them and shares its
-        query heads, as in vLLM.  Vocabularies are padded.  Raises ConfigError for
-        *ways* that do not divide what must be divided.
+        With fewer KV heads than ranks, each rank has one KV head and a part of its query heads, as in vLLM.
+        Vocabularies are padded.  Raises ConfigError for *ways* that do not divide any other index.
         """
         if not index or ways == 1:
             return self

@@ -7,9 +7,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import BatchDependent, Collective
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import Layer
 from ksim.cost.launches import Launched, Launches
 from ksim.flow.costs import NAMES, Costs
 from ksim.flow.kernels import KernelColumns, KernelCost
@@ -31,7 +30,7 @@ class BatchLaunch(NamedTuple):
     """A launch that depends on the batch, such as attention, and how often it runs in a step."""
 
     label: str
-    layer: Layer
+    layer: BatchDependent
     repeat: int
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.compute.graph import Block, Op
-from ksim.compute.layers import Layer, waits
+from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent
 from ksim.compute.model import Model
 from ksim.cost.affine import AffineBlocks
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
@@ -144,14 +143,14 @@ class Plans:
 
     def _part(self, launched: _Launched, missing: frozenset[Op] = frozenset()) -> Part:
         """All but attention is priced; equal layers of attention are one launch that depends on the batch."""
-        runs: dict[tuple[str, Layer], int] = {}
+        runs: dict[tuple[str, BatchDependent], int] = {}
         blocks: list[tuple[list[PricedLaunch | int], int]] = []
         for ops, repeat in launched:
             launches: list[PricedLaunch | int] = []
             for op in ops:
                 if (priced := self._launches.get(op)) is not None:
                     launches += priced
-                elif isinstance(op, Op) and waits(op.kernel) and op not in missing:
+                elif isinstance(op, Op) and is_batch_dependent(op.kernel) and op not in missing:
                     layer = (op.label, op.kernel)
                     runs[layer] = runs.get(layer, 0) + repeat
                     launches.append([*runs].index(layer))
@@ -173,7 +172,7 @@ class Plans:
         """
         new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
-                                            if isinstance(op, Op) and not waits(op.kernel)}
+                                            if isinstance(op, Op) and not is_batch_dependent(op.kernel)}
         unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
         costs = self.pricer.kernels([*whole.values(), *unequal.values()])
         means = dict(zip(unequal, costs[len(whole):], strict=True))

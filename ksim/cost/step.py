@@ -7,9 +7,8 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, Op
+from ksim.compute.graph import Collective, Op, is_batch_dependent
 from ksim.compute.kernels import Kernel
-from ksim.compute.layers import waits
 from ksim.compute.model import Model
 from ksim.cost import batch_kernels
 from ksim.cost.graphs import Graphs
@@ -132,7 +131,7 @@ class StepTimer:
         launches: list[tuple[Kernel | Collective, KernelCost, int]] = []
         for ops, repeat in blocks:
             for op in ops:
-                if isinstance(op, Op) and waits(op.kernel):
+                if isinstance(op, Op) and is_batch_dependent(op.kernel):
                     kernel = op.kernel.over(batch)
                     launches += [(kernel, self._pricer.kernel(op.label, kernel), repeat)] if kernel is not None else []
                 else:

@@ -8,8 +8,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, Op
-from ksim.compute.layers import Layer, waits
+from ksim.compute.graph import BatchDependent, Collective, Op, is_batch_dependent
 from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, affine_sweeps
 from ksim.cost.launches import Launches
 from ksim.cost.parts import BatchLaunch, Part, parts_of
@@ -43,7 +42,7 @@ class SweptPart:
         if affine is None or not all(_plain(op) for ops, _ in affine.blocks for op in ops):
             return None
         places: dict[Launch, int] = {}
-        runs: dict[tuple[str, Layer], int] = {}
+        runs: dict[tuple[str, BatchDependent], int] = {}
         blocks = [(tuple(_place(op, repeat, places, runs) for op in ops), repeat) for ops, repeat in affine.blocks]
         ops = list(places)
         swept = {place: op for place, op in enumerate(ops)
@@ -93,10 +92,10 @@ def _plain(op: Launch) -> bool:
     return op.mean is None if isinstance(op, Op) else issubclass(op.kind, (*COLUMNAR, Collective))
 
 
-def _place(op: Launch, repeat: int, places: dict[Launch, int], runs: dict[tuple[str, Layer], int]) -> int:
+def _place(op: Launch, repeat: int, places: dict[Launch, int], runs: dict[tuple[str, BatchDependent], int]) -> int:
     """The place of *op*, which is new unless it has one; or of a launch that depends on the batch, whose *runs* are
     counted."""
-    if isinstance(op, Op) and waits(op.kernel):
+    if isinstance(op, Op) and is_batch_dependent(op.kernel):
         launch = (op.label, op.kernel)
         runs[launch] = runs.get(launch, 0) + repeat
         return -1 - list(runs).index(launch)

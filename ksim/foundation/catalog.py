@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, TypeVar
 
+from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.foundation.files import regular_file
+
+T = TypeVar("T")
 
 DATA = Path(__file__).parent.parent / "data"
 _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
@@ -82,6 +85,11 @@ def load(folder: str, name: str) -> dict[str, Any]:
     Raises UnknownName for a name that the catalogue lacks, DataError for a file that cannot be read.
     """
     return read(path_of(folder, name))
+
+
+def value(cls: type[T], folder: str, name: str) -> T:
+    """Return data file *name* as a *cls*; raises ConfigError for content that is not one, and what `load` raises."""
+    return structure(cls, load(folder, name), f"{_singular(folder)} {name}")
 
 
 def path_of(folder: str, name: str) -> Path:

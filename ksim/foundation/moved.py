@@ -33,7 +33,10 @@ MOVED = {
     "ksim.results.perfetto": "ksim.report.perfetto",
     "ksim.results.plots": "ksim.report.plots",
     "ksim.results.result": "ksim.report.result",
-    "ksim.studies.simulation": "ksim.simulation.simulate",
+    **{f"ksim.studies.{old}": f"ksim.simulation.{new}" for old, new in (
+        ("capped", "power_cap"), ("extent", "workload_size"), ("families", "models"), ("fits", "model_card"),
+        ("lookup", "hardware"), ("modelcard", "model_card"), ("priced", "layer_cost"), ("requirement", "pareto"),
+        ("simulation", "simulate"), ("sustained", "layer"))},
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
     "ksim.scheduling.assignment": "ksim.scheduling.schedule",
@@ -44,10 +47,24 @@ MOVED = {
     "ksim.flow.timeline": "ksim.flow.steps",
     "ksim.workload.dates": "ksim.workload.fields",
     "ksim.workload.ledger": "ksim.workload.row",
+    "ksim.compute.einsum": "ksim.compute.model_ops",
+    "ksim.compute.kept": "ksim.compute.notation",
+    "ksim.compute.latent_blocks": "ksim.compute.latent",
+    "ksim.compute.layers": "ksim.compute.graph",
+    "ksim.compute.linear_blocks": "ksim.compute.linear",
+    "ksim.compute.loads": "ksim.compute.expert_rows",
+    "ksim.compute.parts": "ksim.compute.breakdown",
 }
 
-#: New names by module, as it is called now, and old name.
+#: New names by module, as it is called now, and old name; a name that is in another module now is ``module:name``.
 RENAMED: dict[str, dict[str, str]] = {
+    "ksim.compute.model_ops": {"Einsum": "op", "Map": "pointwise", "Attend": "attend", "Gather": "Lookup",
+                               "Communicate": "communicate"},
+    "ksim.compute.graph": {"Layer": "BatchDependent", "waits": "is_batch_dependent"},
+    "ksim.compute.expert_rows": {"loads": "expert_rows", "average": "average_rank", "fullest": "fullest_rank",
+                                 "Loads": "ExpertRows", "Averages": "MeanExpertRows"},
+    "ksim.compute.breakdown": {"Kind": "AttentionKind", "Part": "ModelPart", "kinds": "attention_kinds",
+                               "parts": "model_parts"},
     "ksim.oracles.efficiency.scaled": {"Library": "ScaledOracle"},
     "ksim.oracles.waves": {"REACH": "PEAK_SHARES", "Reach": "PeakShares"},
     "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},
@@ -64,6 +81,14 @@ RENAMED: dict[str, dict[str, str]] = {
     "ksim.flow.steps": {"Lap": "PricedBlock", "Pace": "ClockScaling", "Paced": "Scalable", "Span": "KernelCost",
                         "Timeline": "StepCost"},
     "ksim.kv_cache.sglang": {"LockedRun": "LockedNode", "Slots": "SlotPool"},
+    "ksim.simulation.assembly": {"Site": "Deployment"},
+    "ksim.simulation.hardware": {
+        **{name: f"ksim.simulation.models:{name}" for name in ("model_of", "model_of_table")},
+        **{name: f"ksim.simulation.plugins:{name}" for name in ("oracle_choice", "plugin", "policy_of")}},
+    "ksim.simulation.layer_cost": {"Priced": "LayerCost", "Row": "LaunchCost"},
+    "ksim.simulation.models": {"alike": "lookalike"},
+    "ksim.simulation.pareto": {"Point": "ParetoPoint", "judge": "rank"},
+    "ksim.simulation.portability": {"Point": "KernelPoint", "points": "kernel_points", "on": "moved_to"},
 }
 
 
@@ -97,7 +122,8 @@ class _Alias(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(import_module(self._now), RENAMED.get(self._now, {}).get(name, name))
+        home, _, now = RENAMED.get(self._now, {}).get(name, name).rpartition(":")
+        return getattr(import_module(home or self._now), now)
 
 
 class _Mover:

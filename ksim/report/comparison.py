@@ -1,4 +1,4 @@
-"""Two saved runs as wholes: which settings they differ in, and what their numbers were."""
+"""Compare two saved runs as wholes: the settings in which they differ, and their numbers."""
 
 import json
 import tomllib
@@ -13,13 +13,13 @@ from ksim.results.metrics import Summary
 
 __all__ = ["MISSING", "Whole", "changed"]
 
-#: What stands for the value of a key that a scenario does not have.
+#: The value of a key that a scenario does not have.
 MISSING = None
 
 
 @frozen(eq=False)
 class Whole:
-    """The run in `directory`: its numbers, and its `settings` by dotted keys, None where its scenario is gone."""
+    """The run in `directory`: its numbers, and its `settings` by dotted keys; None if its scenario file is missing."""
 
     directory: Path
     summary: Summary
@@ -27,8 +27,10 @@ class Whole:
 
     @classmethod
     def read(cls, directory: Path) -> "Whole":
-        """Read what `Result.save` or `stream` wrote; raises ConfigError where there is no run, DataError for files that
-        are damaged."""
+        """Read what `Result.save` or `stream` wrote.
+
+        Raises ConfigError if there is no run, DataError if files are damaged.
+        """
         try:
             text = (directory / "summary.json").read_bytes()
         except OSError:
@@ -44,9 +46,9 @@ class Whole:
 
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values differ, with both values; `MISSING` stands for a key that is not there.
+    """The keys whose values differ, with both values; `MISSING` stands for a missing key.
 
-    A plug-in may be a bare name in one and a table with options in the other: its name is compared then.
+    A plug-in may be a name in one scenario and a table with options in the other; then its name is compared.
     """
     one, other = _named(one, other), _named(other, one)
     return {key: (one.get(key, MISSING), other.get(key, MISSING)) for key in dict.fromkeys((*one, *other))
@@ -54,7 +56,7 @@ def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple
 
 
 def _named(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """*one* with ``key.name`` in place of ``key`` where *other* has that."""
+    """*one*, with ``key.name`` in place of ``key`` where *other* has that."""
     return {f"{key}.name" if f"{key}.name" in other else key: value for key, value in one.items()}
 
 

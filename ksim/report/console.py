@@ -1,4 +1,4 @@
-"""The result block as `vllm bench serve` prints it, for eyes and scripts that know its labels.
+"""The result block that `vllm bench serve` prints, for people and scripts that know its labels.
 
 Source: vllm/benchmarks/serve.py at commit 009e6d4.
 """
@@ -35,8 +35,8 @@ _COUNTS = (
 def vllm_block(summary: Summary, labels: Mapping[str, Any] | None = None) -> str:
     """Return vLLM's "Serving Benchmark Result" block, label for label.
 
-    `request_rate` and `max_concurrency` appear where *labels* has them; so does the goodput where targets are set.
-    Where vLLM would print a latency of zero because no request completed, this says nan.
+    `request_rate` and `max_concurrency` appear if *labels* has them, and goodput if targets are set.  If no request
+    completed, vLLM prints a latency of zero; this prints nan.
     """
     known = {**(labels or {}), **summary}
     lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]

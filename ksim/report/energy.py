@@ -1,4 +1,4 @@
-"""What the report says of energy, and of what it emits and costs."""
+"""The part of the report about energy, emissions and cost."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from ksim.results.metrics import Summary
 
 
 def energy_block(summary: Summary) -> Iterable[RenderableType]:
-    """How much energy, on what, for whom, and what that emits and costs, where somebody has said."""
+    """The energy, its kernels and its requests; emissions and cost where rates are stated."""
     tables = [pairs("Energy", _whole(summary)), pairs("Energy, mean", _each(summary))]
     if costs := list(_costs(summary)):
         tables.append(pairs("Carbon and cost", costs))
@@ -50,7 +50,7 @@ def _costs(summary: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _remarks(summary: Summary) -> str:
-    """How far off the energy may be, and what is in it."""
+    """The interval of the energy, and what it includes."""
     low, high = summary["energy_joules_low"], summary["energy_joules_high"]
     host, drawn = summary["host_energy_joules"], summary["facility_energy_joules"]
     said = [] if low is None else [f"90 % interval of the energy: {number(low / 1e3)} to {number(high / 1e3)} kJ"]

@@ -1,4 +1,4 @@
-"""Results as notebooks show them: small tables, every text in them escaped."""
+"""Results as notebooks show them: small tables with all text escaped."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -12,7 +12,7 @@ _RIGHT = ' style="text-align: right"'
 
 
 def block(title: str, *parts: str) -> str:
-    """A titled block of *parts*: tables as `table` makes them, and texts."""
+    """A titled block of *parts*: tables made by `table`, and texts."""
     inner = "".join(part if part.startswith("<table") else f"<p>{escape(part)}</p>" for part in parts if part)
     return f"<div><p><b>{escape(title)}</b></p>{inner}</div>"
 
@@ -31,7 +31,7 @@ def _row(tag: str, styles: Sequence[str], cells: Sequence[str]) -> str:
 
 
 def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str, Any]) -> str:
-    """A run: what ran, latencies, throughput and energy, and what stands out."""
+    """A run: its subject, latencies, throughput, energy, and insights."""
     title = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
     ended = ", ".join(f"{number(summary[key])} {word}" for key, word in (
         ("completed", "requests completed"), ("failed", "rejected"), ("unfinished", "unfinished"))

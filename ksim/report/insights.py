@@ -1,4 +1,4 @@
-"""What a person should know of a run before trusting or changing it, in sentences."""
+"""Sentences about what to know of a run before trusting or changing it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _MEANING = {
 
 @frozen
 class Insight:
-    """A sentence; a warning where numbers of the report mislead without it."""
+    """A sentence.  It is a warning if numbers of the report mislead without it."""
 
     text: str
     warning: bool = False
@@ -59,7 +59,7 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
 
 
 def _clocks(history: History) -> Iterator[Insight]:
-    """Whether clocks went where nobody has measured what that saves and costs."""
+    """Whether clocks fell below the range that was measured."""
     steps = history.steps
     least = steps.per_engine("known_clock")[steps.lane_step]
     seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.scaling.clock < least * (1 - 1e-6)
@@ -71,7 +71,7 @@ def _clocks(history: History) -> Iterator[Insight]:
 
 
 def _peaks(history: History) -> Iterator[Insight]:
-    """Why single steps draw more than the limit, where some do."""
+    """Why some steps draw more than the limit."""
     watts = above_limit(history.steps)
     if len(watts):
         yield Insight(

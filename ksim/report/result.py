@@ -1,4 +1,4 @@
-"""What a run has to say for itself: numbers, tables, a report and files."""
+"""The result of a run: numbers, tables, a report and files."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from ksim.results.footprint import Rates, footprint
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
-from ksim.results.metrics import Limits, Summary, summarise
+from ksim.results.metrics import LatencyTargets, Summary, summarise
 from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
 
@@ -44,26 +44,24 @@ TABLES = ("requests", "steps", "kernels", "attribution")
 
 @define(eq=False, slots=False)
 class Result:
-    """A finished run, judged on demand and only once.
+    """A finished run.  Everything is computed on demand, and once.
 
-    *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`,
-    `max_concurrency` or anything else of the caller's) and stand first in the
-    summary; where they have a `max_concurrency`, the loop was closed, which no
-    queue can grow in; *limits* are the latency targets that goodput asks for; *scenario*
-    is the text that `save` keeps beside the results, *remarks* what the user
-    should hear of how the workload was read; *rates* say what energy emits and costs.
+    *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`, `max_concurrency` and others) and come first
+    in the summary.  With a `max_concurrency` the loop was closed, so no queue could keep growing.  *limits* are the
+    latency targets of goodput.  *scenario* is the text that `save` keeps beside the results.  *remarks* tell the user
+    how the workload was read.  *rates* give emissions and cost of energy.
     """
 
     log: Log = field(repr=False)
     labels: Mapping[str, Label] = field(factory=dict)
-    limits: Limits = field(factory=Limits)
+    limits: LatencyTargets = field(factory=LatencyTargets)
     scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
     rates: Rates = Rates()
 
     @cached_property
     def summary(self) -> Summary:
-        """Every number of the run by name; docs/glossary.md says what each means."""
+        """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
         return judged({**measured, **energy(self.energy)}, self.labels, self.limits, self.rates)
 
@@ -109,7 +107,7 @@ class Result:
 
     @cached_property
     def refusals(self) -> Refusals:
-        """Why requests were rejected."""
+        """The reasons for rejected requests."""
         found = Refusals()
         for event in self.log.of(Rejected):
             found.add(event.reason)
@@ -117,7 +115,7 @@ class Result:
 
     @property
     def served(self) -> bool:
-        """Whether any request completed; the summary, which takes longer, need not be made for that."""
+        """Whether any request completed; faster than the summary."""
         return next(iter(self.log.of(Finished)), None) is not None
 
     @cached_property
@@ -133,7 +131,7 @@ class Result:
     def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
         """One of the tables (requests, steps, kernels, attribution) as a DataFrame; times in seconds.
 
-        Raises UnknownName for any other, and MissingExtra where pandas is not installed.
+        Raises UnknownName for any other table, and MissingExtra if pandas is not installed.
         """
         if table not in TABLES:
             raise UnknownName("table", table, TABLES)
@@ -158,7 +156,7 @@ class Result:
         return as_text(self, width)
 
     def print(self, console: "Console | None" = None) -> None:
-        """Print the report in colour, where the console has any."""
+        """Print the report, in colour if the console has any."""
         from rich.console import Console
 
         (console or Console()).print(self)
@@ -168,7 +166,7 @@ class Result:
         return vllm_block(self.summary)
 
     def trace(self, path: Path | str, window: tuple[float, float] | None = None) -> None:
-        """Write a trace for ui.perfetto.dev, its kernels those of *window*, (from, to) in seconds."""
+        """Write a trace for ui.perfetto.dev with the kernels of *window*, (from, to) in seconds."""
         from ksim.report.perfetto import write_trace
 
         write_trace(self.history, Path(path), window, model_name(self.labels), self.subject)
@@ -182,12 +180,10 @@ class Result:
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,
              window: tuple[float, float] | None = None) -> Path:
-        """Write the run to *directory*, whole or not at all, and the same bytes for the same run.
+        """Write the run to *directory*, whole or not at all; the same run gives the same bytes.
 
-        The trace shows the kernels of *window*, (from, to) in seconds, or else of the first steps.
-
-        An earlier run there is replaced; anything else there, or a place that
-        cannot be written, raises ConfigError.
+        The trace has the kernels of *window*, (from, to) in seconds, or else of the first steps.  An earlier run
+        there is replaced.  Anything else there, or a directory that cannot be written, raises ConfigError.
         """
         target = Path(directory).resolve()
         with garbage.paused(), arrow.frugally(), run_directory.replacing(target) as new:
@@ -206,13 +202,13 @@ class Result:
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
         tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
         for name, table in tables.items():
-            # Hardly a number comes twice: dictionaries would take ten times as long and save nothing.
+            # Hardly a number repeats, so dictionaries would take ten times as long and save nothing.
             parquet.write_table(table, directory / f"{name}.parquet", compression="zstd", use_dictionary=False)
         csv.write_csv(self.kernels, directory / "kernels.csv")
 
 
-def judged(measured: Summary, labels: Mapping[str, Label], limits: Limits, rates: Rates) -> Summary:
-    """The summary of a run: what it was, what it aimed at, what was *measured*, and what that emits and costs."""
+def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates) -> Summary:
+    """The summary of a run: its labels, its targets, what was *measured*, and emissions and cost."""
     targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
                for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
     whole = {**measured, **footprint(measured, rates)}

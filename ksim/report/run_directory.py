@@ -1,4 +1,4 @@
-"""A directory of results on disk, a run's or of many: there in full, or not at all."""
+"""A directory of results on disk, of one run or of many: complete, or not there at all."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ MARKS = ("summary.json", "scenario.toml")
 
 
 def check(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> None:
-    """Raise ConfigError unless a run can be saved at *target*: worth knowing before the run.
+    """Raise ConfigError unless a run can be saved at *target*, so that users learn it before the run.
 
-    *marks* are the files that an earlier one has, which may be replaced with *force* only.
+    *marks* are the files that identify an earlier run, which is replaced only with *force*.
     """
     if target.exists() and not _replaceable(target, marks):
         raise ConfigError(str(target), "exists and is not the directory of an earlier run; choose another name")
@@ -30,10 +30,10 @@ def check(target: Path, marks: Sequence[str] = MARKS, force: bool = True) -> Non
 
 @contextmanager
 def replacing(target: Path, marks: Sequence[str] = MARKS) -> Iterator[Path]:
-    """Yield a new directory to write in that becomes *target* once all is written.
+    """Yield a new directory, which becomes *target* when everything is written.
 
-    Whatever goes wrong inside, KeyboardInterrupt included, *target* is as it was.
-    Raises ConfigError where *target* is not an earlier run's, or cannot be written.
+    After any error inside, KeyboardInterrupt included, *target* is as it was.  Raises ConfigError if *target* is not
+    an earlier run, or cannot be written.
     """
     check(target, marks)
     made = [parent for parent in target.parents if not parent.exists()]
@@ -65,12 +65,12 @@ def _swap(new: Path, target: Path, old: Path) -> None:
 
 
 def _replaceable(target: Path, marks: Sequence[str]) -> bool:
-    """An earlier run, or a directory with nothing in it."""
+    """Whether it is an earlier run or an empty directory."""
     return target.is_dir() and (all((target / mark).is_file() for mark in marks) or not any(target.iterdir()))
 
 
 def _nearest(path: Path) -> Path:
-    """The nearest of *path* and its parents that exists."""
+    """The nearest existing path among *path* and its parents."""
     return next((parent for parent in (path, *path.parents) if parent.exists()), path)
 
 

@@ -1,4 +1,4 @@
-"""What a run was of, in one line: model, GPUs, parallelism and load."""
+"""What was run, in one line: model, GPUs, parallelism and load."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -7,7 +7,7 @@ from typing import Any
 from ksim.flow.events import EngineBuilt
 from ksim.report.wording import number
 
-#: Longer names of models are cut at the front, which is mostly folders.
+#: Longer model names are cut at the front, which is usually folders.
 _LONGEST = 40
 
 
@@ -18,20 +18,20 @@ def subject(labels: Mapping[str, Any], engines: Sequence[EngineBuilt], rate: flo
 
 
 def model_name(labels: Mapping[str, Any]) -> str:
-    """The label `model_id`; of the path of a config.json, its folder."""
+    """The label `model_id`; for the path of a config.json, the name of its folder."""
     path = PurePath(str(labels.get("model_id", "a model")))
     name = path.parent.name if path.name == "config.json" and path.parent.name else str(path)
     return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST:]}"
 
 
 def hardware(labels: Mapping[str, Any], engines: Sequence[EngineBuilt]) -> str:
-    """How many GPUs of which kind."""
+    """The number and the kind of GPUs."""
     gpu = labels.get("gpu") or ", ".join(dict.fromkeys(built.gpu for built in engines)) or "GPU"
     return f"{sum(built.ranks * built.stages for built in engines)} x {gpu}"
 
 
 def parallelism(engines: Sequence[EngineBuilt]) -> list[str]:
-    """The sizes of tensor, pipeline and data parallelism; of the latter two only above 1."""
+    """The degrees of tensor, pipeline and data parallelism; the latter two only above 1."""
     if not engines:
         return []
     ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)

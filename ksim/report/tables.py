@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ksim.report.wording import WIDTH
 
-#: Wide enough for any line: nothing is folded or cut.
+#: Wide enough for any line, so that nothing is folded or cut.
 _WIDEST = 400
 
 
@@ -36,9 +36,9 @@ def beside(*tables: Table) -> Table:
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], totals: Sequence[str] = ()) -> str:
-    """Lines of *rows* under the names of their *columns*, of which those that begin with ">" are numbers.
+    """Lines of *rows* under the names of their *columns*; columns whose names begin with ">" are numbers.
 
-    *totals* go under a rule.
+    *totals* are below a rule.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:

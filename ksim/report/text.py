@@ -1,4 +1,4 @@
-"""The report of a run that a person wants to read."""
+"""The report of a run, for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ _TITLES = {
     "e2el": "Arrival to last token",
     "queue": "In the queue",
 }
-#: Latencies that have the wait in the queue in them, and how they are marked where that kept growing.
+#: Latencies that include time in the queue, and their mark if the queue kept growing.
 _GROWING, _MARK = ("ttft", "e2el", "queue"), " !"
 #: Families with a smaller share of the run are shown together.
 _SMALL = 0.005
@@ -37,7 +37,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
            subject: str = "") -> RenderableType:
     """Lay out the report, for a rich console to print.
 
-    *subject* heads it; without one, *labels* do, which may name the `model_id`, the `gpu` and more.
+    *subject* is its title.  Without it, *labels* are, which may have the `model_id`, the `gpu` and more.
     """
     return Group(
         _headline(summary, labels, subject),
@@ -77,13 +77,13 @@ def _latency_table(summary: Summary) -> Table:
 
 
 def _mark_explained(summary: Summary) -> Iterable[Text]:
-    """What the mark on latencies of an overloaded run means."""
+    """What the mark on latencies of a saturated run means."""
     if summary["saturated"]:
         yield Text(f"{_MARK.strip()} grows with the length of the run: more came than could be served", style="red")
 
 
 def _intervals(summary: Summary) -> Text:
-    """How far off the oracle may be; empty where it does not say."""
+    """The intervals of latencies; empty if the oracle gives none."""
     ends = {f"{name.upper()} {statistic}": [summary[f"{statistic}_{name}_{side}_ms"] for side in ("low", "high")]
             for name in ("ttft", "tpot") for statistic in ("median", "p99")}
     said = [f"{title} {number(low)} to {number(high)}" for title, (low, high) in ends.items() if low is not None]
@@ -124,7 +124,7 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _time_table(kernels: pa.Table) -> Table:
-    """Kernel families by time, beside waiting and idling, and their shares of the energy."""
+    """Kernel families by time, waiting and idle time, and their shares of the energy."""
     table = plain_table()
     table.add_column("GPU time", min_width=19, no_wrap=True)
     table.add_column("share", justify="right", min_width=7, no_wrap=True)
@@ -149,7 +149,7 @@ def _time_table(kernels: pa.Table) -> Table:
 
 
 def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[RenderableType, ...]:
-    """A family's bar, what bounds it, and the kernels it spends most of its time in."""
+    """The bar of a family, its bound, and its kernels that take most time."""
     seconds = sum(member["seconds"] for member in members)
     bounds = {bound: sum(member["seconds"] * member[f"{bound}_share"] for member in members) for bound in BOUNDS}
     bound = max(BOUNDS, key=lambda name: bounds[name])
@@ -159,7 +159,7 @@ def _limits(share: float, members: Sequence[Mapping[str, Any]]) -> tuple[Rendera
 
 
 def bar(share: float, colour: str) -> Text:
-    """A bar of eighths of a character."""
+    """A bar in steps of an eighth of a character."""
     eighths = round(8 * _BAR * min(share, 1.0))
     return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style=colour)
 

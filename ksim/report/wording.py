@@ -6,7 +6,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 
 
 def number(value: float | None) -> str:
-    """About three significant digits, thousands apart; a dash for what is unknown."""
+    """About three significant digits, with separators of thousands; a dash if unknown."""
     if value is None:
         return "-"
     if isinstance(value, int) or value == 0 or abs(value) >= 100:
@@ -15,11 +15,11 @@ def number(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share as per cent; a dash for what is unknown."""
+    """A share in per cent; a dash if unknown."""
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def measure(value: float, unit: str) -> str:
-    """With the prefix that leaves one to three digits before the point: 92.8 mJ."""
+    """With a unit prefix that leaves one to three digits before the point: 92.8 mJ."""
     scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if abs(value) >= scale), _PREFIXES[-1])
     return f"{number(value / scale if value else 0)} {prefix if value else ''}{unit}"

@@ -1,4 +1,4 @@
-"""Small numpy helpers that turn records into columns."""
+"""Small NumPy helpers that turn records into columns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
@@ -9,23 +9,23 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-#: Whole numbers of which there are a great many.
+#: Integers in very long arrays.
 Places = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 
 def floats(records: Sequence[Any], name: str) -> Floats:
-    """Attribute *name* (dots reach into it) of each record."""
+    """Attribute *name* of each record; dots reach into it."""
     return np.fromiter(map(attrgetter(name), records), np.float64, len(records))
 
 
 def ints(records: Sequence[Any], name: str) -> Ints:
-    """Attribute *name* (dots reach into it) of each record."""
+    """Attribute *name* of each record; dots reach into it."""
     return np.fromiter(map(attrgetter(name), records), np.int64, len(records))
 
 
 def each(records: Sequence[Any], value: Callable[[Any], int]) -> Ints:
-    """What *value* makes of each record."""
+    """*value* of each record."""
     return np.fromiter(map(value, records), np.int64, len(records))
 
 
@@ -42,12 +42,12 @@ def sums(groups: Ints | Places, amounts: Floats | Ints | Places | Bools, count: 
 
 
 def offsets(counts: Ints) -> Ints:
-    """Where each group begins when groups of these sizes lie one after another, and where the last one ends."""
+    """Where each group begins if groups of these sizes are stored one after another, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 def shares(parts: Floats, wholes: Floats | Ints | float, otherwise: float = 0.0) -> Floats:
-    """*parts* / *wholes*, one by one, or *otherwise* where there is nothing to divide by."""
+    """*parts* / *wholes*, element by element; *otherwise* where the whole is 0."""
     divisors = np.broadcast_to(np.asarray(wholes, np.float64), parts.shape)
     quotients = np.full(parts.shape, otherwise)
     np.divide(parts, divisors, out=quotients, where=divisors > 0)
@@ -55,10 +55,10 @@ def shares(parts: Floats, wholes: Floats | Ints | float, otherwise: float = 0.0)
 
 
 def product(one: Floats, other: Floats | Ints) -> float:
-    """What *one* times *other*, pair by pair, adds up to: unlike BLAS's, on any number of cores the same."""
+    """The sum of *one* times *other*, pair by pair.  Unlike BLAS's, it is the same on any number of cores."""
     return float((one * other).sum())
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """*part* / *whole*, or None where there is nothing to divide by."""
+    """*part* / *whole*, or None if the whole is 0."""
     return float(part / whole) if whole else None

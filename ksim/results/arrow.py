@@ -1,7 +1,7 @@
 """Columns for pyarrow that take little time and memory.
 
-They are made of their bytes: given anything else, it loads pandas to look at it, where that is installed, which takes
-a fifth of a second and 36 MB.
+They are made from bytes.  Given anything else, pyarrow loads pandas if it is installed, which takes a fifth of a
+second and 36 MB.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ _TYPES = {np.dtype(of): kind for kind, of in _OF_TYPES.items()}
 
 @contextmanager
 def frugally() -> Iterator[None]:
-    """Meanwhile pyarrow gives back what it has no more use for; its own pool keeps 30 MB for blocks of 2."""
+    """Let pyarrow return memory that it no longer needs; its own pool keeps 30 MB for blocks of 2."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -30,7 +30,7 @@ def frugally() -> Iterator[None]:
 
 
 def numbers(values: NDArray[Any], missing: Bools | None = None) -> pa.Array:
-    """One number for each of *values*, null where it is *missing*."""
+    """One number for each of *values*; null where it is *missing*."""
     known = None if missing is None or not missing.any() else _bits(~missing)
     return pa.Array.from_buffers(_TYPES[values.dtype], len(values), [known, pa.py_buffer(np.ascontiguousarray(values))])
 
@@ -41,7 +41,7 @@ def flags(values: Bools) -> pa.Array:
 
 
 def texts(values: Iterable[str | None]) -> pa.Array:
-    """One text for each of *values*, null where it is None."""
+    """One text for each of *values*; null where it is None."""
     found = [*values]
     encoded = [b"" if value is None else value.encode() for value in found]
     known = None if None not in found else _bits(np.array([value is not None for value in found]))
@@ -57,7 +57,7 @@ def table(columns: Mapping[str, pa.Array | NDArray[Any]]) -> pa.Table:
 
 
 def records(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of *rows*, null where one has nothing under the name of a column, or None."""
+    """A table of *rows*; null where a row has no value, or None, for a column."""
     return pa.table([_column([row.get(field.name) for row in rows], field.type) for field in schema], schema=schema)
 
 

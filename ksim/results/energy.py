@@ -1,4 +1,4 @@
-"""The energy of a run in the numbers of summary.json: of requests and sessions, by phase, and how far off it may be.
+"""The energy of a run for summary.json: of requests and sessions, by phase, with its interval.
 
 docs/energy.md says how joules are shared.
 """
@@ -28,7 +28,7 @@ KEYS = ("energy_joules_low", "energy_joules_high", "prefill_energy_joules", "dec
 
 
 def energy(spent: Energy) -> Summary:
-    """Judge the energy of a run; what nothing in it can tell is None.  Only completed requests are asked."""
+    """The energy of a run, over completed requests; None for what the run cannot determine."""
     history, requests, steps = spent.history, spent.history.requests, spent.history.steps
     done, (first, after) = requests.completed, spent.requests.T
     several = done & (requests.output > 1)
@@ -47,8 +47,10 @@ def energy(spent: Energy) -> Summary:
 
 
 def interval(engines: Sequence[EngineBuilt], static: float, dynamic: float, off: float) -> Summary:
-    """The 90 % interval of *static* and *dynamic* joules, where the latter are so much *off* if all kernels err
-    together; static power is taken to be known."""
+    """The 90 % interval of the sum of *static* and *dynamic* joules.
+
+    Dynamic joules are *off* by so much, with all kernels erring together.  Static power is taken to be known.
+    """
     known = off > 0 and all(built.reach > 0 for built in engines)
     low, high = (static + dynamic + side * off for side in (-1, 1))
     return {"energy_joules_low": low if known else None, "energy_joules_high": high if known else None}
@@ -64,7 +66,7 @@ def _spread(name: str, joules: Floats) -> Summary:
 
 
 def _sessions(history: History, joules: Floats, done: Bools) -> Summary:
-    """What completed requests of one session took together."""
+    """Joules of the completed requests of each session."""
     asked = history.requests.requests
     named = [row for row in np.flatnonzero(done).tolist() if asked[row].session]
     numbers, sessions = codes(asked[row].session for row in named)
@@ -77,5 +79,5 @@ def _sessions(history: History, joules: Floats, done: Bools) -> Summary:
 
 
 def above_limit(steps: Steps) -> Floats:
-    """The watts per GPU of the steps that draw more than their engine's limit; rounding apart."""
+    """The watts per GPU of the steps that draw more than their engine's limit, beyond rounding."""
     return steps.watts[steps.watts > 1.001 * steps.per_engine("limit_watts")]

@@ -1,4 +1,4 @@
-"""What a run's energy emits and costs, where somebody has stated how much."""
+"""Emissions and cost of a run, where the scenario states rates."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from ksim.results.arrays import ratio
 
 @frozen
 class Rates:
-    """Grams of CO2e and dollars for each joule, and dollars for each second of a GPU, None where nobody has said.
+    """Grams of CO2e and dollars per joule, and dollars per second of a GPU; None where not stated.
 
-    `beside` is what draws power beside each GPU all the time, in watts; `pue` what the data centre draws over what its
-    machines do.
+    `beside` is the power in watts that hosts and NICs draw for each GPU all the time.  `pue` is the energy of the
+    data centre over that of its machines.
     """
 
     grams: float | None = None
@@ -23,7 +23,7 @@ class Rates:
 
 
 def footprint(summary: dict[str, Any], rates: Rates) -> dict[str, Any]:
-    """What the run of *summary* draws from the grid, emits and costs at *rates*."""
+    """The energy that the run of *summary* draws from the grid, its emissions and its cost at *rates*."""
     gpu_seconds = summary["gpus"] * summary["duration"]
     host = rates.beside * gpu_seconds
     drawn = rates.pue * (summary["energy_joules"] + host)

@@ -1,4 +1,4 @@
-"""A run as arrays: the log, read once, for everything that judges it."""
+"""A run as arrays: the log, read once for all results."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -29,7 +29,7 @@ KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Fini
 
 @define(eq=False, slots=False)
 class History:
-    """The steps and requests of a run, and what follows from both; times in seconds from its start."""
+    """The steps and requests of a run, and what follows from both; times in seconds from the start of the run."""
 
     log: Log
 
@@ -39,7 +39,7 @@ class History:
 
     @cached_property
     def events(self) -> dict[type[Event], Columns]:
-        """The events of each kind but steps as columns, in time order."""
+        """The events of each kind except steps as columns, in order of time."""
         return {kind: self.log.columns(kind) for kind in KINDS}
 
     @cached_property
@@ -62,24 +62,24 @@ class History:
 
     @cached_property
     def static_watts(self) -> float:
-        """What all GPUs draw together while they are awake and do nothing."""
+        """Static power of all GPUs while they are awake."""
         return float(sum(built.static_watts * built.ranks * built.stages for built in self.engines))
 
     @cached_property
     def naps(self) -> Floats:
-        """For how many seconds before each step the GPUs of its engine slept."""
+        """Seconds before each step in which the GPUs of its engine slept."""
         steps = self.steps
         return np.maximum(0.0, steps.start - steps.ahead - steps.per_engine("sleep_after"))
 
     @cached_property
     def last_naps(self) -> Floats:
-        """For how many seconds the GPUs of each engine slept at the end of the run."""
+        """Seconds at the end of the run in which the GPUs of each engine slept."""
         ended = [float(self.steps.ended[self.steps.rows(place)].max(initial=0.0)) for place in range(len(self.engines))]
         return np.maximum(0.0, self.duration - np.array(ended) - floats(self.engines, "sleep_after"))
 
     @cached_property
     def static_joules(self) -> float:
-        """What all GPUs drew in any case, asleep or awake."""
+        """Static energy of all GPUs, asleep or awake."""
         asleep = sums(self.steps.engine, self.naps, len(self.engines)) + self.last_naps
         return static_joules(self.engines, asleep, self.duration)
 
@@ -87,8 +87,8 @@ class History:
     def host_gaps(self) -> Floats:
         """Seconds before each step in which the engine had work and its GPUs waited for the CPU.
 
-        They wait since the engine's earlier steps ended, or since the oldest
-        request that still has work came to it, whichever is later.
+        They wait from the end of the engine's earlier steps, or from the arrival of its oldest unfinished request,
+        whichever is later.
         """
         gaps, steps, waiting_since = np.zeros(len(self.steps)), self.steps, self._oldest_work()
         for place in range(len(self.engines)):
@@ -103,10 +103,10 @@ class History:
         return self.host_gaps + self.steps.launch_waits
 
     def _oldest_work(self) -> Floats:
-        """For each step: when the oldest request came whose work ends with this step; inf where none does."""
+        """For each step: the arrival of the oldest request whose last token comes from this step; inf without one."""
         requests, oldest = self.requests, np.full(len(self.steps), np.inf)
         unfinished = ~requests.completed & np.isnan(requests.rejected)
-        # What did not finish has work up to its engine's last step.
+        # Unfinished requests have work up to the last step of their engine.
         ends = np.where(unfinished, self.steps.first[requests.engine + 1] - 1, requests.last_step)
         known = (requests.engine >= 0) & (ends >= self.steps.first[requests.engine])
         np.minimum.at(oldest, ends[known], requests.reached[known])
@@ -114,7 +114,7 @@ class History:
 
     @cached_property
     def idle_after(self) -> Floats:
-        """Seconds after each step in which its engine had nothing to do, up to its next step or the end."""
+        """Seconds after each step in which its engine had no work, up to its next step or the end of the run."""
         idle, steps = np.zeros(len(self.steps)), self.steps
         for place in range(len(self.engines)):
             rows = steps.rows(place)
@@ -128,7 +128,7 @@ class History:
 
 
 def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: float) -> float:
-    """What the GPUs of *engines* draw in *duration* seconds in any case, *asleep* for so many of them."""
+    """Static energy of the GPUs of *engines* in *duration* seconds, of which they were *asleep* for so many."""
     gpus = each(engines, lambda engine: engine.ranks * engine.stages)
     saved = floats(engines, "static_watts") - floats(engines, "sleep_watts")
     slept = np.where(asleep > 0, asleep * saved, 0.0) * gpus

@@ -1,6 +1,6 @@
 """The numbers of summary.json: those of `vllm bench serve`, by its names and definitions, and more.
 
-docs/glossary.md says of every key what it means.
+docs/glossary.md defines every key.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
 @frozen
-class Limits:
-    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last."""
+class LatencyTargets:
+    """Latency targets in seconds, each optional: to the first token, per token after it, and to the last token."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -34,10 +34,10 @@ class Limits:
         return any(limit is not None for limit in (self.ttft, self.tpot, self.e2el))
 
 
-def summarise(history: History, limits: Limits = Limits(), closed: bool = False) -> Summary:
-    """Judge a run; what nothing in it can tell (no request completed, no target set) is None.
+def summarise(history: History, limits: LatencyTargets = LatencyTargets(), closed: bool = False) -> Summary:
+    """The summary of a run; None for what it cannot determine (no completed request, no target).
 
-    *closed* says that clients waited for answers before they asked again.
+    *closed* says that clients waited for responses before they sent the next request.
     """
     work, served = history_totals(history, limits)
     in_flight, duration = concurrency(history), history.duration
@@ -59,8 +59,8 @@ def summarise(history: History, limits: Limits = Limits(), closed: bool = False)
     }
 
 
-def history_totals(history: History, limits: Limits) -> tuple[Work, Served]:
-    """What all steps and all requests of a run add up to."""
+def history_totals(history: History, limits: LatencyTargets) -> tuple[Work, Served]:
+    """The totals of all steps and all requests of a run."""
     whole = np.ones(len(history.requests), dtype=bool)
     return Work.of(history, np.ones(len(history.steps), dtype=bool)), Served.of(history, whole, good(history, limits))
 
@@ -68,20 +68,20 @@ def history_totals(history: History, limits: Limits) -> tuple[Work, Served]:
 def spread(name: str, seconds: Floats) -> Summary:
     """Mean, median, population standard deviation and linear percentiles of *seconds*, in milliseconds.
 
-    Afterwards they are in another order.
+    It reorders *seconds*.
     """
     centre = ("mean", "median", "std")
     keys = [f"{statistic}_{name}_ms" for statistic in (*centre, *(f"p{percent}" for percent in PERCENTILES))]
     if not len(seconds):
         return dict.fromkeys(keys)
     mean, deviation = seconds.mean(), seconds.std()
-    percentiles = np.percentile(seconds, PERCENTILES, overwrite_input=True)  # may be as many as tokens
+    percentiles = np.percentile(seconds, PERCENTILES, overwrite_input=True)  # may be as long as the number of tokens
     values = [mean, percentiles[PERCENTILES.index(50)], deviation, *percentiles]
     return dict(zip(keys, (float(1e3 * value) for value in values), strict=True))
 
 
-def good(history: History, limits: Limits) -> Bools:
-    """Which requests completed within all of *limits*; an output of one token has no time per token to miss."""
+def good(history: History, limits: LatencyTargets) -> Bools:
+    """Which requests completed within all *limits*; an output of one token has no TPOT to exceed."""
     requests, within = history.requests, history.requests.completed.copy()
     tpot = np.where(requests.output > 1, requests.tpot, 0.0)
     for limit, value in ((limits.ttft, requests.ttft), (limits.tpot, tpot), (limits.e2el, requests.e2e)):
@@ -91,7 +91,7 @@ def good(history: History, limits: Limits) -> Bools:
 
 
 def counts(served: Served, duration: float) -> Summary:
-    """How many requests had which end, and their tokens."""
+    """Requests by how they ended, and their tokens."""
     return {
         "duration": duration,
         "completed": served.completed,
@@ -102,7 +102,7 @@ def counts(served: Served, duration: float) -> Summary:
     }
 
 
-def throughput(served: Served, duration: float, limits: Limits) -> Summary:
+def throughput(served: Served, duration: float, limits: LatencyTargets) -> Summary:
     """Requests and tokens per second."""
     ended = served.completed + served.failed
     return {
@@ -136,7 +136,7 @@ def _latencies(history: History) -> Summary:
 
 
 def cache(work: Work, served: Served) -> Summary:
-    """How full the caches were, and what they saved and cost."""
+    """KV cache usage, prefix hits, and preemptions."""
     return {
         "prefix_cache_hit_rate": ratio(served.found, served.looked_up),
         "preemptions": served.preemptions,
@@ -147,7 +147,7 @@ def cache(work: Work, served: Served) -> Summary:
 
 
 def batches(work: Work) -> Summary:
-    """How many steps there were, and how large."""
+    """The number of steps, and the size of their batches."""
     return {
         "steps": work.steps,
         "mean_step_ms": ratio(1e3 * work.seconds, work.steps),
@@ -157,7 +157,7 @@ def batches(work: Work) -> Summary:
 
 
 def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> Summary:
-    """Work done over the work the GPUs could have done at their peaks, in the whole run and while busy."""
+    """FLOP and bytes over what the GPUs could do at their peaks, in the whole run and while busy."""
     gpus = floats(engines, "ranks") * floats(engines, "stages")
     available = float(gpus.sum()) * duration
     return {
@@ -172,7 +172,7 @@ def utilisation(work: Work, engines: Sequence[EngineBuilt], duration: float) -> 
 
 
 def clocks(work: Work) -> Summary:
-    """How fast the SMs ran while they worked, and for how much of that time below the boost clock."""
+    """SM clocks while the GPUs worked, and the share of that time below the boost clock."""
     return {
         "mean_sm_clock_mhz": ratio(1e-6 * work.cycles, work.known),
         "throttled_share": ratio(work.slowed, work.known),
@@ -182,7 +182,7 @@ def clocks(work: Work) -> Summary:
 
 
 def drawn(work: Work, served: Served, static: float, duration: float) -> Summary:
-    """The energy of a run that drew *static* joules in any case."""
+    """The energy of a run whose GPUs drew *static* joules."""
     tokens, total = served.generated, static + work.joules
     return {
         "generated_tokens": tokens,

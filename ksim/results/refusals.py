@@ -9,7 +9,7 @@ _NUMBERS = re.compile(r"\d+")
 
 @define(eq=False)
 class Refusals:
-    """Counts of the reasons for rejections, which differ in no more than their numbers, and an example of each."""
+    """Counts of the reasons for rejections; reasons that differ only in their numbers are the same."""
 
     _counts: dict[str, int] = field(factory=dict)
     _examples: dict[str, str] = field(factory=dict)
@@ -24,7 +24,7 @@ class Refusals:
         return sum(self._counts.values())
 
     def commonest(self) -> str:
-        """The commonest reason, with the numbers of the first request that it was given for; "" without any."""
+        """The most common reason, with the numbers of the first such request; "" if there is none."""
         kind = max(self._counts, key=self._counts.__getitem__, default="")
         often = "" if self._counts.get(kind) == len(self) else f" ({self._counts[kind]:,} of them)"
         return f"{self._examples[kind]}{often}" if kind else ""

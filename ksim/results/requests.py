@@ -14,18 +14,18 @@ from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shar
 from ksim.results.runs import Runs
 from ksim.results.steps import Steps
 
-#: About so many tokens are looked at together.
+#: The number of tokens that are processed together, roughly.
 _TOKENS = 1 << 16
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
 
 
 @define(eq=False, slots=False)
 class Requests:
-    """One row per request in the order they arrived; nan where something did not happen.
+    """One row per request in order of arrival; nan where something did not happen.
 
-    `token_steps` has the rows of the steps that output tokens came from, request by
-    request: those of row r are ``token_steps[first[r]:first[r + 1]]``.  There are a great
-    many; what takes more of each is worked out some `parts` of the requests at a time.
+    `token_steps` has the rows of the steps that sampled output tokens, request by request: those of row r are
+    ``token_steps[first[r]:first[r + 1]]``.  It is long, so work that needs more memory per token is done in `parts`
+    of the requests.
     """
 
     events: Mapping[type[Event], Columns]
@@ -48,7 +48,7 @@ class Requests:
         return self._order[np.searchsorted(self.ids, ids, sorter=self._order)] if len(ids) else np.zeros(0, np.int64)
 
     def find(self, ids: Ints) -> tuple[Ints, Bools]:
-        """The rows of the requests with these ids, and whether there are such; the row is 0 where there is none."""
+        """The rows of the requests with these ids, and whether they exist; the row is 0 if not."""
         known = np.isin(ids, self.ids)
         rows = np.zeros(len(ids), np.int64)
         rows[known] = self.rows(ids[known])
@@ -56,7 +56,7 @@ class Requests:
 
     @cached_property
     def prompt(self) -> Ints:
-        """How many tokens each prompt has."""
+        """The number of tokens of each prompt."""
         return ints(self.requests, "prompt")
 
     def _tokens(self) -> tuple[Ints, Places]:
@@ -67,16 +67,16 @@ class Requests:
         return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
 
     def came(self, places: Ints) -> Floats:
-        """When the tokens at these places in `token_steps` came out."""
+        """When the tokens at these places in `token_steps` were delivered."""
         return self.steps.time[self.token_steps[places]]
 
     @property
     def tokens(self) -> Floats:
-        """When all tokens came out."""
+        """When all tokens were delivered."""
         return self.steps.time[self.token_steps]
 
     def parts(self) -> list[slice]:
-        """Rows, few enough at a time that it does not matter how much their tokens take."""
+        """Slices of rows, each with few enough tokens to fit in memory."""
         begins = np.unique(np.searchsorted(self.first, np.arange(0, max(len(self.token_steps), 1), _TOKENS)))
         return [slice(*pair) for pair in pairwise([0, *begins[begins > 0].tolist(), len(self)])]
 
@@ -90,7 +90,7 @@ class Requests:
         return Runs(*(column[order] for column in columns))
 
     def _once(self, events: Columns, values: str = "time") -> Floats:
-        """The value of each request's first event, nan where it has none."""
+        """The value of each request's first event; nan without one."""
         column = np.full(len(self), np.nan)
         column[self.rows(events["request_id"])[::-1]] = events[values][::-1]
         return column
@@ -101,17 +101,17 @@ class Requests:
 
     @cached_property
     def admitted(self) -> Floats:
-        """When each request was admitted for the first time."""
+        """When each request was first admitted."""
         return self._once(self._admissions(False))
 
     @cached_property
     def known(self) -> Floats:
-        """How many tokens the cache was searched for at the first admission."""
+        """The number of tokens that were looked up in the cache at the first admission."""
         return self._once(self._admissions(False), "known")
 
     @cached_property
     def cached(self) -> Floats:
-        """How many of them were found."""
+        """The number of these tokens that were found."""
         return self._once(self._admissions(False), "cached")
 
     @cached_property
@@ -124,7 +124,7 @@ class Requests:
 
     @cached_property
     def reasons(self) -> dict[int, str]:
-        """Why the rejected rows were."""
+        """The reasons of the rejected rows."""
         refused = self.events[Rejected]
         return dict(zip(self.rows(refused["request_id"]).tolist(), refused["reason"].tolist(), strict=True))
 
@@ -139,7 +139,7 @@ class Requests:
 
     @cached_property
     def engine(self) -> Ints:
-        """The place in `Steps.engines` of the engine that each request came to last; -1 for none."""
+        """The place in `Steps.engines` of the engine that each request reached last; -1 for none."""
         column = np.full(len(self), -1)
         for kind in (Routed, Admitted):
             events = self.events[kind]
@@ -148,13 +148,13 @@ class Requests:
 
     @cached_property
     def reached(self) -> Floats:
-        """When each request was routed to an engine, or arrived where no router is."""
+        """When each request was routed to an engine; its arrival without a router."""
         routed = self._once(self.events[Routed])
         return np.where(np.isnan(routed), self.arrival, routed)
 
     @cached_property
     def received(self) -> Floats:
-        """When each request had come through the front end to its engine, or was routed where no front end is."""
+        """When the front end had passed each request to its engine; when it was routed without a front end."""
         through = self._once(self.events[Received])
         return np.where(np.isnan(through), self.reached, through)
 
@@ -175,12 +175,12 @@ class Requests:
 
     @cached_property
     def displaced(self) -> Bools:
-        """Which requests never ran again after a preemption: their last token was on its way, or the run ended."""
+        """Requests that never ran again after a preemption: their last token was in flight, or the run ended."""
         return self.preemptions > np.bincount(self.rows(self.readmitted["request_id"]), minlength=len(self))
 
     @cached_property
     def last_step(self) -> Ints:
-        """The row of the step that ended each request's last token so far; -1 for none."""
+        """The row of the step of each request's last token so far; -1 for none."""
         column = np.full(len(self), -1)
         column[self.runs.row] = self.runs.last
         return column
@@ -225,7 +225,7 @@ class Requests:
 
     @property
     def gaps(self) -> Floats:
-        """Seconds between one token and the next, request by request."""
+        """Seconds between consecutive tokens, request by request."""
         return self.gaps_of(np.ones(len(self), dtype=bool))
 
     def gaps_of(self, mask: Bools) -> Floats:
@@ -243,9 +243,9 @@ class Requests:
         return np.delete(np.diff(self.steps.time[self.token_steps[first[0]: first[-1]]]), ends[:-1])
 
     def per_second(self, mask: Bools, begin: float) -> tuple[Ints, Ints]:
-        """The seconds from *begin* on in which the requests in *mask* got tokens, ascending, and how many in each.
+        """The seconds after *begin* in which the requests in *mask* got tokens, ascending, and how many in each.
 
-        Seconds without tokens are left out: there may be any number of them.
+        Seconds without tokens are left out, because there may be any number of them.
         """
         counts = np.zeros(len(self.steps), np.int64)
         for rows in self.parts():
@@ -257,7 +257,7 @@ class Requests:
 
     @cached_property
     def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:
-        """The median and the largest gap of each request; nan where there is none."""
+        """The median and the largest gap of each request; nan without gaps."""
         medians, peaks = np.full(len(self), np.nan), np.full(len(self), np.nan)
         for rows in self.parts():
             medians[rows], peaks[rows] = _medians_and_peaks(self._gaps(rows), self.gap_counts[rows])
@@ -265,7 +265,7 @@ class Requests:
 
 
 def _medians_and_peaks(values: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    """The median and the largest of each so many of *values*, which are put in order; nan of none."""
+    """The median and the maximum of consecutive groups of *values*, which are sorted in place; nan for empty groups."""
     first, some = offsets(counts), counts > 0
     for begin, end in pairwise(first.tolist()):
         values[begin:end].sort()

@@ -17,11 +17,11 @@ class Runs:
 
     @property
     def counts(self) -> Ints:
-        """How many tokens each run has."""
+        """The number of tokens of each run."""
         return (self.last - self.first) // self.every + 1
 
     def place(self, row: Ints, step: Ints) -> Ints:
-        """Where among all tokens, run by run, those begin that the requests at *row* got from *step* on."""
+        """The place among all tokens of the first token that each request at *row* got from *step* or later."""
         scale = 1 + int(max(self.last.max(initial=0), step.max(initial=0)))
         run = np.searchsorted(self.row * scale + self.first, row * scale + step) - 1
         counts, first = np.append(self.counts, 0), offsets(self.counts)

@@ -1,4 +1,4 @@
-"""Did the queue grow without end?  Then latencies tell how long the run was, and completions what can be sustained."""
+"""Whether the queue kept growing, and then at which rate requests completed."""
 
 from itertools import pairwise
 from typing import Any
@@ -9,19 +9,20 @@ from ksim.results.arrays import Floats
 from ksim.results.history import History
 from ksim.results.series import Series, waiting
 
-#: A shorter queue at the last arrival is no sign of anything; nor are fewer prompt tokens, in the largest steps there
-#: were.
+#: The shortest queue that counts at the last arrival: in requests, or in prompt tokens for so many of the largest
+#: steps.
 _SHORTEST = 8
-#: How much longer than ever in the first half of the arrivals the queue must be at the last one, if it never shrank.
+#: The growth that counts, if the queue never shrank: its length at the last arrival over the maximum of the first half.
 _GROWTH = 1.5
-#: Or else: how long, in square roots of the number of arrivals, and how much longer in the last quarter than in any
-#: before.  A queue that just holds its own wanders that far, now and then; a stable one does not.  Of a hundred runs of
-#: 400 (2,000) Poisson arrivals each at one server with constant or exponential service, and at 32 with exponential,
-#: both rules together call saturated on average 6 (1) at 0.9 times what can be served, 55 (92) at 1.1, 87 (100) at 1.2.
+#: The other rule: its length in square roots of the number of arrivals, and the mean of the last quarter over that of
+#: any quarter before.  At the sustainable rate, a queue gets that long now and then; below it, it does not.  Tests were
+#: a hundred runs of 400 (2,000) Poisson arrivals at one server with constant or exponential service, and at 32 servers
+#: with exponential service.  Both rules together call, on average, so many of them saturated: 6 (1) at 0.9 times the
+#: sustainable rate, 55 (92) at 1.1 times, 87 (100) at 1.2 times.
 _DRIFT, _RISE = 2.0, 1.1
-#: Arrivals over a smaller share of the run all come at once.
+#: Arrivals within a smaller share of the run count as simultaneous.
 _SPREAD = 0.01
-#: Completions that a rate needs; parts that its interval is found from, and Student's t of so many for 90 %.
+#: The fewest completions for a rate; the number of parts for its interval; Student's t for so many parts at 90 %.
 _FEWEST, _PARTS, _STUDENT = 20, 10, 1.833
 
 _RATES = ("sustainable_request_rate", "sustainable_request_rate_low", "sustainable_request_rate_high")
@@ -29,12 +30,11 @@ KEYS = ("waiting_at_last_arrival", "waiting_tokens_at_last_arrival", "saturated"
 
 
 def saturation(history: History, closed: bool = False) -> dict[str, Any]:
-    """How much waits when the last request arrives, whether that is a queue that kept growing, and if so, at what rate
-    requests were completed meanwhile, in requests/s, with the ends of its 90 % interval.
+    """The queue at the last arrival, whether it kept growing and, if so, the rate that the system sustains.
 
-    Requests that all arrive at once wait by design, so a queue needs arrivals
-    over a hundredth of the run to count as growing.  In a *closed* loop, where
-    clients wait for answers before they ask again, no queue can.
+    The rate is in requests/s, with the ends of its 90 % interval.  Requests that all arrive together wait by design,
+    so arrivals must take more than a hundredth of the run.  In a *closed* loop, where clients wait for responses
+    before they send the next request, no queue can keep growing.
     """
     arrivals = history.requests.arrival
     found = {"waiting_at_last_arrival": 0, "waiting_tokens_at_last_arrival": 0, "saturated": False,
@@ -56,24 +56,24 @@ def _quarters(queue: Floats) -> list[float]:
 
 
 def _never_shrank(queue: Floats, least: float) -> bool:
-    """Is it at least *least* at last, longer than in the first half, and no quarter's mean below the one before?"""
+    """Whether it ends at *least* or more, well above the first half, with no quarter's mean below the one before."""
     grew = queue[-1] >= least and queue[-1] > _GROWTH * queue[: (len(queue) + 1) // 2].max()
     return bool(grew) and all(later >= earlier for earlier, later in pairwise(_quarters(queue)))
 
 
 def _drifted(queue: Floats) -> bool:
-    """Is it further than a queue wanders by chance?"""
+    """Whether it is longer than a stable queue gets by chance."""
     *before, last = _quarters(queue)
     long = queue[-1] >= max(_SHORTEST, _DRIFT * np.sqrt(len(queue)))
     return bool(long) and last > _RISE * max(before, default=0.0)
 
 
 def sustained(history: History, queue: Series) -> dict[str, float | None]:
-    """The rate of completions while requests waited, None where these are too few.
+    """The rate of completions while requests waited; None if there are too few.
 
-    Counted from when the queue last was empty before the last arrival, and one mean time in service later, so that
-    all seats have been taken and given up again, until it is empty.  The interval is Student's, of the counts in ten
-    parts of that time.
+    Counting begins one mean service time after the queue was last empty before the last arrival, so that all sequence
+    slots have been taken and released.  It ends when the queue is empty.  The interval is Student's t over the counts
+    in ten parts of that time.
     """
     requests, arrivals = history.requests, history.requests.arrival
     empty = queue.times[queue.values <= 0]

@@ -1,4 +1,4 @@
-"""Quantities over time: how many wait and run, how full the caches are, how much power is drawn."""
+"""Quantities over time: waiting and running requests, cache usage, power."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from ksim.results.history import History
 
 @frozen(eq=False)
 class Series:
-    """A quantity that is `values[i]` from `times[i]` until the next of them; zero before the first."""
+    """A quantity that is `values[i]` from `times[i]` until the next time; zero before the first."""
 
     times: Floats
     values: Floats
 
     @classmethod
     def of_changes(cls, times: Floats, changes: Floats) -> "Series":
-        """Add up *changes* in the order of *times*; those at one time are one change, nan times are left out."""
+        """Add up *changes* in order of *times*.  Changes at the same time are one change; nan times are left out."""
         there = ~np.isnan(times)
         moments, which = np.unique(times[there], return_inverse=True)
         return cls(moments, np.cumsum(np.bincount(which, weights=changes[there], minlength=len(moments))))
@@ -60,8 +60,10 @@ def concurrency(history: History) -> Series:
 
 
 def waiting(history: History, amounts: Floats | None = None) -> Series:
-    """Requests that arrived and have not run yet, or lost their cache and wait to run again; or what they add up to,
-    where each of all requests counts for one of *amounts*."""
+    """Requests that have arrived and do not run: before their first admission, or preempted.
+
+    With *amounts*, each request counts for its amount.
+    """
     requests, each = history.requests, np.ones(len(history.requests)) if amounts is None else amounts
     ups = [requests.arrival, requests.preempted["time"]]
     downs = [np.fmin(requests.admitted, requests.rejected), requests.readmitted["time"],
@@ -72,7 +74,7 @@ def waiting(history: History, amounts: Floats | None = None) -> Series:
 
 
 def running(history: History) -> Series:
-    """Admitted requests that hold a place in a batch."""
+    """Running requests."""
     requests = history.requests
     held = ~np.isnan(requests.admitted) & ~requests.displaced
     ups = [requests.admitted, requests.readmitted["time"]]
@@ -96,7 +98,7 @@ def kv_usage(history: History) -> Series:
 
 
 def engine_power(history: History, place: int) -> Series:
-    """Watts drawn by the GPUs of one engine: static power, less while they sleep, and on top what its steps add."""
+    """Watts of the GPUs of one engine: static power, less while they sleep, plus dynamic power of its steps."""
     steps, rows = history.steps, history.steps.rows(place)
     static, dynamic = static_power(history, place), steps.dynamic_watts[rows]
     times = np.concatenate([static.times, steps.start[rows], steps.end[rows]])
@@ -104,7 +106,7 @@ def engine_power(history: History, place: int) -> Series:
 
 
 def static_power(history: History, place: int) -> Series:
-    """Watts drawn by the GPUs of one engine in any case."""
+    """Static watts of the GPUs of one engine."""
     steps, built, rows = history.steps, history.engines[place], history.steps.rows(place)
     gpus = built.ranks * built.stages
     naps = np.append(history.naps[rows], history.last_naps[place])
@@ -115,12 +117,12 @@ def static_power(history: History, place: int) -> Series:
 
 
 def power(history: History) -> Series:
-    """Watts drawn by all GPUs."""
+    """Watts of all GPUs."""
     return _added(history, engine_power)
 
 
 def all_static_power(history: History) -> Series:
-    """Watts drawn by all GPUs in any case."""
+    """Static watts of all GPUs."""
     return _added(history, static_power)
 
 

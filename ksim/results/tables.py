@@ -13,9 +13,9 @@ from ksim.results.history import History
 
 
 def request_table(history: History, energy: Energy | None) -> pa.Table:
-    """One row per request in the order of arrival, null where something did not happen; times in seconds.
+    """One row per request in order of arrival; null where something did not happen; times in seconds.
 
-    Without *energy*, nothing is said of joules.
+    Without *energy*, there are no columns of joules.
     """
     requests = history.requests
     medians, peaks = requests.gap_medians_and_peaks
@@ -50,7 +50,7 @@ def _joules(energy: Energy) -> dict[str, pa.Array]:
 
 
 def step_table(history: History) -> pa.Table:
-    """One row per step, engine by engine; times in seconds from the start of the run, work of all GPUs."""
+    """One row per step, engine by engine; times in seconds from the start of the run; FLOP and bytes of all GPUs."""
     steps = history.steps
     stages = offsets(steps.stages)
     launch = [steps.lanes.launch[lane] for lane in stages[:-1].tolist()]

@@ -1,4 +1,4 @@
-"""What steps and requests add up to: sums that may be taken of parts of a run, and added."""
+"""Totals of steps and requests: sums over parts of a run, which can be added up."""
 
 from collections.abc import Callable
 from math import inf
@@ -16,7 +16,7 @@ def _largest(one: Any, other: Any) -> Any:
 
 
 class Added:
-    """Fields that are added one by one, unless their metadata says how else two become one."""
+    """Fields are added one by one, unless their metadata says otherwise."""
 
     def __add__(self, other: Any) -> Any:
         cls: Any = type(self)
@@ -30,15 +30,16 @@ class Added:
 
 @define(eq=False)
 class Work(Added):
-    """What steps add up to: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs, and GPU seconds.
+    """Totals of steps: seconds, tokens and sequences; FLOP, bytes and dynamic joules of all GPUs; GPU seconds.
 
-    Dummy steps of data ranks without work add theirs to all sums of GPUs, and do not count as `steps` or `seconds`.
-    `kv_seconds` are weighted with the share of KV blocks in use; `flops_possible` and `bytes_possible` are what GPUs
-    could have done in the time that they worked; `reach` is how far the joules may be off; `static` the static joules
-    of the steps; `extrapolated` GPU seconds lie outside what was measured; those at a `known` clock add up to so many
-    `cycles`, and `slowed` ones are below the boost clock; in those `above`, GPUs drew more than their limit at their
-    lowest clock, and in the `hottest` step one drew so many watts.  By engine: seconds `asleep` ahead of its steps, and
-    by when the last has `ended`.
+    Dummy steps of data-parallel ranks without work add to all sums of GPUs, but not to `steps` or `seconds`.
+    `kv_seconds` are weighted with the share of KV blocks in use.  `flops_possible` and `bytes_possible` are what GPUs
+    could have done while they worked.  `reach` is how far the joules may be off, and `static` the static joules of
+    the steps.  `extrapolated` counts GPU seconds of shapes outside what was measured.
+
+    GPU seconds at a `known` clock add up to so many `cycles`; `slowed` ones are below the boost clock.  In those
+    `above`, GPUs drew more than their limit at their lowest clock.  In the `hottest` step, a GPU drew so many watts.
+    By engine, `asleep` has the seconds asleep before its steps, and `ended` the end of its last step.
     """
 
     asleep: Floats
@@ -67,7 +68,7 @@ class Work(Added):
 
     @classmethod
     def of(cls, history: History, which: Bools) -> "Work":
-        """That of the steps in *which*."""
+        """The totals of the steps in *which*."""
         steps, engines = history.steps, len(history.engines)
         working, of_gpus = which & (steps.tokens > 0), steps.gpu_seconds[which]
         seconds = (steps.end - steps.start)[working]
@@ -86,8 +87,11 @@ class Work(Added):
 
 
 def _of_lanes(history: History, which: Bools) -> tuple[float, ...]:
-    """GPU seconds of lanes that are extrapolated, those at a known clock, their cycles, those below the boost clock,
-    and those above the limit at the lowest clock; and the watts of a GPU in the hottest lane."""
+    """Totals of lanes, which are one stage's part of a step each.
+
+    They are GPU seconds that are extrapolated, at a known clock, below the boost clock, and above the limit at the
+    lowest clock; the cycles at a known clock; and the watts of a GPU in the hottest lane.
+    """
     steps, lanes = history.steps, history.steps.lanes
     clocks = lanes.scaling.clock
     known = which & ~np.isnan(clocks)
@@ -103,9 +107,12 @@ def _of_lanes(history: History, which: Bools) -> tuple[float, ...]:
 
 @define(eq=False)
 class Served(Added):
-    """What requests add up to: how many had which end and how many tokens; those of `met` targets, of `met_asked` that
-    had an end; tokens `found` in the cache of those `looked_up`, preemptions, and tokens computed again; how many
-    `arrived`, and from when to when."""
+    """Totals of requests: how they ended, and their tokens.
+
+    `met` counts requests within the targets, out of the `met_asked` that ended.  `found` counts tokens found in the
+    cache, of those `looked_up`.  There are also preemptions, recomputed tokens, and how many `arrived` between which
+    times.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -124,13 +131,13 @@ class Served(Added):
 
     @property
     def offered(self) -> float | None:
-        """Arrivals per second from the first to the last; None where all come at once."""
+        """Arrivals per second from the first to the last; None if all arrive together."""
         span = self.last_arrival - self.first_arrival
         return (self.arrived - 1) / span if span > 0 else None
 
     @classmethod
     def of(cls, history: History, which: Bools, good: Bools) -> "Served":
-        """That of the requests in *which*; *good* says which meet the targets."""
+        """The totals of the requests in *which*; *good* says which ones meet the targets."""
         requests = history.requests
         done, refused = requests.completed & which, ~np.isnan(requests.rejected) & which
         again = requests.readmitted

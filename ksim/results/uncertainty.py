@@ -1,4 +1,4 @@
-"""How far off a run's latencies may be, as the intervals of its kernels have it."""
+"""Intervals of a run's latencies, from the intervals of its kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from ksim.results.arrays import Bools, Floats, sums
 from ksim.results.history import History
 
-#: Which statistics of which latencies get an interval.
+#: The statistics of latencies that have an interval.
 _JUDGED: dict[str, Callable[[Floats], Any]] = {"median": np.median, "p99": lambda values: np.percentile(values, 99)}
 
 KEYS = tuple(f"{statistic}_{name}_{side}_ms" for side in ("low", "high") for name in ("ttft", "tpot")
@@ -18,10 +18,9 @@ KEYS = tuple(f"{statistic}_{name}_{side}_ms" for side in ("low", "high") for nam
 def uncertainty(history: History) -> dict[str, Any]:
     """90 % intervals of TTFT and TPOT, in milliseconds.
 
-    A request's latency is off by what the steps in it are off: kernels of a
-    family err alike in all steps, so the steps' intervals add up.  What a slower
-    or faster engine does to the batches and queues is not in it.  None where the
-    oracle gives no intervals.
+    A request's latency is off by as much as the steps in it are.  Kernels of a family err alike in all steps, so the
+    steps' intervals add up.  Effects of a slower or faster engine on batches and queues are not included.  None if
+    the oracle gives no intervals.
     """
     requests, done = history.requests, history.requests.completed
     several = done & (requests.output > 1)
@@ -43,7 +42,7 @@ def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
 
 
 def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
-    """By when, by how many seconds the steps so far are off at most, on each request's own engine."""
+    """Cumulative errors, in seconds, of the steps of each request's own engine up to each moment."""
     steps, engine = history.steps, history.requests.engine
     off = sums(steps.lane_step, abs(getattr(steps.lanes.costs, side) - steps.lanes.costs.seconds), len(steps))
     curves = [_curve(history, off, place) for place in range(len(history.engines))]
@@ -59,7 +58,7 @@ def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
 
 
 def _curve(history: History, off: Floats, place: int) -> tuple[Floats, Floats]:
-    """Knots in time and what has added up by then: each step adds its own evenly from start to end."""
+    """Times, and the cumulative error at each: each step adds its error evenly from start to end."""
     rows = history.steps.rows(place)
     start, end = history.steps.start[rows], history.steps.end[rows]
     after = np.cumsum(off[rows])

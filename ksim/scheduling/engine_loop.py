@@ -12,7 +12,7 @@ from ksim.scheduling.schedule import Schedule
 
 @define(eq=False)
 class Turn:
-    """One turn of the loop: the `schedule` made `now`, which is the engine's step `index` unless it is empty.
+    """One turn of the loop: the `schedule` made `now`, which is the engine's step `index` unless it is `empty`.
 
     `work` is whatever an engine wants to remember of the batch.
     """
@@ -20,6 +20,7 @@ class Turn:
     schedule: Schedule
     now: float
     index: int
+    empty: bool
     work: Any = None
 
 
@@ -63,28 +64,29 @@ class EngineLoop:
     scheduler: Any
     in_flight: deque[Turn] = field(factory=deque, init=False)
     steps: int = field(default=0, init=False)
+    _depth: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._depth = self.scheduler.limits.depth
 
     def run_turn(self, port: Port) -> Generator[Any, Any, Turn]:
         """Take a turn at the pace of *port*, and return it."""
-        turn = self.begin_turn(port.now)
+        now = port.now
+        turn = self.put(self.scheduler.schedule(now), now)
         yield from port.launch(turn)
-        if not turn.schedule and self.idle:
+        if turn.empty and self.idle:
             self.in_flight.clear()
             yield from port.sleep(turn)
-        elif self.full:
+        elif len(self.in_flight) >= self._depth:
             oldest = self.in_flight[0]
             yield from port.wait(oldest)
             port.deliver(oldest, self.take_in_oldest())
         return turn
 
-    def run_turn_at_once(self, port: Port) -> Turn:
+    def run_turn_at_once(self, port: Port) -> None:
         """Take a turn with a *port* that never waits."""
-        try:
-            next(self.run_turn(port))
-        except StopIteration as end:
-            turn: Turn = end.value
-            return turn
-        raise AssertionError("a port without events waits for one")
+        for event in self.run_turn(port):
+            raise AssertionError(f"a port without a clock waits for {event}")
 
     def begin_turn(self, now: float) -> Turn:
         """Make a schedule, and put it in flight."""
@@ -92,7 +94,9 @@ class EngineLoop:
 
     def put(self, schedule: Schedule, now: float) -> Turn:
         """Put a *schedule* in flight."""
-        turn = Turn(schedule, now, self.count_step() if schedule else self.steps - 1)
+        empty = not schedule
+        self.steps += not empty
+        turn = Turn(schedule, now, self.steps - 1, empty)
         self.in_flight.append(turn)
         return turn
 
@@ -104,13 +108,12 @@ class EngineLoop:
     @property
     def idle(self) -> bool:
         """Whether no batch is in flight."""
-        return not any(turn.schedule for turn in self.in_flight)
+        return all(turn.empty for turn in self.in_flight)
 
     @property
     def full(self) -> bool:
         """Whether the oldest turn must be taken in before the next one begins."""
-        depth: int = self.scheduler.limits.depth
-        return len(self.in_flight) >= depth
+        return len(self.in_flight) >= self._depth
 
     def take_in_oldest(self) -> list[Job]:
         """Update the scheduler with the oldest turn in flight; return the jobs now done."""

@@ -1,4 +1,4 @@
-"""Prefill cadence: let prompts into a batch only every so many steps, so that decodes go fast between."""
+"""Prompts join a batch only every so many steps, so that the steps between them decode fast."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from ksim.scheduling.schedule import ScheduledTokens
 
 @define
 class PrefillInterval:
-    """vLLM's ``prefill_schedule_interval``; with 1, no step is ever held.
+    """vLLM's ``prefill_schedule_interval`` of 2 and more; with 1, no step is ever held.
 
     A `held` step carries no prefill: some job decodes, fewer than `interval`
     steps have been executed since one that carried prefill, and the last step
@@ -25,15 +25,11 @@ class PrefillInterval:
 
     def begin(self, running: Sequence[Job]) -> None:
         """Decide whether the step about to be made is held."""
-        if self.interval == 1:
-            return
         soon = self.latest is not None and self.executed + 1 - self.latest < self.interval
         self.held = soon and not self.backlog and any(job.decoding for job in running)
 
     def end(self, entries: Sequence[ScheduledTokens], waiting: Iterable[Job], asked: bool) -> None:
-        """Take note of the step that was made; *asked* says whether it came to admission."""
-        if self.interval == 1:
-            return
+        """Note the step that was made; *asked* says whether it came to admission."""
         if entries:
             self.executed += 1
             if any(entry.tokens > 1 if entry.admitted else not entry.job.decoding for entry in entries):

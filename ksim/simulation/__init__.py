@@ -1,1 +1,1 @@
-"""What should be tried?  Scenarios, and everything they name made real."""
+"""What should be tried?  Scenarios, the deployments that they describe, and runs of them."""

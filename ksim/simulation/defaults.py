@@ -1,4 +1,4 @@
-"""The settings that a scenario leaves open, derived as the engine derives them, each with its source."""
+"""Settings that a scenario leaves open, derived as the engine derives them, each with its source."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from ksim.specs.deployment import PARTS, QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 
-#: MiB by architecture and GPUs (vllm/compilation/passes/fusion/allreduce_rms_fusion.py; since 0.19 B300 has twice as
-#: much among four and eight).
+#: The largest fused all-reduce in MiB, by architecture and number of GPUs
+#: (vllm/compilation/passes/fusion/allreduce_rms_fusion.py; since 0.19, B300 has twice as much among four and eight).
 FUSED_MOST = {"hopper": {2: 64.0, 4: 2.0, 8: 0.5}, "blackwell": {2: 64.0, 4: 32.0, 8: 1.0}}
 
 
@@ -29,7 +29,7 @@ class Derived:
 
 @frozen
 class Defaults:
-    """What *version* fills in for *model* on *gpu* where `settings` are open."""
+    """What *version* fills in for *model* on *gpu* where `settings` leave a value open."""
 
     settings: EngineSettings
     version: EngineVersion
@@ -37,12 +37,12 @@ class Defaults:
     gpu: Gpu
 
     def complete(self) -> EngineSettings:
-        """The settings with nothing left open; raises ConfigError for what the engine would refuse."""
+        """The settings with every value filled in; raises ConfigError for what the engine would refuse."""
         self._check()
         return evolve(self.settings, **{row.setting: row.value for row in self.explain()})
 
     def explain(self) -> list[Derived]:
-        """Every setting that can be left open, with its value and source."""
+        """Every setting that may be left open, with its value and source."""
         usage, memory = self.settings.usage_context, f"{self.gpu.memory / GIB:.1f} GiB of GPU memory"
         step = self.version.step(usage, self.gpu.name, self.gpu.memory)
         length = self.settings.max_model_len or self.model.max_length
@@ -63,7 +63,7 @@ class Defaults:
         ]
 
     def _graphs(self, sequences: int, tokens: int) -> list[Derived]:
-        """What is captured by steps of at most so many *sequences* and *tokens*; nothing with `enforce_eager`."""
+        """The CUDA graphs of steps of at most so many *sequences* and *tokens*; none with `enforce_eager`."""
         settings, eager = self.settings, self.settings.enforce_eager
         mode = settings.cudagraph_mode or ("NONE" if eager else "FULL_AND_PIECEWISE")
         if eager and mode != "NONE":
@@ -78,7 +78,7 @@ class Defaults:
         return rows
 
     def _captured(self, sequences: int, tokens: int) -> tuple[tuple[int, ...], str]:
-        """The sizes that are captured, and why these (vllm/config/vllm.py, `_set_cudagraph_sizes`)."""
+        """The captured sizes, and why these (vllm/config/vllm.py, `_set_cudagraph_sizes`)."""
         given, largest = self.settings.cudagraph_capture_sizes, self.settings.max_cudagraph_capture_size
         if given is None:
             why = "twice max_num_seqs, at most 512" if largest is None else "max_cudagraph_capture_size"
@@ -94,7 +94,7 @@ class Defaults:
         return sizes, "as set" if len(sizes) == len({*given}) else "as set, but for those above max_num_batched_tokens"
 
     def _fused(self) -> list[Derived]:
-        """The largest all-reduce that FlashInfer fuses with the norm behind it, where it does."""
+        """The largest all-reduce that FlashInfer fuses with the norm after it, if it fuses any."""
         if not self.settings.fuse_allreduce_rms:
             return []
         ranks = self.settings.tensor_parallel_size
@@ -102,9 +102,9 @@ class Defaults:
         return [self._row("fi_allreduce_fusion_max_size_mb", most, f"vLLM, {ranks} GPUs of {self.gpu.architecture}")]
 
     def _formats(self) -> list[Derived]:
-        """The quantization, what it leaves out, and the cache, as the checkpoint has them unless others are asked for.
+        """The quantization, the parts it leaves out, and the KV cache's format: the checkpoint's unless others are set.
 
-        A checkpoint's parts say nothing of weights in another format than its own.
+        The parts that a checkpoint leaves out are those of its own format only.
         """
         settings, checkpoint = self.settings, self.model.decoder
         config = f"{self.model.name}: config.json"
@@ -159,8 +159,8 @@ class Defaults:
 def graphs(settings: EngineSettings) -> Graphs:
     """The CUDA graphs that an engine with complete *settings* captures.
 
-    Whole graphs of steps that only decode are no larger than `max_num_seqs` asks for, as in vLLM.  FULL, of attention
-    that takes any batch in a graph, is taken to be what FlashAttention 3 makes of it: whole graphs of any step.
+    Full graphs of steps that only decode hold at most `max_num_seqs` sequences, as in vLLM.  FULL means full graphs of
+    any step, as FlashAttention 3 has them, whose attention takes any batch in a graph.
     """
     mode, seqs = settings.cudagraph_mode, settings.max_num_seqs
     assert mode is not None and seqs is not None and settings.cudagraph_capture_sizes is not None, "complete them first"
@@ -175,7 +175,7 @@ def graphs(settings: EngineSettings) -> Graphs:
 
 
 def fused(settings: EngineSettings) -> tuple[Choice, ...]:
-    """The collectives that an engine with complete *settings* prefers to all others, for what they take."""
+    """The fused collectives that an engine with complete *settings* prefers for messages that they take."""
     most = settings.fi_allreduce_fusion_max_size_mb
     if not settings.fuse_allreduce_rms or most is None:
         return ()
@@ -185,8 +185,8 @@ def fused(settings: EngineSettings) -> tuple[Choice, ...]:
 def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, largest: int | None = None) -> tuple[int, ...]:
     """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
 
-    The largest is twice `max_num_seqs`, and at most 512, unless *largest* is given.  None is larger than
-    `max_num_batched_tokens`, which is itself a size where it bounds them.
+    The largest is *largest*, or else twice `max_num_seqs` and at most 512.  `max_num_batched_tokens` bounds them, and
+    is a size itself where it does.
     """
     largest = min(largest or min(2 * max_num_seqs, 512), max_num_batched_tokens)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]

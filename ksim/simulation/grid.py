@@ -1,4 +1,4 @@
-"""Combinations of settings of one scenario, each run to its end."""
+"""A grid of settings: one scenario, run with each combination of their values."""
 
 import json
 import math
@@ -15,8 +15,9 @@ from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.report.result import Result
-from ksim.simulation.assembly import Site, build
-from ksim.simulation.processes import spread
+from ksim.simulation.assembly import build
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario, setting
 from ksim.simulation.simulate import simulate
 
@@ -25,14 +26,14 @@ Settings = Mapping[str, Any]
 
 @frozen
 class Axis:
-    """A setting by its dotted key, and the values it takes."""
+    """A setting, by its dotted key, and the values to try."""
 
     key: str
     values: tuple[Any, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Axis":
-        """Parse ``key=value,value`` as of ``--over``, values as ``--set`` has them; raises ConfigError."""
+        """Parse ``key=value,value`` as ``--over`` takes it, with values as for ``--set``; raises ConfigError."""
         key, equals, values = (part.strip() for part in text.partition("="))
         if not key or not equals:
             raise ConfigError("--over", f"expected key=value,value, not {text!r}")
@@ -46,9 +47,9 @@ class Axis:
 
 @frozen
 class Outcome:
-    """How the scenario with these settings went: its numbers, and itself with nothing left open.
+    """How a run with these `settings` went: its summary, and its scenario with every setting filled in.
 
-    `problem` says why it has none; `unserved` which requests it did not serve, and why.
+    `problem` says why there is no summary; `unserved` says which requests were not served, and why.
     """
 
     settings: Settings
@@ -59,16 +60,16 @@ class Outcome:
 
     @property
     def unserved_share(self) -> float:
-        """The share of its requests that were rejected, or had not ended when the run did."""
+        """The share of requests that were rejected or unfinished."""
         if not self.unserved or self.summary is None:
             return 0.0
         return float(self.summary["failed"] + self.summary["unfinished"]) / _requests(self.summary)
 
 
 def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0) -> list[Settings]:
-    """Every combination of the values of *axes*, the last axis fastest, or *sample* of them, drawn by *seed*.
+    """Every combination of the values of *axes*, the last axis varying fastest, or *sample* of them, drawn by *seed*.
 
-    Raises ConfigError where two axes have the same key.
+    Raises ConfigError for two axes with the same key.
     """
     keys = [axis.key for axis in axes]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
@@ -82,31 +83,31 @@ def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0)
 
 
 def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> Generator[Outcome, None, None]:
-    """Run *scenario* with each of the *chosen* settings, in *jobs* processes; the outcomes are the same for any."""
-    return spread(partial(outcome, scenario), chosen, jobs)
+    """Run *scenario* with each of the *chosen* settings in *jobs* processes, with the same outcomes for any number."""
+    return run_in_processes(partial(outcome, scenario), chosen, jobs)
 
 
 def outcome(scenario: Scenario, settings: Settings) -> Outcome:
-    """Run *scenario* with *settings*; whatever goes wrong is a problem of this point, and no error."""
+    """Run *scenario* with *settings*; an error becomes the problem of the outcome."""
     try:
         result = simulate(scenario.with_values(settings))
         return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
     except KsimError as error:
         return Outcome(settings, problem=str(error))
-    except Exception as error:  # a plug-in's, or a bug: the other points need not suffer from it
+    except Exception as error:  # in a plug-in, or a bug: the other points still run
         return Outcome(settings, problem=f"{type(error).__name__}: {error}; `ksim run` with these settings shows where")
 
 
 def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
-    """What cannot be run with each of the *chosen* settings, found without a run: a problem, or None.
+    """For each of the *chosen* settings, why it cannot be run, told without running it; None where it can.
 
-    Raises UnknownName for a name that nothing has, which is a slip in any grid, unlike a model that does not fit.
+    Raises UnknownName for an unknown name, which is a mistake in any grid, unlike a model that does not fit.
     """
     read: list[tuple[Any, int]] = []
     for settings in chosen:
         try:
             changed = scenario.with_values(settings)
-            build(Site.of(changed), Horizon(), Log(), lambda: None)
+            build(Deployment.of(changed), Horizon(), Log(), lambda: None)
             if (source := (changed.workload, changed.seed)) not in read:
                 next(iter(changed.workload.requests(changed.seed)), None)
                 read.append(source)
@@ -119,18 +120,18 @@ def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Out
 
 
 def value_text(value: Any) -> str:
-    """A setting's value as a person would write it."""
+    """A setting's value, as a person would write it."""
     return json.dumps(value, default=str) if isinstance(value, bool | list | dict) else str(value)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """What to call each of *keys* where there is little room: its last word, if that is no other's too."""
+    """A short name for each of *keys*: its last word, unless another key ends in the same word."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
 
 
 def _pieces(key: str, text: str) -> list[str]:
-    """*text* cut at its commas, but for those in quotes and brackets."""
+    """*text*, split at its commas, except those in quotes and brackets."""
     pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -149,7 +150,7 @@ def _pieces(key: str, text: str) -> list[str]:
 
 
 def _unserved(result: Result) -> str:
-    """Which requests were not served, and why the first of them was not; "" where all were."""
+    """How many requests were not served, and why the first of them was not; "" where all were."""
     summary, reasons = result.summary, result.history.requests.reasons
     left = [f"{summary[status]:,} {word}" for status, word in (("failed", "rejected"), ("unfinished", "unfinished"))
             if summary[status]]

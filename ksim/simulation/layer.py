@@ -1,30 +1,32 @@
-"""A layer of a user's own, from its equations to what it takes on a GPU."""
+"""A user's own layer: from its equations to what it costs on a GPU."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from attrs import evolve, field, frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import BatchDependent, Collective, Op
 from ksim.compute.kernels import Kernel
-from ksim.compute.notation import Operation, Task, lower
-from ksim.compute.notation.splits import GROUPS
-from ksim.compute.sizes import Sizes
+from ksim.compute.notation.splits import GROUPS, LayerOperation, lower
+from ksim.cost.clock import Clock, Setting
 from ksim.cost.overlap import Overlap, pair, side_by_side
 from ksim.cost.parts import PricedLaunch
 from ksim.cost.pricer import Pricer
+from ksim.engine.governors import checked
+from ksim.flow.costs import ClockScaling
 from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.report import html
-from ksim.simulation.lookup import gpu_of, network_of, oracle_choice, plugin, system_of
-from ksim.simulation.priced import Priced, Row
+from ksim.simulation.hardware import gpu_of, network_of, system_of
+from ksim.simulation.layer_cost import LaunchCost, LayerCost
+from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.scenario import COLLECTIVES
-from ksim.simulation.sustained import sustained
 from ksim.specs.power import PowerSettings
 
 
-def _operations(given: Iterable[Operation]) -> tuple[Operation, ...]:
+def _operations(given: Iterable[LayerOperation]) -> tuple[LayerOperation, ...]:
     operations = tuple(given)
     for operation in operations:
         if not hasattr(operation, "lower"):
@@ -50,78 +52,82 @@ def _whole(where: str, what: str, value: int) -> None:
 class Layer:
     """`operations` in the order in which a rank launches them, over indices of these `sizes`.
 
-    Sizes are of the whole layer, before anything is split.  The `name` is for tables.
+    The sizes are those of the whole layer, before it is split over ranks.  Tables show the `name`.
     """
 
-    operations: Sequence[Operation] = field(converter=_operations)
+    operations: Sequence[LayerOperation] = field(converter=_operations)
     sizes: Mapping[str, int] = field(converter=_sizes)
     name: str = "layer"
 
-    def tasks(self, **ranks: int) -> list[Task]:
-        """What one rank launches where groups (tensor, context, expert) have so many ranks, by default 1."""
+    def tasks(self, **ranks: int) -> list[Op]:
+        """What one rank launches; *ranks* gives the sizes of the groups (tensor, context, expert), 1 by default."""
         return [task for tasks in self._lowered(_ranks(ranks)) for task in tasks]
 
     def with_sizes(self, **sizes: int) -> "Layer":
-        """The same with other sizes, such as one new token (s=1) for each of many sequences (b=64)."""
+        """The same layer with other sizes, such as one new token (s=1) for each of 64 sequences (b=64)."""
         return evolve(self, sizes={**self.sizes, **sizes})
 
     def on(
         self, gpu: str, *, system: str | None = None, nodes: int | None = None, oracle: str | None = None,
         power: PowerSettings | None = None, **ranks: int
-    ) -> Priced:
-        """Price the layer on as many GPUs as the groups' *ranks* multiply to, in their usual system or another.
+    ) -> LayerCost:
+        """Price the layer on *gpu*, in its usual system or another; the groups' *ranks* multiply to the number of GPUs.
 
-        At the boost clock, or, where *power* is given, as it goes on for long under its cap and clock, or under the
-        board's limit alone.  Raises UnknownName for what the catalogue lacks, DoesNotFit for more GPUs than the system
-        has, and ConfigError for what cannot be split so, is not priced or cannot be set.
+        The layer runs once, at the boost clock.  With *power*, it runs for a long time under that cap and clock, or
+        under the board's limit if neither is set.  Raises UnknownName for a name that the catalogue lacks, DoesNotFit
+        for more GPUs than the system has, and ConfigError for a layer that cannot be split or priced like this, and for
+        *power* that the GPU cannot be set to.
         """
-        of = _ranks(ranks)
-        found, gpus = system_of(gpu, system, nodes), prod(of.values())
-        if gpus > found.gpus:
-            raise DoesNotFit(f"{_told(of)} are {gpus} GPUs, and {found.name} has {found.gpus}; set nodes to"
-                             f" {-(-gpus // found.gpus_per_node)} or more")
-        chosen = plugin("oracles", oracle_choice(Choice(oracle) if oracle else None, found.gpu))
-        pricer = Pricer(gpu_of(found.gpu), chosen, network_of(found, map(Choice, COLLECTIVES)), _groups(of))
-        priced = Priced(self.name, pricer.gpu, gpus, tuple(self._rows(pricer, of)))
-        return priced if power is None else sustained(priced, power)
+        sizes = _ranks(ranks)
+        server, gpus = system_of(gpu, system, nodes), prod(sizes.values())
+        if gpus > server.gpus:
+            raise DoesNotFit(f"{_spelled(sizes)} are {gpus} GPUs, and {server.name} has {server.gpus}; set nodes to"
+                             f" {-(-gpus // server.gpus_per_node)} or more")
+        chosen = plugin("oracles", oracle_choice(Choice(oracle) if oracle else None, server.gpu))
+        pricer = Pricer(gpu_of(server.gpu), chosen, network_of(server, map(Choice, COLLECTIVES)), _groups(sizes))
+        cost = LayerCost(self.name, pricer.gpu, gpus, tuple(self._launches(pricer, sizes)))
+        return cost if power is None else _sustained(cost, power)
 
     def _repr_html_(self) -> str:
         sizes = ", ".join(f"{index} = {size:,}" for index, size in self.sizes.items())
-        rows = [(each.label, type(each).__name__, str(getattr(each, "equation", getattr(each, "tensor", ""))),
-                 ", ".join(f"{index}: {group}" for index, group in getattr(each, "parallel", ())))
-                for each in self.operations]
+        rows = [(operation.label, type(operation).__name__,
+                 str(getattr(operation, "equation", getattr(operation, "tensor", ""))),
+                 ", ".join(f"{index}: {group}" for index, group in getattr(operation, "parallel", ())))
+                for operation in self.operations]
         return html.block(self.name, sizes, html.table(("operation", "kind", "equation", "split"), rows))
 
-    def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Task]]:
+    def _lowered(self, ranks: Mapping[str, int]) -> list[Sequence[Op]]:
         """The tasks of each operation."""
-        return [lower(operation, Sizes(self.sizes), ranks) for operation in self.operations]
+        return [lower(operation, self.sizes, ranks) for operation in self.operations]
 
-    def _rows(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[Row]:
-        """A row for each distinct launch of an operation."""
+    def _launches(self, pricer: Pricer, ranks: Mapping[str, int]) -> Iterator[LaunchCost]:
+        """The cost of each distinct launch of an operation."""
         lowered = self._lowered(ranks)
-        launches = list(dict.fromkeys((task.label, task.kernel) for tasks in lowered for task in tasks))
+        launches = list(dict.fromkeys(_labelled(task) for tasks in lowered for task in tasks))
         costs = dict(zip(launches, pricer.kernels(launches), strict=True))
         for operation, tasks in zip(self.operations, lowered, strict=True):
-            priced = [(PricedLaunch(task.kernel, costs[task.label, task.kernel]), _hidden(task, costs))
-                      for task in tasks]
+            priced = [(PricedLaunch(kernel, costs[label, kernel]), _hidden(task, costs))
+                      for task in tasks for label, kernel in [_labelled(task)]]
             if (stages := getattr(operation, "overlap_stage", 1)) > 1:
                 priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
             for launch in dict.fromkeys(launch for launch, _ in priced):
                 runs = [hidden for other, hidden in priced if other == launch]
-                yield _row(pricer, launch, len(runs), sum(runs))
+                yield _launch_cost(pricer, launch, len(runs), sum(runs))
 
 
-#: A launch, and how many of its seconds pass while another keeps the GPU busy.
+#: A launch, and how many of its seconds pass while another kernel keeps the GPU busy.
 Timed = tuple[PricedLaunch, float]
+#: A label and a kernel.
+Labelled = tuple[str, Kernel | Collective]
 
 
-def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], overlap: Overlap) -> list[Timed]:
-    """*priced* with the last product of *tasks* in pieces, each beside the collective that adds up the one before.
+def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overlap: Overlap) -> list[Timed]:
+    """*priced* with the last product of *tasks* in pieces; each runs beside the collective that sums the piece before.
 
     Raises ConfigError where no such collective follows.
     """
     *_, product, message = tasks if len(tasks) > 1 else (*tasks, *tasks)
-    summed = pair(product.label, product.kernel, message.label, message.kernel)
+    summed = pair(*_labelled(product), *_labelled(message))
     if summed is None:
         raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
                                          f" follows; split a contracted index, or leave it at 1")
@@ -129,18 +135,24 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Task], priced: list[Timed], over
                             for launch, hidden in side_by_side(pricer, summed, overlap))]
 
 
-def _hidden(task: Task, costs: Mapping[tuple[str, Kernel | Collective], KernelCost]) -> float:
-    """Seconds of *task* that pass while what it runs beside keeps the GPU busy."""
+def _labelled(task: Op) -> Labelled:
+    """The label and the kernel of a launch, whose shape does not depend on a batch."""
+    assert not isinstance(task.kernel, BatchDependent), "sizes decide the shapes of a layer's kernels"
+    return task.label, task.kernel
+
+
+def _hidden(task: Op, costs: Mapping[Labelled, KernelCost]) -> float:
+    """Seconds of *task* that pass while the kernel beside it keeps the GPU busy."""
     if task.beside is None:
         return 0.0
-    return float(min(costs[task.label, task.kernel].seconds, costs[task.beside.label, task.beside.kernel].seconds))
+    return float(min(costs[_labelled(task)].seconds, costs[_labelled(task.beside)].seconds))
 
 
-def _row(pricer: Pricer, launch: PricedLaunch, runs: int, hidden: float) -> Row:
+def _launch_cost(pricer: Pricer, launch: PricedLaunch, runs: int, hidden: float) -> LaunchCost:
     kernel, cost = launch
     sent = runs * pricer.sent(kernel) if isinstance(kernel, Collective) else 0.0
     idle = pricer.gpu.power.idle * (runs * cost.seconds - hidden)
-    return Row(cost, runs, sent, hidden, runs * cost.joules + idle)
+    return LaunchCost(cost, runs, sent, hidden, runs * cost.joules + idle)
 
 
 def _ranks(given: Mapping[str, int]) -> dict[str, int]:
@@ -152,14 +164,43 @@ def _ranks(given: Mapping[str, int]) -> dict[str, int]:
     return {name: given.get(name, 1) for name in GROUPS}
 
 
-def _told(ranks: Mapping[str, int]) -> str:
+def _spelled(ranks: Mapping[str, int]) -> str:
     return " x ".join(f"{count} {name}" for name, count in ranks.items() if count > 1)
 
 
 def _groups(ranks: Mapping[str, int]) -> dict[str, range]:
-    """The GPUs of each group that the first GPU is in; those of the first kind are neighbours."""
+    """The GPUs of each group that the first GPU belongs to; the ranks of the first group are neighbours."""
     groups, step = {}, 1
     for name, count in ranks.items():
         groups[name] = range(0, step * count, step)
         step *= count
     return groups
+
+
+def _sustained(cost: LayerCost, settings: PowerSettings) -> LayerCost:
+    """*cost* once the GPU has spent its credit above the power limit, under the cap and clock of *settings*.
+
+    All kernels run at one clock, as those of a step do.  Raises ConfigError for settings that the GPU cannot have, for
+    a GPU whose clocks are not known, and for a governor, which chooses by batches.
+    """
+    gpu = cost.gpu
+    if settings.governor is not None:
+        raise ConfigError("power: governor", "chooses step by step, and a layer has none; give a cap or a clock")
+    setting = checked(Setting(settings.cap, settings.clock), gpu, "power")
+    if gpu.power.clocks is None:
+        raise ConfigError("power", f"{gpu.name} has no [power.clocks]; say in its file how its SMs do at lower clocks")
+    step = StepCost.of([PricedBlock.of([row.cost.replaced(seconds=row.exposed / row.runs)], row.runs)
+                        for row in cost.rows])
+    scaling = Clock.tired(gpu.power, gpu.power.clocks).pace(step, 0.0, setting)
+    return evolve(cost, rows=tuple(_scaled(row, scaling, gpu.power.idle) for row in cost.rows))
+
+
+def _scaled(row: LaunchCost, scaling: ClockScaling, idle: float) -> LaunchCost:
+    """*row* at the clock of *scaling*; its hidden seconds grow with the others."""
+    longer, costs = scaling.time if row.cost.is_compute_bound else 1.0, row.cost.costs
+    cost = evolve(row.cost.replaced(seconds=longer * costs.seconds, below=longer * costs.below,
+                                    above=longer * costs.above, joules=costs.joules_at(scaling)),
+                  roofline_ratio=longer * row.cost.roofline_ratio)
+    hidden = longer * row.hidden
+    return evolve(row, cost=cost, hidden=hidden,
+                  joules=row.runs * cost.joules + idle * (row.runs * cost.seconds - hidden))

@@ -5,20 +5,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.plugins import plugin
 
 
 class Coupled(KsimError):
     """Replicas have to be played together, for the reason given."""
 
 
-def check(site: Site) -> None:
-    """Raise Coupled where what one replica of *site* does depends on what another does; of sessions, see `alone`."""
-    scenario = site.scenario
+def check(deployment: Deployment) -> None:
+    """Raise Coupled where a replica of *deployment* depends on what another does; `alone` checks sessions."""
+    scenario = deployment.scenario
     if scenario.serve.data_parallel_size < 2:
         raise Coupled("data_parallel_size is 1")
-    if site.shards[0].data > 1:
+    if deployment.shards[0].data > 1:
         raise Coupled("the replicas share the experts of their layers, and step together")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")

@@ -1,31 +1,39 @@
-"""The Pareto front: the outcomes that no other beats in one objective without losing in another."""
+"""The Pareto front: the outcomes that no other outcome beats in one objective without losing in another."""
 
+import operator
 import re
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, isfinite
+from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.report.result import Result
+from ksim.report.wording import number
 from ksim.simulation.grid import Outcome
-from ksim.simulation.requirement import Requirement, measures
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-#: What a user waits for, queue and all, and what it costs: TTFT or TPOT alone can be had at the other's expense.
+#: What a request costs, and how long a user waits for it in all: either TTFT or TPOT can be had at the other's expense.
 DEFAULT = ("joules_per_output_token", "median_e2el_ms")
-#: The share of requests that a point may reject by default.  So few change no objective by much; more would look cheap.
+#: The share of requests that a point may reject by default.  So few hardly change an objective; with more rejections, a
+#: point would look cheap.
 TOLERATED = 0.01
-#: Why a point does not count whose load was too high.
+#: Why a point does not count that could not keep up with its load.
 SATURATED = "saturated: its queue kept growing, so its latencies depend on how long the run was"
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_REQUIREMENT = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
 
 
 @frozen
 class Objective:
-    """A number of summary.json, of which less is better, or more."""
+    """A number of summary.json to minimise, or to maximise."""
 
     key: str
     maximise: bool = False
@@ -42,17 +50,64 @@ class Objective:
         return f"max:{self.key}" if self.maximise else self.key
 
     def cost(self, value: float) -> float:
-        """*value* as something of which less is better."""
+        """*value* as a cost, of which less is better."""
         return -value if self.maximise else value
 
 
 @frozen
-class Point:
-    """An outcome among others: `values` are its objectives, none where it has not all of them.
+class Requirement:
+    """A bound on a number of summary.json: ``key sign bound``, where `sign` is <, <=, > or >=."""
 
-    `problem` says why the point does not count; it may have values still.  Points are numbered from 1, those on the
-    front first; `beaten_by` is the first of these that is better, and None for a point of the front and for one that
-    does not count.
+    key: str
+    sign: str
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Requirement":
+        """Parse ``p99_ttft_ms<1000`` as of ``--require``; raises ConfigError, and UnknownName for an unknown key."""
+        match = _REQUIREMENT.fullmatch(text)
+        bound = _finite(match[3]) if match else None
+        if match is None or bound is None:
+            raise ConfigError("--require", f"expected KEY<NUMBER, such as 'p99_ttft_ms<1000', or with <=, > or >=, not"
+                                           f" {text!r}")
+        if match[1] not in (known := measures()):
+            raise UnknownName("number of summary.json", match[1], known)
+        return cls(match[1], match[2], bound)
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.sign}{self.bound:g}"
+
+    def missed(self, summary: Mapping[str, Any]) -> str:
+        """Why *summary* misses it; "" where it does not."""
+        value = summary.get(self.key)
+        if value is None:
+            return f"the run has no {self.key}, which must be {self.sign} {self.bound:g}"
+        if _HOLDS[self.sign](value, self.bound):
+            return ""
+        return f"{self.key} is {number(value)}, not {self.sign} {self.bound:g}"
+
+
+def measures() -> Sequence[str]:
+    """The keys of summary.json whose values are numbers that tell how a run went."""
+    return [key for key, value in Result(Log()).summary.items()
+            if key == "slo_attainment" or not (isinstance(value, bool) or key.startswith("slo_"))]
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+@frozen
+class ParetoPoint:
+    """An outcome among others, with the `values` of its objectives, or none where one of them is missing.
+
+    Points are numbered from 1, those on the front first.  `problem` says why a point does not count; it may have values
+    all the same.  `beaten_by` is the first point of the front that dominates it; None for points of the front, and for
+    points that do not count.
     """
 
     number: int
@@ -63,13 +118,12 @@ class Point:
 
     @property
     def on_front(self) -> bool:
-        """Whether it counts and nothing beats it."""
+        """Whether it counts and no other point dominates it."""
         return not self.problem and self.beaten_by is None
 
 
 def objectives(texts: Sequence[str]) -> list[Objective]:
-    """The objectives that *texts* name, or the default ones; raises UnknownName, and ConfigError where one comes twice.
-    """
+    """The objectives that *texts* name, or `DEFAULT`; raises UnknownName, and ConfigError for one given twice."""
     named = [Objective.parse(text) for text in texts or DEFAULT]
     keys = [objective.key for objective in named]
     if twice := [key for key in keys if keys.count(key) > 1]:
@@ -78,29 +132,29 @@ def objectives(texts: Sequence[str]) -> list[Objective]:
 
 
 def front(costs: Floats) -> Bools:
-    """Which rows of *costs* (points x objectives, less is better) no other row dominates; equal rows stay together.
+    """Which rows of *costs* (points x objectives, less is better) no other row dominates.
 
-    A row dominates another if it is nowhere larger and somewhere smaller.
+    A row dominates another if it is nowhere larger and somewhere smaller; equal rows do not dominate each other.
     """
     return ~np.array([_dominates(costs, row).any() for row in costs], dtype=bool)
 
 
-def judge(found: Sequence[Outcome], wanted: Sequence[Objective], required: Sequence[Requirement] = (),
-          tolerated: float = TOLERATED) -> list[Point]:
-    """The points in order: the front by the first objective, then those it beats, then those that do not count.
+def rank(outcomes: Sequence[Outcome], wanted: Sequence[Objective], required: Sequence[Requirement] = (),
+         tolerated: float = TOLERATED) -> list[ParetoPoint]:
+    """The *outcomes* as points: the front by the first objective, then what it dominates, then what does not count.
 
-    A point counts that has all objectives, keeps to what is *required*, kept up with its load, and rejected no more
-    than the *tolerated* share of its requests.
+    A point counts if it has all objectives, meets what is *required*, kept up with its load, and rejected no more than
+    the *tolerated* share of its requests.
     """
-    problems = [_problem(each, wanted, required, tolerated) for each in found]
-    judged = [each for each, problem in zip(found, problems, strict=True) if not problem]
-    left = [Point(0, each, _values(each, wanted), problem=problem)
-            for each, problem in zip(found, problems, strict=True) if problem]
-    left.sort(key=lambda point: not point.values)
-    return [evolve(point, number=number) for number, point in enumerate([*_ranked(judged, wanted), *left], 1)]
+    problems = [_problem(outcome, wanted, required, tolerated) for outcome in outcomes]
+    counted = [outcome for outcome, problem in zip(outcomes, problems, strict=True) if not problem]
+    others = [ParetoPoint(0, outcome, _values(outcome, wanted), problem=problem)
+              for outcome, problem in zip(outcomes, problems, strict=True) if problem]
+    others.sort(key=lambda point: not point.values)
+    return [evolve(point, number=place) for place, point in enumerate([*_ranked(counted, wanted), *others], 1)]
 
 
-def refusal(points: Sequence[Point]) -> str:
+def refusal(points: Sequence[ParetoPoint]) -> str:
     """Why no point is on the front; "" where one is."""
     if any(point.on_front for point in points):
         return ""
@@ -113,24 +167,24 @@ def first_of(reasons: Sequence[str]) -> str:
     return reasons[0] + (f" (and {others} other {'reason' if others == 1 else 'reasons'})" if others else "")
 
 
-def _advice(points: Sequence[Point]) -> str:
-    """What would let points count that reject too many requests, or that none keeps up with."""
+def _advice(points: Sequence[ParetoPoint]) -> str:
+    """How points that reject too many requests, or that cannot keep up, would count."""
     if all(point.problem == SATURATED for point in points):
         return "; lower the rate of requests, or try more GPUs"
     shares = [point.outcome.unserved_share for point in points if point.problem == point.outcome.unserved]
     return f"; --max-rejected {ceil(1000 * min(shares)) / 1000:g} would let the best of them count" if shares else ""
 
 
-def _ranked(judged: Sequence[Outcome], wanted: Sequence[Objective]) -> list[Point]:
-    """Points of the front, which are to have the numbers from 1, and then all others."""
-    values = [_values(each, wanted) for each in judged]
+def _ranked(outcomes: Sequence[Outcome], wanted: Sequence[Objective]) -> list[ParetoPoint]:
+    """The points of the front, which get the first numbers, then all others."""
+    values = [_values(outcome, wanted) for outcome in outcomes]
     costs = np.array([[objective.cost(value) for objective, value in zip(wanted, row, strict=True)] for row in values])
     costs = costs.reshape(len(values), len(wanted))  # also where there are none
     best = front(costs)
-    order = sorted(range(len(judged)), key=lambda row: (not best[row], *costs[row]))
+    order = sorted(range(len(outcomes)), key=lambda row: (not best[row], *costs[row]))
     leading = costs[[row for row in order if best[row]]]
     beaten = [None if best[row] else int(np.argmax(_dominates(leading, costs[row]))) + 1 for row in order]
-    return [Point(0, judged[row], values[row], by) for row, by in zip(order, beaten, strict=True)]
+    return [ParetoPoint(0, outcomes[row], values[row], by) for row, by in zip(order, beaten, strict=True)]
 
 
 def _dominates(costs: Floats, row: Floats) -> Bools:
@@ -138,21 +192,21 @@ def _dominates(costs: Floats, row: Floats) -> Bools:
     return np.asarray((costs <= row).all(axis=1) & (costs < row).any(axis=1))
 
 
-def _problem(each: Outcome, wanted: Sequence[Objective], required: Sequence[Requirement], tolerated: float) -> str:
+def _problem(outcome: Outcome, wanted: Sequence[Objective], required: Sequence[Requirement], tolerated: float) -> str:
     """Why a point does not count; "" where it does."""
-    if each.problem or each.summary is None:
-        return each.problem
-    if each.unserved_share > tolerated:
-        return each.unserved
-    if each.summary.get("saturated"):
+    if outcome.problem or outcome.summary is None:
+        return outcome.problem
+    if outcome.unserved_share > tolerated:
+        return outcome.unserved
+    if outcome.summary.get("saturated"):
         return SATURATED
     missing = [f"nothing in the run tells {objective.key}" for objective in wanted
-               if each.summary[objective.key] is None]
-    missed = [reason for requirement in required if (reason := requirement.missed(each.summary))]
+               if outcome.summary[objective.key] is None]
+    missed = [reason for requirement in required if (reason := requirement.missed(outcome.summary))]
     return "; ".join(missing[:1] or missed)
 
 
-def _values(each: Outcome, wanted: Sequence[Objective]) -> tuple[float, ...]:
-    """The objectives of a point, or nothing where one is unknown."""
-    values = [(each.summary or {}).get(objective.key) for objective in wanted]
+def _values(outcome: Outcome, wanted: Sequence[Objective]) -> tuple[float, ...]:
+    """The objectives of *outcome*, or nothing where one is unknown."""
+    values = [(outcome.summary or {}).get(objective.key) for objective in wanted]
     return () if None in values else tuple(float(value) for value in values if value is not None)

@@ -1,8 +1,8 @@
-"""Does the roofline hold, and does what is left of it carry over to other GPUs?
+"""How far kernels are from the roofline, and whether that distance is the same on other GPUs.
 
-``eta`` is a kernel's time over what the roofline allows.  A family of kernels
-whose eta is small, and the same on every GPU, can be trusted on a GPU that
-nobody has measured; one whose eta is large and each GPU's own cannot.
+``eta`` is a kernel's time divided by the time that the roofline allows.  A family of kernels with a small eta that is
+the same on every GPU can be trusted on a GPU that nobody has measured.  A family whose eta is large, and different on
+each GPU, cannot.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from ksim.flow.kernels import KernelCost
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import DType
 from ksim.oracles import bounds
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.specs.hardware import Gpu
 
 
 @frozen
 class Zone:
-    """A part of the map of families, from the first up to, but without, the second of each pair."""
+    """A part of the map of families: half-open intervals of eta and of its spread, and what they mean."""
 
     name: str
     means: str
@@ -32,8 +32,8 @@ class Zone:
     spread: tuple[float, float]
 
 
-#: From where on eta counts as large, and its largest over its smallest on several GPUs as wide.  The map follows
-#: KernelSight-LM (arXiv 2606.28565, Fig. 11), which gives no numbers for its zones: these two are ours.
+#: From here on, eta counts as large, and its spread over several GPUs (the largest over the smallest) as wide.  The map
+#: follows KernelSight-LM (arXiv 2606.28565, Fig. 11), which gives no numbers for its zones: these two are ours.
 LARGE, WIDE = 2.0, 1.5
 ZONES = (
     Zone("safe", "the roofline is good, and eta carries over", (0.0, LARGE), (0.0, WIDE)),
@@ -44,11 +44,11 @@ ZONES = (
 
 
 @frozen
-class Point:
-    """A kernel or collective of one step on one GPU: how often it runs there, and what the data sheet allows it.
+class KernelPoint:
+    """A kernel or collective of a step on one GPU, and its place under the roofline.
 
-    `compute` and `memory` are the seconds that one run's FLOP and bytes take at the GPU's peaks, both 0 for a
-    collective; `dtype` is the format of the FLOP.
+    `compute` and `memory` are the seconds that the FLOP and bytes of one run take at the GPU's peaks; both are 0 for a
+    collective.  `dtype` is the number format of the FLOP.
     """
 
     span: KernelCost
@@ -59,19 +59,19 @@ class Point:
 
     @property
     def seconds(self) -> float:
-        """Of all runs."""
+        """The seconds of all runs."""
         return self.runs * self.span.seconds
 
     @property
     def reached(self) -> float:
-        """The share of the roof that it reaches; 0 for a collective."""
+        """The share of the roof that is reached; 0 for a collective."""
         return max(self.compute, self.memory) / self.span.seconds
 
     @property
     def eta(self) -> float:
-        """As the oracle says, which may count what the data sheet cannot, such as idle SMs; else time over roof.
+        """What the oracle says, which may know more than the data sheet, such as idle SMs; else time over roof.
 
-        nan for what has no roof.
+        It is nan for a collective, which has no roof.
         """
         if not isnan(self.span.roofline_ratio) or not self.reached:
             return self.span.roofline_ratio
@@ -80,8 +80,10 @@ class Point:
 
 @frozen
 class Family:
-    """The kernels of one family in one step: by GPU, their eta, a geometric mean weighted by time, and their share
-    of the step's time."""
+    """The kernels of one family in one step: their eta on each GPU, and their share of the step's time there.
+
+    An eta is the geometric mean over the kernels, weighted by time.
+    """
 
     step: str
     name: str
@@ -94,12 +96,12 @@ class Family:
 
     @property
     def eta(self) -> float:
-        """The geometric mean over the GPUs."""
+        """The geometric mean of eta over the GPUs."""
         return exp(sum(map(log, self.etas.values())) / len(self.etas))
 
     @property
     def spread(self) -> float | None:
-        """The largest eta over the smallest; None on one GPU alone, which says nothing of others."""
+        """The largest eta over the smallest; None where there is only one GPU."""
         return max(self.etas.values()) / min(self.etas.values()) if len(self.etas) > 1 else None
 
     @property
@@ -112,31 +114,31 @@ class Family:
 
 @frozen
 class Survey:
-    """Families on the GPUs that could be priced, by step and most time first, and why others could not be."""
+    """The families of each step, those with most time first, on `gpus`; `unpriced` says why a GPU is missing."""
 
     gpus: tuple[str, ...]
     families: tuple[Family, ...]
     unpriced: Mapping[str, str]
 
 
-def points(site: Site, batch: Batch) -> list[Point]:
-    """What one rank of each pipeline stage runs for *batch*, each distinct kernel once, in order."""
+def kernel_points(deployment: Deployment, batch: Batch) -> list[KernelPoint]:
+    """The distinct kernels and collectives that one rank of each pipeline stage runs for *batch*, in order."""
     merged: dict[tuple[Kernel | Collective, KernelCost], int] = {}
-    for timer in site.timers():
+    for timer in deployment.timers():
         for kernel, cost, runs in timer.launches(batch):
             if not cost.hidden:  # what is hidden takes no time
                 merged[kernel, cost] = merged.get((kernel, cost), 0) + runs
-    return [_point(kernel, cost, runs, site.gpu) for (kernel, cost), runs in merged.items()]
+    return [_point(kernel, cost, runs, deployment.gpu) for (kernel, cost), runs in merged.items()]
 
 
 def survey(scenarios: Mapping[str, Scenario], batches: Mapping[str, Batch]) -> Survey:
-    """Price each step of *batches* in each of *scenarios*, which bear their GPU's name."""
-    priced: dict[str, dict[str, list[Point]]] = {}
+    """Price each step of *batches* in each of *scenarios*, which are named by their GPUs."""
+    priced: dict[str, dict[str, list[KernelPoint]]] = {}
     unpriced: dict[str, str] = {}
     for gpu, scenario in scenarios.items():
         try:
-            site = Site.of(scenario)
-            priced[gpu] = {step: points(site, batch) for step, batch in batches.items()}
+            deployment = Deployment.of(scenario)
+            priced[gpu] = {step: kernel_points(deployment, batch) for step, batch in batches.items()}
         except KsimError as error:
             unpriced[gpu] = str(error)
     families = [family for step in batches
@@ -144,24 +146,24 @@ def survey(scenarios: Mapping[str, Scenario], batches: Mapping[str, Batch]) -> S
     return Survey(tuple(priced), tuple(families), unpriced)
 
 
-def on(scenario: Scenario, gpu: str) -> Scenario:
-    """*scenario* on another GPU, in the system that this one is usually in."""
+def moved_to(scenario: Scenario, gpu: str) -> Scenario:
+    """*scenario* on another GPU, in the usual system of that GPU."""
     return evolve(scenario, gpu=gpu, system=None, nodes=None)
 
 
-def _point(kernel: Kernel | Collective, cost: KernelCost, runs: int, gpu: Gpu) -> Point:
+def _point(kernel: Kernel | Collective, cost: KernelCost, runs: int, gpu: Gpu) -> KernelPoint:
     if isinstance(kernel, Collective):
-        return Point(cost, runs)
-    return Point(cost, runs, *bounds(kernel, gpu), kernel.work.dtype)
+        return KernelPoint(cost, runs)
+    return KernelPoint(cost, runs, *bounds(kernel, gpu), kernel.work.dtype)
 
 
-def _families(step: str, found: Mapping[str, Sequence[Point]]) -> list[Family]:
-    """The families of *found*, the points of one step by GPU; what has no roof has no eta and is left out."""
+def _families(step: str, points: Mapping[str, Sequence[KernelPoint]]) -> list[Family]:
+    """The families among the *points* of one step, by GPU; a collective has no eta and is left out."""
     etas: dict[str, dict[str, float]] = {}
     shares: dict[str, dict[str, float]] = {}
-    for gpu, every in found.items():
-        total = sum(point.seconds for point in every)
-        for name, members in _by_family(every):
+    for gpu, kernels in points.items():
+        total = sum(point.seconds for point in kernels)
+        for name, members in _by_family(kernels):
             seconds = sum(point.seconds for point in members)
             mean = exp(sum(point.seconds * log(point.eta) for point in members) / seconds)
             etas.setdefault(name, {})[gpu], shares.setdefault(name, {})[gpu] = mean, seconds / total
@@ -169,9 +171,9 @@ def _families(step: str, found: Mapping[str, Sequence[Point]]) -> list[Family]:
     return sorted(families, key=lambda family: (-family.share, family.name))
 
 
-def _by_family(every: Iterable[Point]) -> Iterator[tuple[str, list[Point]]]:
-    groups: dict[str, list[Point]] = {}
-    for point in every:
+def _by_family(points: Iterable[KernelPoint]) -> Iterator[tuple[str, list[KernelPoint]]]:
+    groups: dict[str, list[KernelPoint]] = {}
+    for point in points:
         if not isnan(point.eta):
             groups.setdefault(point.span.family, []).append(point)
     yield from groups.items()

@@ -1,4 +1,4 @@
-"""Independent pieces of work in several processes, which end when the work is interrupted or its owner is killed."""
+"""Independent work in several processes, which end when it is interrupted or when the process that waits is killed."""
 
 import os
 import signal
@@ -13,16 +13,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def spread(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R, None, None]:
-    """Yield *work* of each of *items*, in their order, done by *jobs* processes, or by this one where that is 1.
+def run_in_processes(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R, None, None]:
+    """Yield ``work(item)`` for each of *items*, in their order, from *jobs* processes, or from this one if that is 1.
 
-    *work* is a function of a module, and like *items* and results it can be pickled.  Raises what *work* raises, and
+    *work* has to be a function of a module; items and results have to be picklable.  Raises what *work* raises, and
     KsimError where a process is killed.
     """
     if min(jobs, len(items)) < 2:
         yield from map(work, items)
         return
-    # Most runs have one process, and are over before these have paid for their loading.
+    # Most runs have one process; importing these would cost them more than they gain.
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -35,7 +35,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R
         for future in futures:
             yield future.result()
     except BrokenProcessPool as error:
-        raise KsimError("a process was killed in the midst of its work, as systems do that run out of memory;"
+        raise KsimError("a process was killed before it was done, as happens when a system runs out of memory;"
                         " try fewer --jobs") from error
     except BaseException:
         for process in set(multiprocessing.active_children()) - before:
@@ -47,7 +47,7 @@ def spread(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Generator[R
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let Ctrl-C wait, also in processes started meanwhile, which would print where it found them importing."""
+    """Hold Ctrl-C back, also in processes that start meanwhile, which would print a traceback from their imports."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -59,7 +59,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """Let Ctrl-C end this process at once and in silence, and let it end with the process that started it."""
+    """Let Ctrl-C end this process at once, without a message, and let it end with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -67,7 +67,7 @@ def _begin() -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of the process that started this one, which SIGKILL gives no time to say so."""
+    """End this process when its parent ends; a parent that is killed cannot tell its children."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

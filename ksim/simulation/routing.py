@@ -1,8 +1,8 @@
 """How popular the experts of a mixture are: what a scenario's `routing` names.
 
-"uniform", all alike; `zipf` with an `exponent`; `measured` with a `path`: a JSON list or a CSV file of what share of
-the pairs of tokens and experts each expert has, in one row for all layers or in one for each.  Rows need not add up
-to 1.
+`uniform` makes all experts alike.  `zipf` takes an `exponent`.  `measured` takes a `path`, of a JSON list or a CSV file
+with each expert's share of the pairs of tokens and experts, in one row for all layers or in a row for each layer.
+Rows need not add up to 1.
 """
 
 import json
@@ -17,17 +17,17 @@ from ksim.specs.experts import Routing
 
 __all__ = ["routing_of"]
 
-#: What each kind of routing needs to be told.
+#: The options of each kind of routing, all of them required.
 OPTIONS = {"uniform": (), "zipf": ("exponent",), "measured": ("path",)}
 
 
 def routing_of(choice: Choice, model: Model) -> Routing:
-    """The routing that *choice* names; raises UnknownName, ConfigError or DataError for one that cannot be."""
+    """The routing that *choice* names for *model*; raises UnknownName, ConfigError or DataError."""
     if choice.name not in OPTIONS:
         raise UnknownName("routing", choice.name, list(OPTIONS))
     if sorted(choice.options) != sorted(OPTIONS[choice.name]):
         needed = " and ".join(OPTIONS[choice.name]) or "nothing"
-        raise ConfigError("routing", f"{choice.name!r} is told {needed}, and was given"
+        raise ConfigError("routing", f"{choice.name!r} takes {needed}, and was given"
                                      f" {', '.join(choice.options) or 'nothing'}")
     if choice.name == "measured":
         return _measured(Path(str(choice.options["path"])), model)

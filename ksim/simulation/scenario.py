@@ -1,4 +1,4 @@
-"""A scenario: everything that decides a run, as one TOML file says it."""
+"""A scenario: all that decides a run, in one TOML file."""
 
 import os
 import tomllib
@@ -19,14 +19,14 @@ from ksim.specs.hardware import MOST
 from ksim.specs.power import PowerSettings
 from ksim.workload.workload import Workload
 
-#: Keys that name files, which a scenario gives relative to its own place; of the catalogue's, if they end like a file.
+#: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
 _CATALOGUE = ("model", "gpu", "system", "host", "engine")
 _PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
           ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
           ("workload", "synthetic", "output", "path"))
 
 _ONE = {"kind": "fixed", "value": 1}
-#: A workload for those who price batches of their own: a scenario has to have one.
+#: A workload for those who price batches of their own, because a scenario has to have one.
 ANY_WORKLOAD: Mapping[str, Any] = {
     "synthetic": {"arrivals": {"process": "burst"}, "prompt": _ONE, "output": _ONE}}
 
@@ -36,48 +36,48 @@ COLLECTIVES = ("ring", "nvls", "pairwise", "direct", "two_shot", "symmetric", "d
 
 @frozen
 class Scenario:
-    """What is simulated, on what, under which load, and how finely.
+    """What is simulated, on which hardware, under which load, and in how much detail.
 
-    Plug-ins are names, tables with a name and options, or ``package.module:Class``.
+    A plug-in is a name, a table with a name and options, or ``package.module:Class``.
     """
 
     model: str
-    """Model by catalogue name, or the path of a Hugging Face config.json or of its folder. Names: models."""
+    """The model: a catalogue name, or the path of a Hugging Face config.json or of its folder. Names: models."""
     workload: Workload
-    """What arrives: a `replay` or a `synthetic` workload, one of them."""
+    """The requests that arrive: either a `replay` or a `synthetic` workload."""
     engine: str = "vllm-0.33"
-    """Release whose scheduler and defaults are simulated. Names: engines."""
+    """The engine release whose scheduler and defaults are simulated. Names: engines."""
     gpu: str | None = None
-    """GPU, in its usual system. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
+    """The GPU, in its usual system. Default: the GPU of `system`. Names: gpus. Example: "h200"."""
     system: str | None = None
-    """Server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example: "hgx-h200".
-    """
+    """The server or rack: its GPU, links and nodes. Default: the usual one of `gpu`. Names: systems. Example:
+    "hgx-h200"."""
     nodes: int | None = field(default=None, validator=optional((gt(0), le(MOST))))
-    """Nodes of the system. Unit: nodes. Default: as many as the file of the system says. Example: 2."""
+    """The number of nodes. Unit: nodes. Default: what the file of the system says. Example: 2."""
     serve: EngineSettings = EngineSettings()
     """Engine settings, named like the flags of `vllm serve`."""
     router: Choice = Choice("round_robin")
-    """Which replica gets a request, where `data_parallel_size` is above 1. Names: cluster.routers."""
+    """How a replica is chosen for a request if `data_parallel_size` is above 1. Names: cluster.routers."""
     oracle: Choice | None = None
-    """What prices a kernel. Default: measured where the GPU has a profile, else learned. Names: oracles. Example:
-    "roofline"."""
+    """The latency oracle, which prices kernels. Default: measured if the GPU has a profile, else learned. Names:
+    oracles. Example: "roofline"."""
     routing: Choice = Choice("uniform")
-    """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of their
-    shares. Example: {name = "zipf", exponent = 0.5}."""
+    """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of a file
+    of their shares. Example: {name = "zipf", exponent = 0.5}."""
     collectives: tuple[str, ...] = COLLECTIVES
-    """Algorithms that may carry out a collective; the fastest that can is taken. Names: network.collectives."""
+    """The algorithms that may carry out a collective; the fastest that fits is taken. Names: network.collectives."""
     host: str = "default"
-    """What CPUs add to each request and step. Names: hosts."""
+    """The host, whose CPUs add to each request and step. Names: hosts."""
     slo: Slo = Slo()
-    """Latency targets, for goodput."""
+    """The latency targets that goodput counts by."""
     power: PowerSettings = PowerSettings()
-    """Power cap, SM clock and governor."""
+    """The power cap, the SM clock and the governor of the GPUs."""
     energy: Footprint = Footprint()
-    """What the energy of a run emits and costs."""
+    """How emissions and costs follow from a run's energy."""
     detail: str = field(default="step", validator=in_(("step", "kernel")))
-    """Level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
+    """The level of detail: "step" simulates a step as one event, "kernel" every kernel of every rank."""
     seed: int = field(default=0, validator=ge(0))
-    """Seed of everything random. Unit: none."""
+    """The seed of all random numbers. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
         if not self.gpu and not self.system:
@@ -85,17 +85,17 @@ class Scenario:
 
     @classmethod
     def read(cls, path: str | Path) -> "Scenario":
-        """Read a scenario file; raises ConfigError or DataError that name the file and the key."""
+        """Read a scenario file; raises ConfigError or DataError, which name the file and the key."""
         path = Path(path)
         _check_scenario_file(path)
         return cls.of(catalog.read(path), str(path), path.parent)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "scenario", folder: Path | None = None) -> "Scenario":
-        """Make a scenario of a table, such as ``{"model": "llama-3.1-8b", "gpu": "h200", "workload": {...}}``.
+        """Make a scenario from a table, such as ``{"model": "llama-3.1-8b", "gpu": "h200", "workload": {...}}``.
 
-        Relative paths in it are relative to *folder*, by default the current one.  Raises ConfigError that names
-        *where* and the key.
+        Relative paths are relative to *folder*, by default the current one.  Raises ConfigError, which names *where*
+        and the key.
         """
         if not isinstance(table, Mapping):
             raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
@@ -103,19 +103,19 @@ class Scenario:
         return structure(cls, _rooted(_native(table, where), folder or Path()), where)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
-        """Return the scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
+        """Return a scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
         table = plain(self)
         for key, value in changes.items():
             _put(table, key, value)
         return Scenario.of(table, "settings")
 
     def to_toml(self) -> str:
-        """The scenario as a file that reads back as the same."""
+        """The scenario as TOML, which reads back as an equal scenario."""
         return tomli_w.dumps(plain(self))
 
 
 def _check_scenario_file(path: Path) -> None:
-    """Raise DataError for the path of something else than a scenario: a trace, or the directory of a run."""
+    """Raise DataError for a path that is no scenario file, such as a trace or the directory of a run."""
     if path.is_dir() and (path / "scenario.toml").is_file():
         raise DataError(str(path), f"is the directory of a run; its scenario is {path / 'scenario.toml'}")
     if not path.is_dir() and not catalog.is_file(str(path)):
@@ -124,7 +124,7 @@ def _check_scenario_file(path: Path) -> None:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Parse ``key=value`` as of ``--set``: the value as TOML has it, or else as text."""
+    """Parse ``key=value`` as ``--set`` takes it; a value that is not TOML is text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError("--set", f"expected key=value, not {text!r}")
@@ -135,9 +135,9 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def _native(value: Any, where: str) -> Any:
-    """*value* in the types of TOML, where it is of others that mean the same: NumPy's, tuples and paths.
+    """*value* in the types of TOML: NumPy's numbers, tuples and paths are converted.
 
-    Raises ConfigError for a key that is no text.
+    Raises ConfigError for a key that is not text.
     """
     if isinstance(value, Mapping):
         if strangers := [key for key in value if not isinstance(key, str)]:
@@ -181,5 +181,5 @@ def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _is_folder(model: str, folder: Path) -> bool:
-    """Whether *model* is a folder beside the scenario, and no name of the catalogue."""
+    """Whether *model* is a folder beside the scenario, and not a name of the catalogue."""
     return bool(model) and (folder / model).is_dir() and model not in catalog.entries("models")

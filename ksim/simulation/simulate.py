@@ -10,97 +10,106 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import garbage
 from ksim.report.result import Result
-from ksim.results.metrics import Limits
-from ksim.simulation import capped
-from ksim.simulation.assembly import Site, build
+from ksim.results.metrics import LatencyTargets
+from ksim.simulation import power_cap
+from ksim.simulation.assembly import build
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
-from ksim.simulation.processes import spread
+from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario
 from ksim.workload.row import Ledger
 
 
-def simulate(scenario: Scenario, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
-    """Build everything *scenario* names, run it until the last request has ended, and return what happened.
+def simulate(scenario: Scenario | Deployment, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
+    """Build everything that *scenario* names, run it until the last request has ended, and return what happened.
 
-    `on_end` is called for each request that ends.  Replicas that nothing couples
-    run in as many processes as *jobs* says, with the same result; where they are
-    coupled, a remark of the result says by what.  Raises KsimError for a scenario
-    that cannot be built, or a workload that cannot be read.
+    `on_end` is called for each request that ends.  Replicas that do not depend on each other run in *jobs* processes;
+    the result is the same.  Where they do depend on each other, a remark of the result says why.  A Deployment is a
+    scenario that has been built already.  Raises KsimError for a scenario that cannot be built or a workload that
+    cannot be read.
     """
-    site, ledger, remarks = Site.of(scenario), Ledger(), []
+    deployment = scenario if isinstance(scenario, Deployment) else Deployment.of(scenario)
+    ledger, remarks = Ledger(), []
     if jobs > 1:
         try:
-            return _in_processes(site, scenario, on_end, jobs)
+            return _in_processes(deployment, on_end, jobs)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
-    result = play(site, scenario.workload.requests(scenario.seed, ledger), on_end, ledger)
+    result = play(deployment, _requests(deployment, ledger), on_end, ledger)
     result.remarks = (*remarks, *result.remarks)
     return result
 
 
-def play(site: Site, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
+def play(deployment: Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
          ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
-    """Serve *requests*, ordered by arrival, with the engines of *site*, or only those that are *here*; the scenario's
-    workload is not looked at, but for its `max_concurrency`."""
+    """Serve *requests*, ordered by arrival, with the engines of *deployment*, or with those that are *here* alone.
+
+    Of the scenario's own workload only `max_concurrency` counts.
+    """
     log = Log()
-    serve(site, requests, log, on_end, here)
-    result = _result(site, log, (*(ledger.remarks() if ledger else ()), *site.remarks))
-    return _remarked(site, result) if here is None else result
+    serve(deployment, requests, log, on_end, here)
+    result = _result(deployment, log, (*(ledger.remarks() if ledger else ()), *deployment.remarks))
+    return _with_cap_remarks(deployment, result) if here is None else result
 
 
-def serve(site: Site, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
+def serve(deployment: Deployment, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None) -> None:
-    """The same, into *log*, which need not keep what happens."""
+    """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written."""
     env = Horizon()
-    capped.check(site)
-    cluster = build(site, env, log, on_end, here)
+    power_cap.check(deployment)
+    cluster = build(deployment, env, log, on_end, here)
     env.process(cluster.serve(requests))
     with garbage.paused():
         env.run()
         cluster.close()
 
 
-def _in_processes(site: Site, scenario: Scenario, on_end: Callable[[], None], jobs: int) -> Result:
-    """Play the replicas of *site*, which is that of *scenario*, in several processes; raises Coupled."""
-    check(site)
-    logs, remarks, play_some = [], (), partial(_part, scenario)
+def _requests(deployment: Deployment, ledger: Ledger) -> Iterable[Request]:
+    """The requests of the scenario's workload; *ledger* counts what had to be changed to read them."""
+    scenario = deployment.scenario
+    return scenario.workload.requests(scenario.seed, ledger)
+
+
+def _in_processes(deployment: Deployment, on_end: Callable[[], None], jobs: int) -> Result:
+    """Run the replicas of *deployment* in *jobs* processes; raises Coupled where they depend on each other."""
+    check(deployment)
+    logs, remarks, run_some = [], (), partial(_part, deployment.scenario)
     with garbage.paused():
-        for packed in spread(play_some, shares(site.scenario.serve.data_parallel_size, jobs), jobs):
+        for packed in run_in_processes(run_some, shares(deployment.serve.data_parallel_size, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _remarked(site, _result(site, merged(logs), remarks))
+        return _with_cap_remarks(deployment, _result(deployment, merged(logs), remarks))
 
 
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
-    """The log of the replicas that are *here*, and the remarks on the workload."""
-    ledger = Ledger()
-    requests = alone(scenario.workload.requests(scenario.seed, ledger))
-    result = play(Site.of(scenario), requests, ledger=ledger, here=here)
+    """The pickled log of the replicas that are *here*, and the remarks on the workload."""
+    deployment, ledger = Deployment.of(scenario), Ledger()
+    result = play(deployment, alone(_requests(deployment, ledger)), ledger=ledger, here=here)
     with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 
 
-def _result(site: Site, log: Log, remarks: Sequence[str]) -> Result:
-    scenario = site.scenario
-    return Result(log, labels_of(scenario), limits_of(scenario), scenario.to_toml(), remarks, site.rates)
+def _result(deployment: Deployment, log: Log, remarks: Sequence[str]) -> Result:
+    scenario = deployment.scenario
+    return Result(log, labels_of(scenario), targets_of(scenario), scenario.to_toml(), remarks, deployment.rates)
 
 
-def _remarked(site: Site, result: Result) -> Result:
-    """*result* and what is to be said of a power cap."""
-    if site.scenario.power.cap is not None:
-        result.remarks = (*result.remarks, *capped.remarks(site, result.summary))
+def _with_cap_remarks(deployment: Deployment, result: Result) -> Result:
+    """*result* with remarks on its power cap, if it has one."""
+    if deployment.scenario.power.cap is not None:
+        result.remarks = (*result.remarks, *power_cap.remarks(deployment, result.summary))
     return result
 
 
 def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
-    """What was run, in words for the summary."""
+    """What was run, as the summary names it."""
     return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed,
             "max_concurrency": scenario.workload.max_concurrency}
 
 
-def limits_of(scenario: Scenario) -> Limits:
-    """The latency targets."""
+def targets_of(scenario: Scenario) -> LatencyTargets:
+    """The latency targets that goodput counts by."""
     slo = scenario.slo
-    return Limits(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)
+    return LatencyTargets(ttft=slo.ttft, tpot=slo.tpot, e2el=slo.e2el)

@@ -1,4 +1,4 @@
-"""How much KV cache a GPU has room for, and the limits that follow: what vLLM works out when it starts."""
+"""How many KV blocks a GPU has room for, and the scheduler's limits: what vLLM works out when it starts."""
 
 import attrs
 from attrs import frozen
@@ -18,10 +18,10 @@ from ksim.specs.engine import EngineVersion
 from ksim.specs.experts import Routing
 from ksim.specs.hardware import Gpu, System
 
-#: CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: what is left of the memory that two H200 runs
-#: of vLLM 0.22 used, after weights, KV cache and the activations below (llama-3.1-8b, qwen3-30b-a3b).
+#: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
+#: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.
 RESERVED = 0.8 * GIB
-#: Tokens that vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
+#: How many tokens vLLM takes through an expert layer at a time (VLLM_FUSED_MOE_CHUNK_SIZE).
 EXPERT_TOKENS = 16 * 1024
 
 
@@ -51,15 +51,15 @@ def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = Non
 
 
 def usable(gpu: Gpu, settings: EngineSettings) -> float:
-    """Bytes of *gpu*'s memory that an engine takes."""
+    """Bytes of *gpu*'s memory that an engine may use."""
     return gpu.memory * settings.gpu_memory_utilization
 
 
 def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Memory:
-    """How one rank's memory divides, as vLLM finds by a profiling run of the largest batch.
+    """How one rank's memory is divided, as vLLM finds out by a profiling run of the largest batch.
 
-    What sequences keep beside KV blocks, such as the state of linear attention, is set aside for as many as may run
-    at once; vLLM takes it from the blocks' pool as they come, and keeps states for shared prefixes too.
+    What a sequence keeps beside its KV blocks, such as the state of linear attention, is set aside for `max_num_seqs`
+    sequences.  vLLM takes it from the pool of blocks as sequences arrive, and keeps states of shared prefixes too.
     """
     assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
     return Memory(
@@ -72,8 +72,11 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
 
 
 def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
-    """Bytes that a step of *tokens* tokens needs beside weights and cache: the residual stream, hidden states,
-    and what the hungriest kernel reads and writes where the tokens are one prompt."""
+    """Bytes that a step of *tokens* tokens needs beside weights and cache.
+
+    They are the residual stream, hidden states, and what the largest kernel reads and writes when all tokens are one
+    prompt.
+    """
     prompt = Batch.of((tokens, 0))
     streams = 2 * tokens * model.decoder.sizes["m"] * DType.BF16.bytes
     blocks = model.graph(tokens, min(samples, tokens), shard).blocks
@@ -82,7 +85,7 @@ def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:
 
 
 def _working_set(kernel: Kernel | Collective | None) -> float:
-    """Bytes of activations that *kernel* reads and writes; of attention they are small."""
+    """Bytes of activations that *kernel* reads and writes; those of attention are small, and left out."""
     if isinstance(kernel, Gemm):
         return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
     if isinstance(kernel, GroupedGemm):
@@ -92,12 +95,12 @@ def _working_set(kernel: Kernel | Collective | None) -> float:
 
 
 def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System) -> int:
-    """How many KV blocks each rank has; raises DoesNotFit that says what is missing and what would help."""
+    """How many KV blocks each rank has; raises DoesNotFit, which says what is missing and what would help."""
     if settings.num_gpu_blocks_override is not None:
         return settings.num_gpu_blocks_override - 1  # vLLM's null block is never handed out
     size = settings.block_size
     assert size, "complete the settings first"
-    tightest = min((memory(model, shard, gpu, settings) for shard in shards), key=lambda part: part.blocks(size))
+    tightest = min((memory(model, shard, gpu, settings) for shard in shards), key=lambda rank: rank.blocks(size))
     blocks = tightest.blocks(size)
     if blocks < 2:
         raise DoesNotFit(_shortage(model, gpu, settings, system, tightest))
@@ -112,7 +115,7 @@ def kv_blocks(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSetti
 
 def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSettings, system: System,
                batch: Batch) -> None:
-    """Raise DoesNotFit where GPUs cannot hold the weights, or the KV cache of *batch*'s sequences."""
+    """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
     assert settings.block_size, "complete the settings first"
     sequences = [*batch.chunks, *((1, context) for context in batch.contexts)]
     longest = max(new + context for new, context in sequences)
@@ -154,7 +157,7 @@ def _fits(model: Model, gpu: Gpu, settings: EngineSettings, ways: int) -> bool:
 
 
 def limits(settings: EngineSettings, version: EngineVersion) -> Limits:
-    """The scheduler's part of complete *settings*; raises ConfigError for what vLLM refuses."""
+    """The scheduler's limits from complete *settings*; raises ConfigError for what vLLM refuses."""
     shared = {name: getattr(settings, name) for name in attrs.fields_dict(Limits) if hasattr(settings, name)}
     kept = Limits(**shared, cap_binds_lone_request=version.cap_binds_lone_request,
                   self_preemption_ends_turn=version.self_preemption_ends_turn)

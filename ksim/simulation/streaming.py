@@ -1,4 +1,4 @@
-"""Run a scenario that is too long to be kept: its rows are written while it goes on."""
+"""Run a scenario that is too long to keep in memory: write its rows while it runs."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -13,17 +13,20 @@ from ksim.report.result import judged
 from ksim.results.metrics import Summary
 from ksim.results.refusals import Refusals
 from ksim.results.streaming.sink import Sink
-from ksim.simulation import capped
-from ksim.simulation.assembly import Site
+from ksim.simulation import power_cap
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import labels_of, limits_of, serve
+from ksim.simulation.simulate import labels_of, serve, targets_of
 from ksim.workload.row import Ledger
 
 
 @frozen
 class Streamed:
-    """What a run left: its summary, the directory with its files, remarks on how its workload was read, and why
-    requests were rejected."""
+    """What is left of a streamed run: its summary and the directory of its files.
+
+    `remarks` tell what users should know of the workload, the GPU and the power cap; `refusals` why requests were
+    rejected.
+    """
 
     summary: Summary
     directory: Path
@@ -40,27 +43,29 @@ class Streamed:
         return vllm_block(self.summary)
 
 
-def stream(scenario: Scenario, directory: Path | str, on_end: Callable[[], None] = lambda: None) -> Streamed:
+def stream(scenario: Scenario | Deployment, directory: Path | str,
+           on_end: Callable[[], None] = lambda: None) -> Streamed:
     """Run *scenario* as `simulate` does, and write requests.parquet, steps.parquet, summary.json and scenario.toml.
 
-    Memory holds what is in flight, however many requests come.  docs/glossary.md says what such a run does not tell.
-    An earlier run in *directory* is replaced; raises ConfigError where it cannot be written, and what `simulate` does.
+    Only requests in flight are held in memory.  docs/glossary.md lists what such a run does not report.  An earlier run
+    in *directory* is replaced.  Raises ConfigError where the directory cannot be written, and what `simulate` raises.
     """
-    site, ledger = Site.of(scenario), Ledger()
-    return stream_requests(site, scenario.workload.requests(scenario.seed, ledger), directory, on_end, ledger)
+    deployment = scenario if isinstance(scenario, Deployment) else Deployment.of(scenario)
+    scenario, ledger = deployment.scenario, Ledger()
+    return stream_requests(deployment, scenario.workload.requests(scenario.seed, ledger), directory, on_end, ledger)
 
 
-def stream_requests(site: Site, requests: Iterable[Request], directory: Path | str,
+def stream_requests(deployment: Deployment, requests: Iterable[Request], directory: Path | str,
                     on_end: Callable[[], None] = lambda: None, ledger: Ledger | None = None) -> Streamed:
-    """The same of these *requests*, ordered by arrival."""
-    scenario, target = site.scenario, Path(directory).resolve()
-    limits = limits_of(scenario)
+    """Run *deployment* as `stream` does, with these *requests*, ordered by arrival, as its workload."""
+    scenario, target = deployment.scenario, Path(directory).resolve()
+    targets = targets_of(scenario)
     with run_directory.replacing(target) as new:
-        with Sink(new, limits) as sink:
-            serve(site, requests, sink, on_end)
-            summary = judged(sink.summary(), labels_of(scenario), limits, site.rates)
+        with Sink(new, targets) as sink:
+            serve(deployment, requests, sink, on_end)
+            summary = judged(sink.summary(), labels_of(scenario), targets, deployment.rates)
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    remarks = (*(ledger.remarks() if ledger else ()), *site.remarks, *capped.remarks(site, summary))
+    remarks = (*(ledger.remarks() if ledger else ()), *deployment.remarks, *power_cap.remarks(deployment, summary))
     return Streamed(summary, target, remarks, sink.refusals)

@@ -1,4 +1,4 @@
-"""Deployment: how a model is cut over GPUs, and the settings of a serving engine."""
+"""Deployment: how a model is divided over GPUs, and the settings of a serving engine."""
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
@@ -10,9 +10,9 @@ from ksim.specs.experts import Placement, Routing
 
 @frozen
 class Precision:
-    """Number formats of weights, of the activations that meet them in a GEMM, and of the KV cache.
+    """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
 
-    Everything else, attention included, computes in BF16, and so do the `kept` ones of `PARTS`.
+    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.
     """
 
     weights: DType = DType.BF16
@@ -21,18 +21,18 @@ class Precision:
     kept: tuple[str, ...] = ()
 
     def of(self, part: str) -> tuple[DType, DType]:
-        """The formats of a part's weights and activations; "" is no part, and never kept."""
+        """The formats of a part's weights and activations; "" stands for what is never kept."""
         return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
 
 
 @frozen
 class Shard:
-    """One rank's share of a model: 1/`tensor` of every layer of pipeline stage `stage` of `stages`.
+    """One rank's share of a model: 1/`tensor` of each layer of pipeline stage `stage` of `stages`.
 
-    `data` ranks, each `tensor` GPUs with batches and a KV cache of their own, share a mixture's experts among all their
-    GPUs: whole experts if `expert_parallel`, else a slice of each; or both, where `slices` GPUs each have a slice of
-    the same experts.  `exchange` is how they swap tokens for that, by vLLM's names of its `all2all_backend`;
-    `routing` is how popular the experts are, and `placement` who holds them.
+    `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
+    `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
+    the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
+    it.  `routing` is how popular the experts are, and `placement` which rank holds which.
     """
 
     tensor: int = 1
@@ -46,25 +46,29 @@ class Shard:
     slices: int = 1
     placement: Placement = Placement()
 
+    def ranks(self, group: str) -> int:
+        """How many ranks the rank's group of one kind has, such as "tensor"."""
+        return int(getattr(self, group))
+
     @property
     def expert_groups(self) -> int:
-        """Among how many groups of GPUs whole experts are dealt out."""
+        """The number of groups of GPUs among which whole experts are divided."""
         return self.expert_ranks // self.slices if self.expert_parallel else 1
 
     @property
     def expert_ranks(self) -> int:
-        """How many GPUs share a layer's experts."""
+        """GPUs that share the experts of a layer."""
         return self.tensor * self.data
 
     @property
     def scattered(self) -> bool:
-        """Whether the ranks of a tensor-parallel group divide its tokens before the experts, as in vLLM."""
+        """Whether a tensor-parallel group splits its tokens over its ranks before the experts, as in vLLM."""
         return self.expert_parallel and self.data > 1 and self.tensor > 1
 
     def share(self, layers: int) -> range:
         """Which of *layers* layers this stage holds.
 
-        As in vLLM, layers left over go one each to the stages before the last, which has the head.
+        As in vLLM, the remaining layers go to the stages before the last, one each, because the last has the head.
         """
         each, over = divmod(layers, self.stages)
         sizes = [each + (0 < self.stages - 1 - i <= over) for i in range(self.stages)]
@@ -80,10 +84,10 @@ class Shard:
         return self.stage == self.stages - 1
 
 
-#: What a checkpoint may leave in BF16 when it is quantized; embedding, head, router and norms always are.
+#: Parts that a quantized checkpoint may leave in BF16.  Embedding, head, router and norms always are in BF16.
 PARTS = ("attention", "mlp", "shared_experts", "experts")
-#: vLLM's `--quantization` to the formats of weights and activations, and the parts kept in BF16.  "auto" is what the
-#: model's config says.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are what vLLM's Marlin and Triton kernels do;
+#: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
+#: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
 #: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
 QUANTIZATIONS = {
     "auto": (DType.BF16, DType.BF16, ()),
@@ -99,7 +103,7 @@ QUANTIZATIONS = {
 }
 
 
-#: No step has more tokens, so no CUDA graph can be of use that is larger.
+#: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
 #: More GPUs than any cluster has.
 _MOST_GPUS = 10**6
@@ -110,7 +114,7 @@ def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: 
         raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
 
 
-#: vLLM's backends for the tokens that data-parallel ranks swap before and after experts.
+#: vLLM's backends for exchanging tokens between data-parallel ranks before and after experts.
 EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
 #: vLLM's `compilation_config.cudagraph_mode`.
@@ -127,7 +131,7 @@ def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", valu
 class EngineSettings:
     """The settings of one engine, with the names and defaults of ``vllm serve`` (0.33).
 
-    A setting that is None is derived as the simulated release derives it: simulation/defaults.py.
+    A setting that is None gets the default of the simulated release (simulation/defaults.py).
     """
 
     tensor_parallel_size: int = field(default=1, validator=(gt(0), le(_MOST_GPUS)))
@@ -268,7 +272,7 @@ class EngineSettings:
 
     @property
     def slices(self) -> int:
-        """How many GPUs share each expert of those that are dealt out whole."""
+        """How many GPUs share each expert of an expert-parallel group."""
         ranks = self.tensor_parallel_size * self.data_parallel_size
         return ranks // (self.expert_parallel_size or ranks)
 
@@ -283,7 +287,7 @@ _TARGET = optional(gt(0))
 
 @frozen
 class Slo:
-    """Latency targets in seconds: to the first token, per token after it, and to the last; None asks nothing."""
+    """Latency targets in seconds: to the first token, per token after it, and to the last; None sets no target."""
 
     ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
     """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""

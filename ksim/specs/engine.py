@@ -1,4 +1,4 @@
-"""Engine versions: what one release of an engine does by default, and where it decides otherwise than another."""
+"""Engine versions: the defaults of a release, and the decisions in which releases differ."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ class Step:
 
 @frozen
 class Budget:
-    """A step's limits, by usage, on GPUs of at least `memory` bytes whose name does not contain `exception`."""
+    """The limits of a step, by usage, on GPUs with at least `memory` bytes and no `exception` in their name."""
 
     memory: float = field(converter=quantity, validator=validators.ge(0))
     openai_api_server: Step
@@ -25,7 +25,7 @@ class Budget:
     exception: str = ""
 
     def applies(self, gpu: str, memory: float) -> bool:
-        """Whether it is for a GPU of this name and memory in bytes."""
+        """Whether the budget is for a GPU of this name and memory in bytes."""
         return memory >= self.memory and not (self.exception and self.exception in gpu.lower())
 
 
@@ -50,6 +50,9 @@ class EngineVersion:
     block_multiple: int = field(default=1, validator=validators.gt(0))
 
     def step(self, usage: str, gpu: str, memory: float) -> Step:
-        """A step's limits by *usage*, the name of a field of `Budget`; the last of `budgets` must apply to all GPUs."""
+        """The limits of a step for *usage*, which names a field of `Budget`.
+
+        The last of `budgets` must apply to all GPUs.
+        """
         found: Step = getattr(next(budget for budget in self.budgets if budget.applies(gpu, memory)), usage)
         return found

@@ -1,4 +1,4 @@
-"""A mixture's experts: how popular each of them is, and which ranks hold it."""
+"""A mixture's experts: how popular each one is, and which ranks hold it."""
 
 from math import ceil, isfinite
 
@@ -16,8 +16,9 @@ def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ..
 class Routing:
     """How popular a mixture's experts are.
 
-    By Zipf's law with an `exponent`, 0 for all alike, in an order that has nothing to do with who holds them; or by
-    `shares` of the pairs of tokens and experts, expert by expert: one row for all layers, or one for each.
+    Popularity follows Zipf's law with an `exponent` (0 makes all experts equal), in an order that is independent of
+    which rank holds them.  Or it is given by `shares` of the (token, expert) pairs, expert by expert: one row for all
+    layers, or one row for each.
     """
 
     exponent: float = field(default=0.0, validator=ge(0))
@@ -29,19 +30,22 @@ class Routing:
                 raise ValueError("shares of experts must be finite numbers of 0 or more, and not all 0")
 
     def at(self, layer: int) -> "Routing":
-        """What holds in one layer."""
+        """The routing of one layer."""
         return Routing(self.exponent, (self.shares[layer],)) if len(self.shares) > 1 else self
 
 
 @frozen
 class Placement:
-    """Which ranks hold which experts: by a `strategy` of compute/placement.py, some in `redundant` copies."""
+    """Which ranks hold which experts: by a `strategy` of compute/placement.py, with `redundant` copies."""
 
     strategy: str = "linear"
     redundant: int = 0
 
     def slots(self, experts: int, ranks: int) -> int:
-        """How many experts a rank holds, the most where that differs; raises ConfigError where EPLB would differ."""
+        """The experts that a rank holds, at most.
+
+        Raises ConfigError where EPLB would need the same number on all ranks.
+        """
         total = experts + self.redundant
         if self.strategy == "balanced" and total % ranks:
             raise ConfigError("serve.num_redundant_experts", f"{experts} experts and {self.redundant} redundant ones do"

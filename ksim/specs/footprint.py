@@ -1,4 +1,4 @@
-"""The footprint of a run: what beside the GPUs draws power, what a kWh emits, and what it all costs."""
+"""The footprint of a run: the power of what surrounds the GPUs, the emissions of a kWh, and the costs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _stated() -> float | None:
 
 @frozen
 class Grid:
-    """The electricity of a region: gCO2e for each kWh of it, on the average of a year."""
+    """The electricity of a region: gCO2e per kWh, averaged over a year."""
 
     name: str
     intensity: float = field(converter=quantity, validator=ge(0))
@@ -27,14 +27,14 @@ class Grid:
 
 @frozen
 class Footprint:
-    """What a scenario says of energy: nothing is counted that it does not ask for."""
+    """How a scenario turns energy into emissions and costs; what it leaves out is not counted."""
 
     grid: str | None = None
-    """Electric grid, for its carbon intensity. Default: no carbon is counted. Names: grids. Example: "de"."""
+    """The electricity grid, for its carbon intensity. Default: no carbon is counted. Names: grids. Example: "de"."""
     carbon_intensity: float | None = _stated()
     """Carbon intensity, in place of a `grid`. Unit: gCO2e/kWh. Default: that of `grid`. Example: 350."""
     pue: float = field(default=1.0, converter=quantity, validator=(ge(1), le(100)))
-    """Power usage effectiveness: energy of the data centre over that of its machines. Unit: ratio."""
+    """Power usage effectiveness: the energy of the data centre over that of its machines. Unit: ratio."""
     host_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)
     """Power of a node beside its GPUs and their NICs. Unit: W."""
     nic_watts: Watts = field(default=0.0, converter=quantity, validator=_BOUNDS)

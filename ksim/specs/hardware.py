@@ -11,18 +11,17 @@ from ksim.specs.power import Power
 
 #: Architectures whose kernels are known.
 ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell", "blackwell-consumer")
-#: The most nodes, and the most GPUs in one: what is simulated has one engine for each replica.
+#: The most nodes, and the most GPUs in a node: every replica has an engine of its own.
 MOST = 10_000
 
 
 @frozen
 class Gpu:
-    """One accelerator as its data sheet describes it: SI units, dense peaks, without sparsity.
+    """One GPU as its data sheet describes it: SI units, dense peaks without sparsity.
 
-    `memory` is what CUDA offers a process, which is less than what is sold.
-    `nvlink` (0 where there is none) and `pcie` count one direction.  `system`
-    names the system to take where a scenario names none; a GPU without one is alone, or, if it has no NVLink, in a
-    node of eight over PCIe.  `channel` is what one SM sends in a second, at most, where a collective has few of them.
+    `memory` is what CUDA can allocate, which is less than the nominal size.  `nvlink` (0 without NVLink) and `pcie`
+    count one direction.  `system` names the default system.  A GPU without one is alone or, if it has no NVLink, in a
+    node of eight over PCIe.  `channel` is the most that one SM sends in a second, where a collective runs on few SMs.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Gpu:
 
 @frozen
 class Link:
-    """One direction of a connection: what it carries at best, and the share of it that NCCL reaches."""
+    """One direction of a connection: its bandwidth, and the share of it that NCCL reaches."""
 
     bandwidth: float = field(converter=quantity, validator=gt(0))
     efficiency: float = field(default=1.0, validator=(gt(0), le(1)))
@@ -57,11 +56,12 @@ def _by_ranks(table: Mapping[str | int, Sequence[float | str]]) -> dict[int, tup
 
 @frozen
 class Timing:
-    """What a protocol takes over one kind of link.
+    """The time of a protocol over one kind of link.
 
-    Seconds to `start`, for each round's `hop`, and for each further `peer` that a GPU sends to in a round; the `share`
-    of the links' bandwidth, times `pair_reduce` or `pair` among two (all-reducing, or not) and `eight` among eight.
-    `sizes` is the least message and the first too large for each number of ranks that uses it; empty where all do.
+    A collective takes `start` seconds, `hop` for each round, and `peer` for each further GPU that a GPU sends to in a
+    round.  It reaches the `share` of the links' bandwidth.  That share is multiplied by `pair_reduce` (all-reduce) or
+    `pair` (others) among two GPUs, and by `eight` among eight.  `sizes` has, for each number of ranks that uses the
+    protocol, the smallest message and the first one that is too large; it is empty if there are no limits.
     """
 
     start: float = field(converter=quantity, validator=ge(0))
@@ -74,19 +74,19 @@ class Timing:
     sizes: Mapping[int, tuple[float, float]] = field(factory=dict, converter=_by_ranks)
 
     def reached(self, kind: str, ranks: int) -> float:
-        """The share of the links' bandwidth that *ranks* reach in a collective of this *kind*."""
+        """The share of the links' bandwidth that *ranks* GPUs reach in a collective of this *kind*."""
         if ranks == 2:
             return self.share * (self.pair_reduce if kind == "all_reduce" else self.pair)
         return self.share * (self.eight if ranks == 8 else 1.0)
 
     def window(self, ranks: int) -> tuple[float, float]:
-        """The least message in bytes that so many *ranks* use it for, and the first that is too large."""
+        """The smallest message in bytes for which *ranks* GPUs use the protocol, and the first that is too large."""
         return self.sizes.get(ranks, (0.0, 0.0)) if self.sizes else (0.0, inf)
 
 
 @frozen
 class Transport:
-    """One library's protocols as measured over the links inside a node, by their names."""
+    """One library's protocols by name, as measured over the links inside a node."""
 
     name: str
     source: str
@@ -97,9 +97,9 @@ class Transport:
 class System:
     """`nodes` equal nodes of `gpus_per_node` GPUs.
 
-    Inside a node, GPUs meet at an NVSwitch (`interconnect = "nvlink"`) or at the PCIe root of their socket
-    (`"pcie"`, with `sockets` joined by `between_sockets`).  Each GPU has its share of a NIC to the other nodes.
-    A rack-scale NVLink domain, as of an NVL72, is one node here.
+    Inside a node, GPUs are connected by an NVSwitch (`interconnect = "nvlink"`) or by the PCIe root of their socket
+    (`"pcie"`, with `sockets` joined by `between_sockets`).  Each GPU has its share of a NIC to the other nodes.  A
+    rack-scale NVLink domain such as an NVL72 is one node.
     """
 
     name: str
@@ -112,7 +112,7 @@ class System:
     sockets: int = field(default=1, validator=gt(0))
     nodes: int = field(default=1, validator=(gt(0), le(MOST)))
     source: str = ""
-    #: Catalogue names of what was measured on it.
+    #: Catalogue names of the transports measured on it.
     transports: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The host: what CPUs add to every request and every step of an engine."""
+"""The host: CPU time for every request and every step of an engine."""
 
 from attrs import field, frozen, validators
 
@@ -12,11 +12,11 @@ def _seconds() -> float:
 
 @frozen
 class Client:
-    """The front end, which talks to users: seconds for each request on its way in, and for each step's tokens out.
+    """The front end: seconds for each request on its way in, and for each step's tokens on their way out.
 
-    Requests are accepted one after the other, `accept` each, and reach the engine `travel` later, `travel_token` more
-    for each token of the prompt (tokenizing, validating, serializing).  The tokens of a step reach the users
-    `deliver` after the engine gave them away, and `deliver_sequence` more for each sequence among them.
+    Requests are accepted one after the other, which takes `accept` each.  A request reaches the engine `travel`
+    later, plus `travel_token` for each prompt token (tokenizing, validating, serializing).  The tokens of a step
+    reach the users `deliver` after the engine hands them over, plus `deliver_sequence` for each sequence.
     """
 
     accept: float = _seconds()
@@ -28,11 +28,12 @@ class Client:
 
 @frozen
 class Core:
-    """The engine's loop: seconds to make a batch, and to take its tokens in.
+    """The engine's loop: seconds to make a batch, and to process its sampled tokens.
 
-    `wake` where it had nothing to do and a request comes; `schedule` once a step, `schedule_sequence` and
-    `schedule_block` for each sequence and each KV block that is new; `update` once, `update_sequence` for each
-    sequence that sampled; `send` where workers are processes of their own.
+    `wake` applies when a request arrives at an engine without work.  Making a batch takes `schedule`, plus
+    `schedule_sequence` for each sequence and `schedule_block` for each new KV block.  Processing its tokens takes
+    `update`, plus `update_sequence` for each sequence that sampled.  `send` applies where workers are processes of
+    their own.
     """
 
     wake: float = _seconds()
@@ -44,12 +45,12 @@ class Core:
     send: float = _seconds()
 
     def making(self, sequences: int, blocks: int, workers: int) -> float:
-        """Seconds until *workers* know of a batch of so many sequences, and new KV blocks."""
+        """Seconds until *workers* have a batch with so many sequences and new KV blocks."""
         made = self.schedule + self.schedule_sequence * sequences + self.schedule_block * blocks
         return made + (self.send if workers > 1 else 0.0)
 
     def taking(self, samples: int) -> float:
-        """Seconds to take in the tokens that so many sequences sampled."""
+        """Seconds to process the tokens that so many sequences sampled."""
         return self.update + self.update_sequence * samples
 
 
@@ -57,10 +58,10 @@ class Core:
 class Worker:
     """The process that drives a GPU: seconds to prepare a step's inputs, and to launch its kernels.
 
-    GPUs can start once inputs are prepared, `prepare` and `prepare_sequence` for each sequence.  `replay` launches
-    a whole step as one CUDA graph.  Otherwise attention is launched by itself: `piece` for each layer of it and the
-    graph that follows; or every kernel is, `compiled` each where torch.compile has made the code, `eager` each where
-    not, and `experts` more for each grouped product of experts.
+    GPUs start when the inputs are ready, after `prepare` plus `prepare_sequence` for each sequence.  `replay`
+    launches a whole step as one CUDA graph.  With piecewise graphs, each layer's attention and the graph after it
+    take `piece`.  Without graphs, each kernel takes `compiled` if torch.compile made the code, else `eager`; each
+    grouped GEMM of experts takes `experts` more.
     """
 
     prepare: float = _seconds()
@@ -78,8 +79,11 @@ class Worker:
 
 @frozen
 class Inputs:
-    """What the host has the GPU do beside the model: `copy` its inputs once a step, `copy_sequence` for each sequence,
-    and the `gap` between two kernels that no graph holds together."""
+    """GPU time that the host adds to a step.
+
+    `copy` and `copy_sequence` copy the inputs, once a step and for each sequence.  `gap` is the time between two
+    kernels that are not in the same CUDA graph.
+    """
 
     copy: float = _seconds()
     copy_sequence: float = _seconds()
@@ -88,7 +92,7 @@ class Inputs:
 
 @frozen
 class Host:
-    """A server's CPUs with an engine's software on them."""
+    """A server's CPUs and the engine software on them."""
 
     name: str
     client: Client

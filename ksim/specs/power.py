@@ -1,4 +1,4 @@
-"""Power: what a GPU draws at rest and for each thing that it does, and how its clock gives way to a limit."""
+"""Power: what a GPU draws when idle and for each action, and how its clock follows a power limit."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -18,14 +18,14 @@ def _by_clock(table: Mapping[str | float, float]) -> dict[float, float]:
 
 @frozen
 class Clocks:
-    """How a GPU's SMs do at lower clocks, and how long they may draw more than the limit.
+    """How a GPU's SMs behave at lower clocks, and for how long they may exceed the power limit.
 
-    `voltage` is that at SM clocks (Hz), over that at the boost clock; it is linear between them, and the lowest clock
-    is the lowest that can be set.  A kernel bound by arithmetic takes 1 + `share` (boost clock / clock - 1) times as
-    long as at the boost clock.  Of clocks below the one that is `known` nothing was measured, of none where there is
-    none.  A GPU may draw more than its limit as long as it has `credit` (J), and earns that below it.  `measured` says
-    of families of kernels whose measurements were made at a lower clock, how much of that time those bound by
-    arithmetic take at the boost clock.
+    `voltage` maps SM clocks (Hz) to the voltage relative to that at the boost clock; between them it is linear.  The
+    lowest clock in it is the lowest that can be set.  A compute-bound kernel takes 1 + `share` (boost clock / clock -
+    1) times as long as at the boost clock.  Nothing was measured below the clock `known`, or at any lower clock if it
+    is None.  A GPU may exceed its limit as long as it has `credit` (J), and earns credit below the limit.  `measured`
+    is about families of kernels that were measured at a lower clock: which share of the measured time compute-bound
+    kernels take at the boost clock.
     """
 
     voltage: Mapping[float, float] = field(
@@ -47,15 +47,15 @@ class Clocks:
         return max(self.voltage)
 
     def slowed(self, clock: float) -> float:
-        """How many times as long as at the boost clock kernels bound by arithmetic take at *clock* (Hz)."""
+        """The factor by which compute-bound kernels take longer at *clock* (Hz) than at the boost clock."""
         return 1.0 + self.share * (self.boost / clock - 1.0)
 
     def drawn(self, clock: float) -> float:
-        """How many times the watts of the boost clock SMs draw at *clock* (Hz) while they do anything."""
+        """SM power at *clock* (Hz), relative to that at the boost clock."""
         return self.saved(clock) * clock / self.boost
 
     def saved(self, clock: float) -> float:
-        """How many times the joules of the boost clock SMs take at *clock* (Hz): the square of the voltage."""
+        """SM energy per action at *clock* (Hz), relative to that at the boost clock: the square of the voltage."""
         points = list(self.voltage.items())
         for (low, volts), (high, more) in pairwise(points):
             if clock <= high:
@@ -65,36 +65,36 @@ class Clocks:
 
 @frozen
 class PowerSettings:
-    """What a scenario tells all GPUs to keep to."""
+    """The power settings that all GPUs of a scenario keep to."""
 
     cap: Watts | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Most power that a GPU may draw. Unit: W. Default: the limit of the board. Example: "500 W"."""
     clock: Hertz | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
     """Highest SM clock. Unit: Hz. Default: the boost clock. Example: "1500 MHz"."""
     governor: Choice | None = None
-    """What chooses caps and clocks step by step, below `cap` and `clock`. Default: nothing does. Names:
+    """The governor, which chooses caps and clocks step by step, below `cap` and `clock`. Default: none. Names:
     engine.governors. Example: {name = "slack", share = 0.05}."""
 
     def __bool__(self) -> bool:
         return any(each is not None for each in (self.cap, self.clock, self.governor))
 
 
-#: Where a GPU's power is from: measured on one; extrapolated from the one measured, with what is known of its memory;
-#: estimated from its data sheet; or stated by whoever wrote its file.
+#: The source of a GPU's power: measured on it; extrapolated from the GPU that was measured and from its kind of memory;
+#: estimated from its data sheet; or stated in its file.
 BASES = ("measured", "extrapolated", "estimated", "stated")
 
 
 @frozen
 class Power:
-    """Watts drawn all the time, and joules per action on top, at the boost clock.
+    """Watts that a GPU always draws, and joules per action on top, at the boost clock.
 
-    `idle` is the power of a GPU that waits, clocks up and memory powered; `sleep` that of one without work for long,
-    clocks down.  `flop` is per FLOP of the number format, with tiles filled up to their full size; `hbm`, `l2` and
-    `link` are per byte that memory reads or writes, that passes the L2 cache, and that is sent to a peer; one written
-    to memory takes `write` more, one through a NIC `network`.  SMs draw `busy` while they work, which is all of a
-    kernel's time but for the `start` of its launch.  `reach` is how far, relatively, the joules of 9 in 10 kernels
-    that were not fitted may lie from those that follow.  Without `clocks`, the clock is the one that kernels were
-    measured at.  `basis` is one of `BASES`.
+    `idle` is the power of a waiting GPU with clocks up and memory powered; `sleep` is that of a GPU that has been
+    without work for long, with clocks down.  `flop` has joules per FLOP by number format, with tiles filled up to
+    their full size.  `hbm`, `l2` and `link` are joules per byte: read or written in memory, moved through the L2
+    cache, sent to a peer.  A byte written to memory takes `write` more, and a byte through a NIC takes `network`.
+    SMs draw `busy` watts while they work, which is all of a kernel's time except the `start` of its launch.  `reach`
+    is the largest relative error of the joules of 9 in 10 kernels outside the fit.  Without `clocks`, the clock is
+    the one at which kernels were measured.  `basis` is one of `BASES`.
     """
 
     idle: float = field(converter=quantity, validator=ge(0))

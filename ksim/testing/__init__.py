@@ -1,4 +1,4 @@
-"""Does a plug-in keep the rules?  Property tests for anyone's scheduling policy, scheduler or KV cache."""
+"""Property tests for a scheduling policy, a scheduler or a KV cache of your own."""
 
 try:
     import hypothesis  # noqa: F401

@@ -1,4 +1,4 @@
-"""Compare a KV cache with a naive model, through random sequences of calls."""
+"""Compare a KV cache with a naive model under random sequences of calls."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -42,13 +42,11 @@ class CacheFault(AssertionError):
 
 def check_cache(make_cache: MakeCache = BlockCache, *, max_examples: int = 100, steps: int = 40,
                 invariants: Sequence[str] = (), shrink: bool = True) -> None:
-    """Compare a cache with lists and a dictionary.
+    """Compare a cache with a naive model of lists and a dictionary.
 
-    *make_cache* gets the number of blocks, the tokens of each, and whether to
-    cache prefixes.  The cache must have the methods of
-    `ksim.kv_cache.block_cache.BlockCache` and vLLM's order of eviction.
-    *invariants* names what is compared, by default all.  Raises CacheFault with
-    the shortest sequence of calls that leads to the fault.
+    *make_cache* gets the number of blocks, the tokens of a block, and whether to cache prefixes.  The cache must have
+    the methods of `ksim.kv_cache.block_cache.BlockCache` and vLLM's order of eviction.  *invariants* names what is
+    compared, by default everything.  Raises CacheFault with the shortest sequence of calls that leads to the fault.
     """
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
     options = settings(max_examples=max_examples, stateful_step_count=steps, deadline=None, database=None,
@@ -66,7 +64,7 @@ def check_cache(make_cache: MakeCache = BlockCache, *, max_examples: int = 100, 
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """One cache and its naive model, and the requests that hold blocks in both."""
+    """A cache and its naive model, and the requests that hold blocks in both."""
 
     waiting = Bundle("waiting")
     running = Bundle("running")
@@ -92,7 +90,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(target=running, pair=consumes(waiting), known=st.integers(1, 16), whole=st.booleans(),
           chunk=st.sampled_from([30, 1, 2, 5]), spare=st.integers(0, 2), publishes=st.sampled_from([True, False]))
     def admit(self, pair: Pair, known: int, whole: bool, chunk: int, spare: int, publishes: bool) -> Any:
-        """Start a waiting request if it fits; prompts of *whole* blocks tempt the cache to find the last token."""
+        """Start a waiting request if it fits; prompts of *whole* blocks tempt the cache to hit the last token."""
         known = self.naive.blocks(known) * self.naive.block_tokens if whole else known
         table, request = pair
         hit, hits = self._find_prefix(table, request, known)
@@ -101,8 +99,8 @@ class CacheMachine(RuleBasedStateMachine):
             self._same("fits_when_it_fits", self.real.can_allocate(hit, most, spare),
                        self.naive.can_allocate(hits, most, spare))
         if not self.naive.can_allocate(hits, tokens, spare):
-            nobody: Any = multiple()
-            return nobody
+            no_pair: Any = multiple()
+            return no_pair
         self.real.attach_prefix(table, hit)
         self.naive.attach_prefix(request, hits)
         self._same("grows_when_it_fits", self.real.allocate(table, tokens), self.naive.allocate(request, tokens))
@@ -124,7 +122,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(target=waiting, pair=consumes(running))
     def free(self, pair: Pair) -> Pair:
-        """End or preempt a request, which may come back and find what it left."""
+        """End or preempt a request, which may come back and find its blocks."""
         self.real.free(pair[0])
         self.naive.free(pair[1])
         self.live.remove(pair)
@@ -132,7 +130,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(target=waiting, pair=running)
     def arrive_alike(self, pair: Pair) -> Pair:
-        """Add a request with the tokens of a running one."""
+        """Add a request with the same tokens as a running one."""
         return self._new(pair[0].content)
 
     @rule(pair=running, blocks=st.integers(1, 5))
@@ -173,7 +171,7 @@ class CacheMachine(RuleBasedStateMachine):
                   {names: blocks for names, blocks in self.naive.cached.items() if blocks})
 
     def teardown(self) -> None:
-        """Take all free blocks at the end: they come in the same order."""
+        """Allocate all free blocks at the end, which must come in the same order."""
         if self.real is not None:
             self._same("evicts_in_the_same_order", [self.real.pool.take() for _ in range(self.real.pool.free)],
                   self.naive.free_blocks)
@@ -190,9 +188,9 @@ class CacheMachine(RuleBasedStateMachine):
         return hit, hits
 
     def _prefix(self, node: BlockNode) -> Prefix:
-        """The names on the path to *node*, as the naive model spells them.
+        """The names on the path to *node*, in the form of the naive model.
 
-        In the trie, a request's first block without a name is named by its table, and those below by numbers.
+        In the trie, the first block without a name is named by its request's table, and those after it by numbers.
         """
         names: list[Hashable] = []
         while node.parent is not None:

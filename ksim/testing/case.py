@@ -1,4 +1,4 @@
-"""A case: settings, arrivals and aborts, small enough to be read."""
+"""A case: settings, arrivals and aborts, small enough to read."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,23 +12,26 @@ from ksim.testing.loop import ROOMY, Loop
 
 @frozen(repr=False)
 class Arrival:
-    """A request of the `family`, all of whose prompts begin alike."""
+    """A request.  All prompts of a `family` begin with the same tokens."""
 
     turn: int
     prompt: int
     output: int
-    overrun: int = 0  # tokens that the scheduler expects beyond the last, where a stop token ends the output
+    overrun: int = 0  # tokens that the scheduler expects after the last one, where a stop token ends the output
     priority: int = 0
     family: int = 0
     reads_cache: bool = True
 
     def chunks(self, block_tokens: int, *, named_outputs: bool) -> list[tuple[int, int]]:
-        """The names of its blocks: of its prompt, or of its output too, which then equals that of its family."""
+        """The names of its blocks.
+
+        They cover the prompt and, with *named_outputs*, the output, which then equals that of its family.
+        """
         blocks = (self.prompt + self.output) // block_tokens + 1 if named_outputs else -(-self.prompt // block_tokens)
         return [(self.family, place) for place in range(blocks)]
 
     def __repr__(self) -> str:
-        """Only what is not as by default."""
+        """Only the fields that differ from their defaults."""
         shown = [f"{a.name}={getattr(self, a.name)}" for a in fields(type(self))
                  if a.default != getattr(self, a.name)]
         return f"Arrival({', '.join(shown)})"
@@ -36,7 +39,10 @@ class Arrival:
 
 @frozen
 class Case:
-    """`settings` are those of `ksim.testing.loop.loop`; an abort is (turn, request, whether a batch is in flight)."""
+    """`settings` are keywords of `ksim.testing.loop.loop`.
+
+    An abort is (turn, request, whether a batch is in flight).
+    """
 
     settings: dict[str, Any]
     arrivals: tuple[Arrival, ...]
@@ -45,7 +51,7 @@ class Case:
 
     @property
     def coming(self) -> tuple[Arrival, ...]:
-        """The arrivals in their order, which numbers them."""
+        """The arrivals in order of time, which is the order of their numbers."""
         return tuple(sorted(self.arrivals, key=lambda arrival: arrival.turn))
 
     @property
@@ -55,14 +61,14 @@ class Case:
 
     @property
     def longest(self) -> int:
-        """The most tokens that one of the requests has."""
+        """The tokens of the longest request."""
         most: int = self.settings["max_model_len"]
         return max(min(a.prompt + a.output, most) for a in self.arrivals)
 
     def play(self, engine: Loop, naming: "Naming | None" = None) -> Iterator[Loop]:
-        """Play it on a fresh *engine*, and pause after every schedule and every update.
+        """Play the case on a fresh *engine*, and pause after every schedule and every update.
 
-        *naming* says what requests and their contents are called.
+        *naming* gives requests and their contents names.
         """
         naming = naming or Naming()
         coming = list(self.coming)
@@ -78,7 +84,7 @@ class Case:
 
     def _arrive(self, engine: Loop, arrival: Arrival, naming: "Naming") -> None:
         sent = arrival.turn * engine.tick
-        engine.latest = max(sent, math.nextafter(engine.latest, math.inf))  # no two reach an engine at once
+        engine.latest = max(sent, math.nextafter(engine.latest, math.inf))  # one request at a time
         chunks = arrival.chunks(engine.cache.block_tokens, named_outputs=self.named_outputs)
         engine.add(arrival.prompt, arrival.output, limit=arrival.output + arrival.overrun, priority=arrival.priority,
                    reads_cache=arrival.reads_cache, arrival=sent, arrived=engine.latest, tenant=str(arrival.family),
@@ -92,7 +98,7 @@ class Case:
 
 @frozen
 class Naming:
-    """What requests and contents are called: by default, their numbers."""
+    """The names of requests and contents; by default, their numbers."""
 
     request: Callable[[int], int] = Factory(lambda: lambda number: number)
     content: Callable[[tuple[int, int]], Any] = Factory(lambda: lambda name: name)

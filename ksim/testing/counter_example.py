@@ -10,11 +10,11 @@ from attrs import frozen
 from ksim.specs.deployment import EngineSettings
 from ksim.testing.case import Case
 
-#: Where cases are replayed: a small model, so that steps are short.
+#: Cases are replayed with a small model, so that steps are short.
 MODEL, GPU = "llama-3.2-1b", "h200"
-#: The release that takes the small blocks of cases.
+#: The engine that accepts the small blocks of cases.
 ENGINE = "vllm-0.33-any-block"
-#: Seconds between two turns of a case: about a step of that model, so that arrivals come in the same order of steps.
+#: Seconds between two turns of a case: about a step of that model, so that requests arrive in the same steps.
 TURN = 0.002
 
 
@@ -28,7 +28,7 @@ class Files:
 
 
 def files(case: Case, policy: Any, name: str = "counter_example", note: str = "") -> Files:
-    """Write *case* down; what a scenario cannot tell is left out, and said in a comment."""
+    """Write *case* as a scenario and a trace; a comment lists what a scenario cannot hold."""
     shares = bool(case.settings["prefix_caching"])
     trace_name = f"{name}.{'jsonl' if shares else 'csv'}"
     serve, untold = _serve(case)
@@ -57,7 +57,7 @@ def choice(policy: Any) -> Any:
 
 
 def _serve(case: Case) -> tuple[dict[str, Any], list[str]]:
-    """The settings by their names in a scenario, and those that it does not have."""
+    """The settings by their names in a scenario, and the names of those that a scenario does not have."""
     renamed = {"blocks": "num_gpu_blocks_override", "block_tokens": "block_size",
                "prefix_caching": "enable_prefix_caching"}
     known = {a.name for a in attrs.fields(EngineSettings)}
@@ -75,7 +75,7 @@ def _plain(case: Case) -> str:
 
 
 def _hashed(case: Case) -> str:
-    """Mooncake's format, which names blocks of the prompt, one number for each prefix."""
+    """The trace in Mooncake's format, which has one number for each block of the prompt and its prefix."""
     block_tokens, numbers = case.settings["block_tokens"], dict[tuple[int, int], int]()
     rows = []
     for arrival in case.coming:

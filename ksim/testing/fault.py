@@ -1,12 +1,13 @@
-"""What is raised when an invariant does not hold."""
+"""The error that is raised when an invariant breaks."""
 
 from ksim.testing.case import Case
 
 
 class PolicyFault(AssertionError):
-    """`invariant` does not hold of `policy` in `step`; `case` shows it, and `scenario` replays it with `ksim run`.
+    """`policy` breaks `invariant` in `step`, as `case` shows.
 
-    `scenario` is the text of a scenario file that reads `trace_name`, whose text is `trace`, beside it.
+    `scenario` is the text of a scenario file, which `ksim run` replays.  It reads the trace `trace_name`, whose text
+    is `trace`, from the same folder.
     """
 
     def __init__(self, invariant: str, policy: str, step: int, problem: str, case: Case | None = None,
@@ -25,7 +26,7 @@ class PolicyFault(AssertionError):
 
 
 def describe(case: Case) -> str:
-    """The case in a few lines."""
+    """The case in a few lines of text."""
     lines = [f"settings: {', '.join(f'{key}={value}' for key, value in case.settings.items())}"]
     lines += [f"request {number}: {arrival}" for number, arrival in enumerate(case.coming)]
     lines += [f"abort of request {number} in turn {turn}, {'with' if in_flight else 'without'} a batch in flight"

@@ -1,4 +1,4 @@
-"""What a scheduler was seen to do: plain values, for invariants to be checked on."""
+"""The history of a scheduler as plain values, on which invariants are checked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 @frozen
 class Share:
-    """So many tokens of request number `request`, on top of `start` computed before."""
+    """The tokens that request number `request` gets in a step, after `start` tokens computed before."""
 
     request: int
     tokens: int
@@ -32,12 +32,13 @@ class Share:
 
 @frozen
 class Moment:
-    """An engine just after a schedule, or after an update that took in `shares` as the engine's step `index`.
+    """The state of an engine just after a schedule, or after an update.
 
-    `queue` has the (place in the policy's order, number, tokens known) of those that could be admitted, as they
-    waited before the schedule, and `live` counts all that were there; `known` is the tokens known of those that
-    are admitted in it.  `block_tables` are blocks by request, `ref_counts` users by block,
-    empty for a cache that does not count them.
+    An update processes the `shares` of the engine's step `index`.  `queue` lists the requests that could be admitted,
+    as they waited before the schedule: (place in the policy's order, number, known tokens).  `live` counts all
+    requests that were waiting or running then.  `known` has the known tokens of requests admitted in the schedule.
+    `block_tables` has the blocks of each request.  `ref_counts` has the users of each block; it is empty for a cache
+    that does not count them.
     """
 
     kind: str
@@ -57,12 +58,12 @@ class Moment:
     known: dict[int, int] = field(factory=dict)
     queue: tuple[tuple[Any, int, int], ...] = ()
     live: int = 0
-    ran: tuple[int, ...] = ()  # who was running before the schedule
+    ran: tuple[int, ...] = ()  # requests that ran before the schedule
 
 
 @define(eq=False)
 class History:
-    """All moments of one engine in order, its requests by number, and the numbers of those aborted."""
+    """All moments of one engine in order, its requests by number, and the numbers of aborted requests."""
 
     limits: Limits
     policy: Any
@@ -71,9 +72,9 @@ class History:
     prefix_caching: bool = True
     moments: list[Moment] = field(factory=list)
     jobs: list[Job] = field(factory=list)
-    arrived: list[int] = field(factory=list)  # after how many schedules
+    arrived: list[int] = field(factory=list)  # the number of schedules before it
     aborted: dict[int, int] = field(factory=dict)
-    error: Exception | None = None  # what ended it
+    error: Exception | None = None  # the error that ended the run
 
     @property
     def schedules(self) -> list[Moment]:
@@ -85,7 +86,7 @@ class History:
 
     @property
     def complete(self) -> bool:
-        """Whether the engine came to rest."""
+        """Whether all requests ended without an error."""
         return self.error is None and not (self.moments and (self.moments[-1].running or self.moments[-1].waiting))
 
     @property
@@ -97,27 +98,27 @@ class History:
         return -(-tokens // self.block_tokens)
 
     def output(self, number: int) -> int:
-        """How many tokens request *number* must get."""
+        """The number of tokens that request *number* must get."""
         return min(self.jobs[number].output, self.limits.max_model_len - self.jobs[number].request.prompt)
 
     def size(self, number: int) -> int:
-        """All tokens of request *number*."""
+        """The tokens of request *number*, prompt and output."""
         return self.jobs[number].request.prompt + self.output(number)
 
     def foreseen(self, number: int) -> int:
-        """Output tokens after which the scheduler must expect an end."""
+        """The number of output tokens after which the scheduler must expect the end."""
         return min(max(self.jobs[number].limit, self.jobs[number].output),
                    self.limits.max_model_len - self.jobs[number].request.prompt)
 
 
 @define(eq=False)
 class Recorder:
-    """A scheduler that writes a history, and is otherwise the one it wraps."""
+    """A scheduler that records a history and leaves everything else to the one it wraps."""
 
     scheduler: Any
     history: History = field(init=False)
     _in_flight: int = 0
-    _shares: Counter[int] = field(factory=Counter)  # in flight, by request
+    _shares: Counter[int] = field(factory=Counter)  # batches in flight, by request
 
     def __attrs_post_init__(self) -> None:
         scheduler = self.scheduler
@@ -173,12 +174,12 @@ class Recorder:
 
 
 def _arrival_order(job: Job) -> int:
-    """Those that were preempted before all others, which come in order of arrival."""
+    """Preempted requests come before all others, which are in order of arrival."""
     return 0 if job.preemptions else job.number + 1
 
 
 def _unknown_order(job: Job) -> int:
-    """That of a queue of the policy's own."""
+    """The same place for all: only the policy knows the order of its own queue."""
     return 0
 
 
@@ -187,10 +188,10 @@ def _shares(schedule: Schedule) -> tuple[Share, ...]:
 
 
 def emitted(job: Job) -> list[int]:
-    """The engine's steps from which the tokens of *job* came."""
+    """The engine's steps that sampled the tokens of *job*."""
     return [step for run in job.emitted for step in range(run.first, run.last + 1, run.every or 1)]
 
 
 def digest(history: History) -> Sequence[Any]:
-    """What must be the same when only names differ."""
+    """The values that must be equal when only names differ."""
     return [(m.kind, m.shares, m.preempted, sorted(m.finished), m.running, m.free) for m in history.moments]

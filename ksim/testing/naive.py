@@ -1,4 +1,4 @@
-"""vLLM's KV cache in lists and one dictionary, slow and plain: the model that real caches are compared with."""
+"""vLLM's KV cache as lists and one dictionary: a slow and plain model to compare real caches with."""
 
 from collections.abc import Hashable, Sequence
 
@@ -9,7 +9,7 @@ Prefix = tuple[Hashable, ...]
 
 @define
 class NaiveRequest:
-    """The blocks of one request; the first `published` of them can be found by others."""
+    """The blocks of one request.  Other requests can find the first `published` of them."""
 
     content: Sequence[Hashable]
     number: int
@@ -17,13 +17,13 @@ class NaiveRequest:
     published: int = 0
 
     def prefix(self, blocks: int) -> Prefix:
-        """The names of the first *blocks* blocks; no other request has those beyond `content`."""
+        """The names of the first *blocks* blocks.  Names after the end of `content` are unique to the request."""
         return (*self.content[:blocks], *((self.number, index) for index in range(len(self.content), blocks)))
 
 
 @define
 class NaiveCache:
-    """The free blocks in the order in which they are taken, and the `cached` blocks of each prefix, oldest first."""
+    """The free blocks in order of eviction, and the `cached` blocks of each prefix, oldest first."""
 
     capacity: int
     block_tokens: int

@@ -1,4 +1,4 @@
-"""Hold a policy to the invariants, and show the smallest case in which one does not hold."""
+"""Check a policy against the invariants, and report the smallest case that breaks one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ from ksim.testing.invariants import INVARIANTS
 from ksim.testing.strategies import cases, replayable_cases
 from ksim.testing.trial import NAMES_DO_NOT_MATTER, NO_ERROR, SAME_AS_PLAIN, Subject, examine
 
-#: Examples that a check plays by default: half of them such as a scenario can tell, half with all there is.
+#: Cases that a check plays by default.  Half of them can be written as a scenario, half use every feature.
 EXAMPLES = 200
-#: Smaller cases that are tried once there is a fault.
+#: Smaller cases that are tried after the first fault.
 SHRINKS = 400
 _NAMES = (*INVARIANTS, NO_ERROR, NAMES_DO_NOT_MATTER, SAME_AS_PLAIN)
 
@@ -31,13 +31,12 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
                  write_to: str | Path | None = None) -> None:
     """Play *policy* on many small cases; raise PolicyFault with the smallest one found that breaks an invariant.
 
-    *policy* and *admission* are each a class, an object, or a name as in a
-    scenario.  A policy that lets some wait as long as others come (priority,
-    shortest first) `starves`: it is spared `bounded_wait`, not `everything_ends`.
-    One that leave sequence slots empty on purpose does not conserve work: it is spared
-    `work_conserved`, not `no_idle_step`.  *invariants* names those to be checked,
-    by default all.  The scenario file is written to *write_to* where given, and its
-    trace beside it under the same name.  The same *seed* plays the same cases.
+    *policy* and *admission* are each a class, an object, or a name as in a scenario.  A policy that lets some
+    requests wait as long as others arrive (priority, shortest first) `starves`: it is exempt from `bounded_wait`, but
+    not from `everything_ends`.  A policy that leaves sequence slots empty on purpose does not conserve work: it is
+    exempt from `work_conserved`, but not from `no_idle_step`.  *invariants* names the invariants to check, by default
+    all.  If *write_to* is given, the case is written there as a scenario file, with its trace beside it under the
+    same name.  The same *seed* plays the same cases.
     """
     check_scheduler(Scheduler, policy=policy, admission=admission, starves=starves, conserves_work=conserves_work,
                     max_examples=max_examples, seed=seed, invariants=invariants, shrink=shrink, write_to=write_to)
@@ -46,9 +45,9 @@ def check_policy(policy: Any, *, admission: Any = Always, starves: bool = False,
 def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "fcfs", admission: Any = Always,
                     starves: bool = False, conserves_work: bool = True, max_examples: int = EXAMPLES, seed: int = 0,
                     invariants: Sequence[str] = (), shrink: bool = True, write_to: str | Path | None = None) -> None:
-    """Do as `check_policy` for a *scheduler* or a *cache* of one's own: classes such as ksim's.
+    """Do the same as `check_policy` for a *scheduler* or a *cache* of your own: classes such as ksim's.
 
-    They are also compared, step by step, with ksim's own.
+    They are also compared with ksim's own, step by step.
     """
     if unknown := set(invariants) - set(_NAMES):
         raise ValueError(f"no invariants named {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
@@ -65,14 +64,14 @@ def check_scheduler(scheduler: Any, *, cache: Any = BlockCache, policy: Any = "f
 
 def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, number: int, shrink: bool,
             name: str) -> PolicyFault | None:
-    """The fault of the smallest case found, if there is one; its trace is called *name*."""
+    """The fault with the smallest case found, or None; its trace is called *name*."""
     best: list[PolicyFault] = []
     tries = 0
 
     def play(case: Case) -> None:
         nonlocal tries
         tries += bool(best)
-        if tries > SHRINKS:  # enough: none but the smallest so far is a fault from now on
+        if tries > SHRINKS:  # enough: from now on, only the smallest case so far counts as a fault
             if case == best[-1].case:
                 raise best[-1]
         elif found := examine(subject, case):

@@ -1,4 +1,4 @@
-"""A counter-example read back from its scenario file, and played again."""
+"""A counter-example, read back from its scenario file and replayed."""
 
 import csv
 import inspect
@@ -12,7 +12,7 @@ import attrs
 from attrs import frozen
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.simulation.lookup import plugin, policy_of
+from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.scenario import Scenario
 from ksim.testing.case import Arrival, Case
 from ksim.testing.counter_example import TURN
@@ -26,7 +26,10 @@ _UNTOLD = re.compile(r"^# Not in this file: (.*)\.$", re.MULTILINE)
 
 @frozen
 class Written:
-    """What a file that `check_policy` wrote says of a fault: `untold` is what the file cannot hold, "" for nothing."""
+    """The fault that a file of `check_policy` describes.
+
+    `untold` lists what the file cannot hold; it is "" if the case is complete.
+    """
 
     subject: str
     invariant: str
@@ -36,7 +39,7 @@ class Written:
 
     @classmethod
     def read(cls, path: Path) -> "Written":
-        """Read the comment at the head of a file; raises ConfigError where there is none."""
+        """Read the comment at the head of a file; raises ConfigError if there is none."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -49,14 +52,16 @@ class Written:
 
     @property
     def statement(self) -> str:
-        """What the invariant demands."""
+        """The statement of the invariant."""
         known: dict[str, Any] = {**INVARIANTS, **COMPARED}
         return " ".join((inspect.getdoc(known[self.invariant]) or "").split()) if self.invariant in known else ""
 
 
 @frozen
 class Replayed:
-    """The `case` of a file played again: (step, problem) as it breaks now, None where it does not, and what happened.
+    """The replayed `case` and its history.
+
+    `breach` is (step, problem) if the invariant breaks, else None.
     """
 
     case: Case
@@ -65,9 +70,9 @@ class Replayed:
 
 
 def replay(path: Path, written: Written) -> Replayed:
-    """Play the case in the file at *path* with the policy that it names, on ksim's scheduler and cache.
+    """Replay the case in the file at *path* with the policy that it names, on ksim's scheduler and cache.
 
-    Raises ConfigError or DataError where the scenario cannot be read, or its policy is not there.
+    Raises ConfigError or DataError if the scenario cannot be read or its policy does not exist.
     """
     scenario = Scenario.read(path)
     case = _case(scenario)
@@ -96,7 +101,7 @@ def _trace(scenario: Scenario) -> Path:
 
 
 def _arrivals(path: Path) -> Iterator[Arrival]:
-    """The rows of a trace that `ksim.testing.counter_example` wrote, in its own turns."""
+    """The rows of a trace that `ksim.testing.counter_example` wrote, with times as turns."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             yield from _shared(file) if path.suffix == ".jsonl" else map(_plain, csv.DictReader(file))
@@ -110,7 +115,7 @@ def _plain(row: Mapping[str, str]) -> Arrival:
 
 
 def _shared(lines: Iterable[str]) -> Iterator[Arrival]:
-    """Rows of Mooncake's format: requests of a family have the first block in common."""
+    """Rows of Mooncake's format: requests of a family have the same first block."""
     families: dict[int, int] = {}
     for row in map(json.loads, lines):
         family = families.setdefault(row["hash_ids"][0], len(families))

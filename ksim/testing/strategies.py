@@ -1,4 +1,4 @@
-"""Hypothesis strategies for cases: they shrink to few requests, of few tokens, that come at once."""
+"""Hypothesis strategies for cases.  They shrink towards few requests with few tokens that arrive together."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Arrivals = st.SearchStrategy[list[Arrival]]
 
 def requests(*, turns: int = 30, prompt: int = 40, output: int = 25, stops: bool = True, priorities: bool = True,
              private: bool = True) -> st.SearchStrategy[Arrival]:
-    """One request: *stops* may end its output unforeseen, *private* ones do not read the prefix cache."""
+    """One request.  With *stops* its output may end early; with *private* it may not read the prefix cache."""
     return st.builds(
         Arrival, turn=st.integers(0, turns), prompt=st.integers(1, prompt), output=st.integers(1, output),
         overrun=st.sampled_from([0, 0, 1, 5] if stops else [0]), priority=st.integers(0, 2 if priorities else 0),
@@ -19,25 +19,25 @@ def requests(*, turns: int = 30, prompt: int = 40, output: int = 25, stops: bool
 
 
 def bursts(**kinds: Any) -> Arrivals:
-    """Many at the same moment."""
+    """Many requests at the same time."""
     return st.lists(requests(turns=0, **kinds), min_size=2, max_size=12)
 
 
 def equals() -> Arrivals:
-    """The same request several times over."""
+    """The same request several times."""
     return st.builds(lambda arrival, count: [arrival] * count, requests(turns=3, stops=False, private=False,
                                                                        priorities=False), st.integers(2, 8))
 
 
 def long_tailed(**kinds: Any) -> Arrivals:
-    """Many short ones, and a few that are much longer."""
+    """Many short requests and a few that are much longer."""
     short = st.lists(requests(prompt=6, output=4, **kinds), min_size=1, max_size=8)
     tail = st.lists(requests(prompt=150, output=40, **kinds), min_size=1, max_size=2)
     return st.builds(lambda some, few: some + few, short, tail)
 
 
 def adversarial(block_tokens: int, **kinds: Any) -> Arrivals:
-    """Prompts of one token, of whole blocks, of one token more or less, and with outputs that end on a block."""
+    """Lengths of one token, of whole blocks, and of one token more or less."""
     edges = [1, *(blocks * block_tokens + off for blocks in (1, 2, 3) for off in (0, 1, -1))]
     lengths = st.sampled_from(sorted({edge for edge in edges if edge > 0}))
     one = st.tuples(requests(**kinds), lengths, lengths).map(lambda drawn: _sized(*drawn))
@@ -45,7 +45,7 @@ def adversarial(block_tokens: int, **kinds: Any) -> Arrivals:
 
 
 def streams() -> Arrivals:
-    """One long request, of little priority, and small ones that come and come: whoever can be starved, is."""
+    """One long request of low priority among an endless stream of small ones: a test of starvation."""
     small = st.builds(Arrival, turn=st.just(0), prompt=st.integers(1, 3), output=st.integers(1, 3))
     return st.builds(_stream, small, prompt=st.integers(4, 12), count=st.integers(40, 80))
 
@@ -59,7 +59,10 @@ def workloads(block_tokens: int, *, stops: bool = True, priorities: bool = True,
 
 def settings(block_tokens: int, longest_prompt: int, *, valid: bool = True,
              pipelines: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Settings of an engine but for its blocks; *valid* ones are such as `vllm serve` accepts."""
+    """Settings of an engine except its number of blocks.
+
+    With *valid*, `vllm serve` would accept them.
+    """
     return st.builds(_settings, st.fixed_dictionaries({
         "max_model_len": st.sampled_from([1000, 1000, longest_prompt + 3, longest_prompt + 1]),
         "max_num_seqs": st.sampled_from([1, 2, 4, 100]),
@@ -78,7 +81,7 @@ def settings(block_tokens: int, longest_prompt: int, *, valid: bool = True,
 
 
 def starved(block_tokens: int, longest: int) -> st.SearchStrategy[int]:
-    """As many blocks as the longest request needs, and a few more."""
+    """The blocks that the longest request needs, and a few more."""
     return st.integers(0, 20).map(lambda more: -(-(longest + 1) // block_tokens) + more)
 
 
@@ -93,13 +96,13 @@ def cases(draw: st.DrawFn, *, aborts: bool = True, pipelines: bool = True, valid
 
 @st.composite
 def replayable_cases(draw: st.DrawFn, *, starving: bool = True) -> Case:
-    """Cases that a scenario file can tell: no aborts, no stop tokens, and not both prefixes and priorities."""
+    """Cases that a scenario file can hold: no aborts, no stop tokens, and not both prefixes and priorities."""
     block_tokens, shares = draw(st.sampled_from([4, 1, 2, 7, 16])), draw(st.booleans())
     some = workloads(block_tokens, stops=False, private=False, priorities=not shares)
     arrivals = tuple(draw(st.one_of(some, streams()) if starving and not shares else some))
     case = _case(draw, arrivals, block_tokens, valid=True, pipelines=False, aborts=False)
-    told = {"prefix_caching": shares, "long_prefill_token_threshold_adaptive": False}
-    return Case(case.settings | told, arrivals, named_outputs=False)
+    replayable = {"prefix_caching": shares, "long_prefill_token_threshold_adaptive": False}
+    return Case(case.settings | replayable, arrivals, named_outputs=False)
 
 
 def _case(draw: st.DrawFn, arrivals: tuple[Arrival, ...], block_tokens: int, *, valid: bool, pipelines: bool,
@@ -125,6 +128,6 @@ def _sized(arrival: Arrival, prompt: int, output: int) -> Arrival:
 
 
 def _stream(small: Arrival, prompt: int, count: int) -> list[Arrival]:
-    """The long one comes while an earlier small one runs; two small ones come every step."""
+    """The long request arrives while a small one runs; two small ones arrive in every step."""
     return [small, Arrival(0, prompt, 2, priority=2, family=1),
             *(Arrival(turn // 2, small.prompt, small.output, family=2) for turn in range(count))]

@@ -1,4 +1,4 @@
-"""One case played, and its history held to invariants."""
+"""Play one case and check the invariants on its history."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -19,20 +19,20 @@ from ksim.testing.invariants import INVARIANTS, Invariant, breach
 from ksim.testing.invariants.progress import longest
 from ksim.testing.loop import Loop, loop
 
-#: What is checked on more than one history.
+#: Checks beside the invariants of a single history.
 NAMES_DO_NOT_MATTER, SAME_AS_PLAIN, NO_ERROR = "names_do_not_matter", "same_as_plain_scheduler", "no_error"
 _ORDERED = ("work_conserved", "no_overtaking", "no_admission_after_preemption")
 
 
 class BackwardsJob(Job):
-    """A job that sets and dictionaries keep in the opposite order."""
+    """A job whose hash puts it in the opposite order in sets and dictionaries."""
 
     def __hash__(self) -> int:
         return 1_000_003 - self.number
 
 
 class ForwardsJob(Job):
-    """A job that sets keep by number, so that what depends on it can be repeated."""
+    """A job that sets keep in order of its number, so that runs that depend on sets can be repeated."""
 
     def __hash__(self) -> int:
         return self.number
@@ -40,8 +40,10 @@ class ForwardsJob(Job):
 
 @frozen
 class Subject:
-    """What is tested: a policy, a scheduler that asks it, and a cache; `starves` and `conserves_work` as in
-    `check_policy`, and `invariants` are the names of those to be checked."""
+    """What is tested: a policy, the scheduler that calls it, and a cache.
+
+    `starves` and `conserves_work` are as in `check_policy`; `invariants` names the invariants to check.
+    """
 
     policy: Any
     scheduler: Any = Scheduler
@@ -63,12 +65,12 @@ class Subject:
         return type(self.fresh())
 
     def fresh(self) -> Any:
-        """The policy, untouched by earlier runs."""
+        """A policy without any state of earlier runs."""
         return _fresh("scheduling.policies", self.policy)
 
     @property
     def checked(self) -> dict[str, Invariant]:
-        """The invariants that this policy is held to."""
+        """The invariants that apply to this policy."""
         left_out = {"bounded_wait"} if self.starves else set()
         proposes = hasattr(self.kind, "propose")
         if proposes:
@@ -82,20 +84,20 @@ class Subject:
         return not self.invariants or name in self.invariants
 
     def play(self, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> History:
-        """What it does with *case*, until all is done, something is raised, or it cannot end any more."""
+        """The history of *case*: until all requests are done, an error is raised, or the run can no longer end."""
         engine = loop(policy=self.fresh(), admission=_fresh("scheduling.admissions", self.admission),
                       scheduler=self.scheduler, cache=self.cache, **case.settings)
         return observe(engine, case, naming, job_class)
 
 
 def _fresh(folder: str, named: Any) -> Any:
-    """An object of a class, of its name, or equal to one."""
+    """An object of the class *named*, or a copy of the object."""
     found = catalog.find(folder, named) if isinstance(named, str) else named
     return found() if isinstance(found, type) else deepcopy(found)
 
 
 def observe(engine: Loop, case: Case, naming: Naming | None = None, job_class: type[Job] = ForwardsJob) -> History:
-    """Play *case* on *engine*, and write down what happens."""
+    """Play *case* on *engine* and record the history."""
     recorder = Recorder(engine.scheduler)
     engine.scheduler, engine.job_class = recorder, job_class
     history, last = recorder.history, inf
@@ -105,13 +107,13 @@ def observe(engine: Loop, case: Case, naming: Naming | None = None, job_class: t
                 last = history.arrived[-1] + longest(history) + 1
             if engine.turns > last:
                 break
-    except Exception as error:  # whatever it raises is what the test is for
+    except Exception as error:  # a policy may raise anything; that is a fault too
         history.error = error
     return history
 
 
 def examine(subject: Subject, case: Case) -> tuple[str, int, str] | None:
-    """The invariant that *case* shows not to hold, the step, and what is wrong; None if all hold."""
+    """The first invariant that *case* breaks, the step, and the problem; None if all hold."""
     history = subject.play(case)
     for name, invariant in subject.checked.items():
         if found := breach(history, invariant):
@@ -130,13 +132,13 @@ def _raised(history: History) -> tuple[str, int, str]:
 
 
 def _other_names(subject: Subject, case: Case, history: History) -> tuple[int, str] | None:
-    """With other request ids, other names of contents, and sets in another order, the same happens."""
+    """The same must happen with other request ids, other names of contents, and sets in another order."""
     other = Naming(request=lambda number: (7919 * number + 13) % 10007, content=lambda name: (name[1], -name[0]))
     return _difference(history, subject.play(case, other, BackwardsJob), "with other names of requests and contents")
 
 
 def _plain(subject: Subject, case: Case, history: History) -> tuple[int, str] | None:
-    """What happens is what ksim's own scheduler and cache do."""
+    """The same must happen as on ksim's own scheduler and cache."""
     if subject.scheduler is Scheduler and subject.cache is BlockCache:
         return None
     plain = Subject(subject.policy, admission=subject.admission)

@@ -1,1 +1,1 @@
-"""Is it as in reality?  Recorded schedules, kernels, runs and energy, played again and compared."""
+"""How close is ksim to reality?  Recorded behaviour, simulated again and compared."""

@@ -1,4 +1,4 @@
-"""Case files: what vLLM's scheduler was given, and step by step what it did."""
+"""Case files: the requests that vLLM's scheduler was given, and what it did, step by step."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from ksim.foundation.files import regular_file
 from ksim.scheduling.limits import Limits
 from ksim.validation import prompts
 
-#: One step, or what became of one request: JSON as the files have it.
+#: A step, or the outcome of a request, as the JSON files have it.
 Row = Mapping[str, Any]
 
 STEP_KEYS = ("s", "sched", "free", "q", "upd", "free2", "q2")
@@ -29,7 +29,7 @@ _MOST = 1 << 24  # tokens, and blocks: more than any server has
 
 @frozen(kw_only=True)
 class Settings(Limits):
-    """A case's settings by vLLM's names; the defaults are the format's, not vLLM's."""
+    """The settings of a case, with vLLM's names; the defaults are those of the format, not vLLM's."""
 
     max_num_batched_tokens: int = field(default=2048, validator=gt(0))
     max_num_seqs: int = field(default=128, validator=gt(0))
@@ -53,8 +53,10 @@ def _known_pieces(_: Any, attribute: "Attribute[Any]", pieces: Any) -> None:
 
 @frozen
 class CaseRequest:
-    """What one request brings; it yields `output_token` until its `output_len`-th, which is a stop token if
-    `max_tokens` is larger."""
+    """A request of a case.
+
+    Its output is `output_len` times `output_token`; if `max_tokens` is larger, the last one is a stop token.
+    """
 
     id: str
     arrival_step: int = field(validator=ge(0))
@@ -68,12 +70,14 @@ class CaseRequest:
 
     @property
     def limit(self) -> int:
-        """The output tokens at which the scheduler can see it end."""
+        """The number of output tokens at which the scheduler knows that it ends."""
         return self.output_len if self.max_tokens is None else self.max_tokens
 
 
 @frozen
 class Abort:
+    """An abort of the request `id`, before or during a step."""
+
     id: str
     step: int = field(validator=ge(0))
     when: str = field(default="before", validator=in_(("before", "during")))
@@ -81,7 +85,7 @@ class Abort:
 
 @frozen
 class Case:
-    """What the scheduler is given."""
+    """What a scheduler is given: settings, requests and aborts."""
 
     name: str
     settings: Settings
@@ -91,7 +95,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What it is about: its name without the number."""
+        """The kind of the case: its name without the number."""
         kind, _, number = self.name.rpartition("_")
         return kind if number.isdecimal() else self.name
 
@@ -110,7 +114,7 @@ def _rows_with(*keys: str) -> Any:
 
 @frozen
 class Expected:
-    """What the scheduler did."""
+    """What the scheduler did, step by step and request by request."""
 
     end: str = field(validator=in_(("done", "stalled")))
     depth: int = field(validator=gt(0))
@@ -120,7 +124,7 @@ class Expected:
 
 @frozen
 class Recording:
-    """One file."""
+    """The content of a case file."""
 
     format: int = field(validator=in_((1,)))
     vllm: str
@@ -129,9 +133,9 @@ class Recording:
 
 
 def find(path: Path, name: str = "") -> list[Path]:
-    """The case files that *path* holds or is, of these the one of case *name* if given.
+    """The case files in the folder *path*, or *path* itself; only that of the case *name*, if given.
 
-    Raises DataError where there is none, UnknownName for a name that none has.
+    Raises DataError where there are none, and UnknownName for an unknown case.
     """
     if not path.exists():
         raise DataError(str(path), "no such file or folder")
@@ -148,7 +152,7 @@ def _stem(path: Path) -> str:
 
 
 def read(path: Path) -> Recording:
-    """Read a case file; raises DataError where it cannot be read, ConfigError that names the key where it is wrong."""
+    """Read a case file; raises DataError if it cannot be read, and ConfigError, which names the key, if it is wrong."""
     recording = structure(Recording, _load(path), str(path))
     case, expected = recording.case, recording.expected
     try:
@@ -168,7 +172,7 @@ def read(path: Path) -> Recording:
 
 
 def _problem(request: CaseRequest, settings: Settings) -> str:
-    """Why vLLM would not take *request*; "" if it would."""
+    """Why vLLM would refuse *request*; "" if it would not."""
     if (prompt := prompts.length(request.prompt)) >= settings.max_model_len:
         return f"prompt of {prompt} tokens leaves no room for output in max_model_len = {settings.max_model_len}"
     if request.limit < request.output_len:

@@ -1,4 +1,4 @@
-"""Prompts as case files write them: pieces that stand for tokens."""
+"""Prompts as case files write them: lists of pieces that stand for tokens."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ _MASK = (1 << 64) - 1
 
 
 def length(pieces: Iterable[Any]) -> int:
-    """How many tokens *pieces* stand for; raises ValueError for a piece that is none of the three kinds."""
+    """How many tokens *pieces* stand for; raises ValueError for a piece of an unknown kind."""
     return sum(_count(place, piece) for place, piece in enumerate(pieces))
 
 
 def tokens(pieces: Iterable[Any]) -> Tokens:
-    """The tokens of *pieces*, joined: [seed, n], ["t", token, n] or a token."""
+    """The tokens of *pieces*: [seed, n] is a random stream, ["t", token, n] repeats a token, a number is one token."""
     return np.concatenate([_tokens(piece) for piece in pieces])
 
 
 def blocks(content: Tokens, size: int) -> Sequence[bytes]:
-    """*content* in blocks of *size* tokens, equal where the tokens are; the last is partial, or empty."""
+    """*content* in blocks of *size* tokens, as bytes; the last block is partial or empty."""
     return [content[first: first + size].tobytes() for first in range(0, len(content) + 1, size)]
 
 

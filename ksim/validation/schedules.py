@@ -1,4 +1,4 @@
-"""Recorded schedules against our own: where they first differ, if they do."""
+"""Recorded schedules compared with ours: whether they are equal, and where they first differ."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -9,13 +9,13 @@ from attrs import frozen
 from ksim.validation.cases import Recording, Row
 from ksim.validation.replay import Replay
 
-#: vLLM's counts of block hashes, of which we keep no table.
+#: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
 
 
 @frozen
 class Difference:
-    """At `step`, or of the whole case where there is none: `key` was to be `expected`; `rows` are the whole steps."""
+    """A key whose value is not the `expected` one, at `step` or, for None, of the case; `rows` are both whole steps."""
 
     step: int | None
     key: str
@@ -25,8 +25,8 @@ class Difference:
 
 
 @frozen
-class Verdict:
-    """Whether a case's `steps` steps came out exactly, and if not, where they first differ."""
+class ScheduleReport:
+    """A case of so many `steps`, and the first `difference`; None where all steps are exact."""
 
     case: str
     kind: str
@@ -38,14 +38,14 @@ class Verdict:
         return self.difference is None
 
 
-def judge(recording: Recording, repeats: bool = True) -> Verdict:
-    """Replay *recording* up to the first difference; unless it *repeats*, every schedule is made anew."""
-    case = recording.case
-    return Verdict(case.name, case.kind, len(recording.expected.steps), next(differences(recording, repeats), None))
+def compare(recording: Recording, repeats: bool = True) -> ScheduleReport:
+    """Replay *recording* up to the first difference; unless it *repeats*, every schedule is computed anew."""
+    case, first = recording.case, next(differences(recording, repeats), None)
+    return ScheduleReport(case.name, case.kind, len(recording.expected.steps), first)
 
 
 def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
-    """All differences between *recording* and its replay, in order; the replay goes on as they are asked for."""
+    """Yield the differences between *recording* and its replay, in order."""
     expected, replay = recording.expected, Replay(recording.case, repeats)
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
     for row, own in zip_longest(expected.steps, replay.steps()):
@@ -58,7 +58,7 @@ def differences(recording: Recording, repeats: bool = True) -> Iterator[Differen
 
 
 def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:
-    if row is None or own is None:  # one of the two goes on
+    if row is None or own is None:  # one of the two has ended
         step = (row or own or {})["s"]
         yield Difference(step, "s", row and step, own and step, (row, own))
     else:
@@ -66,7 +66,7 @@ def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:
 
 
 def _between(expected: Row, got: Row, step: int | None, prefix: str = "") -> Iterator[Difference]:
-    """What differs between two rows; a key that one of them lacks is None there."""
+    """The keys in which two rows differ; a missing key counts as None."""
     if expected == got:
         return
     for key in dict.fromkeys([*expected, *got]):
@@ -75,7 +75,7 @@ def _between(expected: Row, got: Row, step: int | None, prefix: str = "") -> Ite
 
 
 def _narrowed(key: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
-    """Of two batches, only the first grant that differs."""
+    """Narrow two different batches to the first grant that differs."""
     if key != "sched" or not isinstance(expected, list):
         return key, expected, got
     pairs = zip_longest(expected, got)

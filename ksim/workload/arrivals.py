@@ -1,11 +1,13 @@
-"""Arrival processes."""
+"""Arrivals: the processes that draw them, and the statistics of given ones."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import islice, repeat
-from math import inf
+from math import inf, nan, sqrt
 
+import attrs
 import numpy as np
-from attrs import field, frozen
+from attrs import define, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 from numpy.typing import NDArray
 
@@ -65,3 +67,86 @@ class Arrivals:
         if self.process == "constant":
             return np.full(count, 1 / rate)
         return rng.gamma(shape, 1 / (rate * shape), count)
+
+
+@frozen
+class ArrivalSummary:
+    """Statistics of arrivals.
+
+    `duration` is from the first to the last arrival and `longest_gap` between two
+    arrivals, in seconds.  `rate` is (arrivals - 1) / duration, NaN without a
+    duration; the peaks are the highest rates in any 1 s and 10 s, counted from 0;
+    all are in requests/s.  `variation` is the standard deviation of the gaps over
+    their mean, 1 for Poisson; `burstiness` is 1 / variation^2, the shape of a gamma
+    distribution of such gaps.  `ties` counts gaps of zero.  `per_second` has the
+    number of arrivals in each second that has any.
+    """
+
+    arrivals: int
+    duration: float
+    rate: float
+    variation: float
+    burstiness: float
+    ties: int
+    longest_gap: float
+    peak_1s: float
+    peak_10s: float
+    per_second: Mapping[int, int] = field(repr=False)
+
+    def timeline(self, bins: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return at most *bins* bins of whole seconds: their starts in seconds, and their rates in requests/s."""
+        seconds = np.fromiter(self.per_second, dtype=np.int64)
+        arrivals = np.fromiter(self.per_second.values(), dtype=np.float64)
+        width = -(-(int(seconds.max()) + 1) // bins)
+        rates = np.bincount(seconds // width, weights=arrivals) / width
+        return np.arange(len(rates), dtype=np.float64) * width, rates
+
+    def row(self) -> dict[str, float]:
+        """Return the numbers by name."""
+        return attrs.asdict(self, filter=lambda attribute, _: attribute.name != "per_second")
+
+
+@define
+class ArrivalTally:
+    """Counts arrivals in order; memory grows with the number of seconds that have any."""
+
+    _seconds: Counter[int] = field(factory=Counter)
+    _gaps: int = 0
+    _ties: int = 0
+    _longest: float = 0.0
+    _first: float | None = None
+    _last: float = 0.0
+    _mean: float = 0.0
+    _squares: float = 0.0
+
+    def add(self, arrival: float) -> None:
+        self._seconds[int(arrival)] += 1
+        if self._first is None:
+            self._first = arrival
+        else:
+            self._add_gap(arrival - self._last)
+        self._last = arrival
+
+    def _add_gap(self, gap: float) -> None:
+        """Update mean and squared deviation by Welford's algorithm."""
+        self._gaps += 1
+        self._ties += gap == 0
+        self._longest = max(self._longest, gap)
+        deviation = gap - self._mean
+        self._mean += deviation / self._gaps
+        self._squares += deviation * (gap - self._mean)
+
+    def summary(self) -> ArrivalSummary:
+        """Summarise the arrivals, of which there must be at least one."""
+        duration = self._last - (self._first or 0.0)
+        variation = sqrt(self._squares / self._gaps) / self._mean if self._mean else nan
+        return ArrivalSummary(
+            self._gaps + 1, duration, self._gaps / duration if duration else nan, variation,
+            1 / variation**2 if variation else inf, self._ties, self._longest, self._peak(1), self._peak(10),
+            self._seconds)
+
+    def _peak(self, width: int) -> float:
+        bins: Counter[int] = Counter()
+        for second, arrivals in self._seconds.items():
+            bins[second // width] += arrivals
+        return max(bins.values()) / width

@@ -63,7 +63,7 @@ def moment(value: Any, name: str, lines: Lines, per_second: float = 1) -> float:
     """
     number = _number(value)
     if not 0 <= number < math.inf:
-        expected = "no negative time; add the same to all of them" if number < 0 else "a number"
+        expected = "no negative time; add an offset to all times" if number < 0 else "a number"
         raise lines.error(f"{name} is {shown(value)}; expected {expected}")
     return number / (lines.per_second or per_second)
 

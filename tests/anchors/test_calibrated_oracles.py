@@ -11,10 +11,10 @@ from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from ksim.validation.kernels import Question, validate
 from ksim.validation.kernels.cells import cells
-from ksim.validation.kernels.judges import by_profile
+from ksim.validation.kernels.protocols import predict_by_profile
 from tests.anchors.errors import DATA
 
 H200 = gpu_of("h200")
@@ -56,7 +56,7 @@ def checks():
             own = select(spec, [check(rows, H200).kept], H200)
             for kept, dataset in zip(own.rows, own.core, strict=True):
                 if dataset.checks.any():
-                    found = by_profile(Measured().prices(H200), spec, kept.take(dataset.checks),
+                    found = predict_by_profile(Measured().prices(H200), spec, kept.take(dataset.checks),
                                        dataset.take(dataset.checks), "check")
                     assert found is not None
                     judged.append(found)

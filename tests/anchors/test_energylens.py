@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from benchmarks.energylens import fusion
-from benchmarks.energylens.overlap import MOST, NONE, Overlaps
-from benchmarks.energylens.survey import Survey
+from benchmarks.energylens import techniques
+from benchmarks.energylens.batches import Survey
+from benchmarks.energylens.techniques import MOST, NONE, Overlaps
 
 BATCHES, LENGTHS = (1, 8, 64), (256, 4096, 8192)
 
@@ -63,7 +63,7 @@ def test_prompts_prefer_small_batches_on_few_gpus_and_decodes_large_ones():
 
 def test_fusion_saves_per_cents_and_more_in_decodes():
     """4.37 and 8.18 % in the paper."""
-    saved = fusion.average(batches=(1, 64), lengths=(512, 4096))
+    saved = techniques.average(batches=(1, 64), lengths=(512, 4096))
     assert 0.02 < saved.prefill < saved.decode < 0.10
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from ksim.compute.expert_rows import expert_rows
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.loads import loads
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.oracles.waves import Waves
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.anchors.errors import Errors, rows
 
 H200, WAVES = gpu_of("h200"), Waves()
@@ -90,7 +90,7 @@ def test_what_moves_memory(family, mean, bias):
 
 def experts(t: int, e: int, topk: int, h: int, inter: int) -> float:
     """The fused kernels of a mixture, its rows spread evenly."""
-    spread, pairs = loads(t, topk, e), t * topk
+    spread, pairs = expert_rows(t, topk, e), t * topk
     return seconds(GroupedGemm(spread, 2 * inter, h, t, inputs=t),
                    pointwise("silu_mul", 2 * pairs * inter, pairs * inter),
                    GroupedGemm(spread, h, inter, t), pointwise("moe_combine", pairs * h, t * h))

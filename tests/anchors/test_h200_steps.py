@@ -11,7 +11,7 @@ import pytest
 
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.anchors.errors import DATA, Errors, rows
 from tests.simulation.tables import TABLE
@@ -22,7 +22,7 @@ MODELS = ("llama-3.1-8b", "qwen3-30b-a3b")
 @cache
 def timer(model: str) -> StepTimer:
     serve = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "max_model_len": 16384}
-    return Site.of(Scenario.of({**TABLE, "model": model, "serve": serve})).timers()[0]
+    return Deployment.of(Scenario.of({**TABLE, "model": model, "serve": serve})).timers()[0]
 
 
 def steady(model: str) -> dict[str, list[tuple[float, float]]]:

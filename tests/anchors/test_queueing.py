@@ -21,7 +21,7 @@ from ksim.flow.batch import Batch
 from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Preempted, Routed, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.by_hand import Seconds, play
@@ -225,8 +225,9 @@ def arrivals(log: Log) -> list[float]:
                          ids=["decode 1", "decode 64", "prefill"])
 def test_more_tensor_parallel_gpus_are_never_slower_nor_a_waste_less(model, batch):
     """Each doubling saves time, but never half of it: what is sent, and what does not divide, remains."""
-    seconds = [Site.of(Scenario.of({**TABLE, "model": model, "serve": {"tensor_parallel_size": ways}})).timers()[0]
-               .step_cost(batch).seconds for ways in (1, 2, 4, 8)]
+    scenarios = [Scenario.of({**TABLE, "model": model, "serve": {"tensor_parallel_size": gpus}})
+                 for gpus in (1, 2, 4, 8)]
+    seconds = [Deployment.of(scenario).timers()[0].step_cost(batch).seconds for scenario in scenarios]
     for few, many in pairwise(seconds):
         assert few / 2 < many < few
 

@@ -4,8 +4,8 @@ import pytest
 from attrs import evolve
 
 from ksim.foundation.config import Choice
-from ksim.validation.serving import judging
-from ksim.validation.serving.replay import Setting
+from ksim.validation.serving import comparison
+from ksim.validation.serving.replay import ServerSpec
 from tests.anchors.errors import DATA
 
 RUNS = DATA / "h200"
@@ -25,25 +25,25 @@ def test_runs_come_out_as_measured(oracle, ttft, tpot, throughput, tmp_path):
     for path in RUNS.iterdir():
         if oracle == "measured" or HOST_BOUND not in path.name:
             (tmp_path / path.name).symlink_to(path)
-    verdict = judging.serving(tmp_path, Setting(oracle=Choice(oracle)))
-    small = [run for run in verdict.judged if run.recording == HOST_BOUND]
-    verdict = evolve(verdict, judged=tuple(run for run in verdict.judged if run.recording != HOST_BOUND))
-    assert len(verdict.judged) == 44
-    assert verdict.median_ape("ttft_p50_ms") <= ttft
-    assert verdict.median_ape("tpot_p50_ms") <= tpot
-    assert verdict.median_ape("throughput") <= throughput
-    assert verdict.median_ape("joules") <= 8.0  # what kernels teach, no run
+    report = comparison.serving(tmp_path, ServerSpec(oracle=Choice(oracle)))
+    small = [run for run in report.runs if run.recording == HOST_BOUND]
+    report = evolve(report, runs=tuple(run for run in report.runs if run.recording != HOST_BOUND))
+    assert len(report.runs) == 44
+    assert report.median_ape("ttft_p50_ms") <= ttft
+    assert report.median_ape("tpot_p50_ms") <= tpot
+    assert report.median_ape("throughput") <= throughput
+    assert report.median_ape("joules") <= 8.0  # what kernels teach, no run
     if oracle == "measured" and small:
-        _check_host_bound(evolve(verdict, judged=tuple(small)))
+        _check_host_bound(evolve(report, runs=tuple(small)))
 
 
-def _check_host_bound(verdict):
+def _check_host_bound(report):
     """Found 23.6, 9.5 and 2.7 %, and of energy 3.2: what is missing is the host's part of steps with prompts."""
-    assert len(verdict.judged) == 16
-    assert verdict.median_ape("ttft_p50_ms") <= 26.0
-    assert verdict.median_ape("tpot_p50_ms") <= 11.0
-    assert verdict.median_ape("throughput") <= 4.0
-    assert verdict.median_ape("joules") <= 8.0
+    assert len(report.runs) == 16
+    assert report.median_ape("ttft_p50_ms") <= 26.0
+    assert report.median_ape("tpot_p50_ms") <= 11.0
+    assert report.median_ape("throughput") <= 4.0
+    assert report.median_ape("joules") <= 8.0
 
 
 @pytest.mark.parametrize(("recording", "median", "late"), [
@@ -51,6 +51,6 @@ def _check_host_bound(verdict):
 ])
 def test_steps_take_as_long_as_recorded(recording, median, late):
     """From one call of the scheduler to the next; found 1.6 and 2.8 %, and 5.9 and 7.8."""
-    figures = judging.steps_as_table(judging.intervals(RUNS / f"engine_{recording}.json", Setting()))
+    figures = comparison.steps_as_table(comparison.intervals(RUNS / f"engine_{recording}.json", ServerSpec()))
     assert figures["step_median_ape"] <= median and figures["step_p90_ape"] <= late
     assert figures["steps"] > 4000

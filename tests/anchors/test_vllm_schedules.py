@@ -23,11 +23,11 @@ repeating = pytest.mark.parametrize("repeats", [True, False])
 def test_own_recordings_come_out_exactly(path, repeats):
     recording = cases.read(path)
     assert recording.vllm == "0.33.0"
-    assert schedules.judge(recording, repeats).difference is None
+    assert schedules.compare(recording, repeats).difference is None
 
 
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
 @repeating
 def test_all_recordings_come_out_exactly(repeats):
-    verdicts = [schedules.judge(cases.read(path), repeats) for path in cases.find(ALL)]
+    verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []

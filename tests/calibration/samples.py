@@ -8,7 +8,7 @@ from ksim.calibration.power.sustained import SustainedKernel
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.cost.energy import joules
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 
 #: A part of a sweep over an H200.
 EXTRACT = Path(__file__).parent / "data"

@@ -58,7 +58,7 @@ def test_entries_of_lists_that_are_no_whole_numbers_are_missing(parquet):
 def test_an_unknown_collective_is_an_error(parquet):
     path = parquet({"gpu": ["h200"], "backend": ["nccl"], "version": ["2"], "kernel": ["k"], "op": ["scatter_all"],
                     "dtype": ["half"], "gpus": [8], "bytes": [1024], "latency_us": [9.0]}, "collectives.parquet")
-    with pytest.raises(DataError, match=r"row 0: 'scatter_all' is no collective of all_reduce, "):
+    with pytest.raises(DataError, match=r"row 0: 'scatter_all' is not a collective of all_reduce, "):
         read(path)
 
 

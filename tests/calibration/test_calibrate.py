@@ -96,19 +96,19 @@ def test_measurements_of_no_use_are_reported(curveless):
     sums = evolve(norms(12), family="all_reduce", columns={"gpus": np.full(12, 8), "bytes": np.full(12, 1024)})
     scaled = evolve(norms(12), family="gemm", dtype="int8")
     few = evolve(norms(4), family="silu_mul", columns={"t": np.arange(4) + 1, "inter": np.full(4, 64)})
-    found = calibrate([norms(), sums, scaled, few], H200)
-    assert [part.name for part in found.parts] == ["rms_norm"]
-    told = "\n".join(found.remarks)
+    calibration = calibrate([norms(), sums, scaled, few], H200)
+    assert [part.name for part in calibration.parts] == ["rms_norm"]
+    remarks = "\n".join(calibration.remarks)
     for words in ("12 rows of all_reduce were read, but a profile holds kernels only", "ksim/data/transports",
                   "12 rows of gemm int8 were read", "4 usable points of silu_mul bf16 cannot calibrate it"):
-        assert words in told
+        assert words in remarks
     with pytest.raises(DataError, match="has no family with enough points to calibrate; .* 4 usable points"):
         calibrate([few], H200)
 
 
 def test_points_of_a_single_group_are_held_out_one_by_one(curveless):
-    found = calibrate([norms(8)], H200)
-    assert "rms_norm: all points are of one group" in found.remarks[0] and found.parts[0].points == 8
+    calibration = calibrate([norms(8)], H200)
+    assert "rms_norm: all points are of one group" in calibration.remarks[0] and calibration.parts[0].points == 8
     alone = dataset(np.arange(5.0) + 1, [3] * 5)
     assert len({*alone.divisible().groups.tolist()}) == 5
     apart = dataset(np.arange(5.0) + 1, [3, 3, 3, 4, 4])
@@ -118,17 +118,17 @@ def test_points_of_a_single_group_are_held_out_one_by_one(curveless):
 def test_copies_in_another_file_are_held_out_together(curveless):
     """Times that nothing explains but memory: reading them twice must not make them look explained."""
     noise = np.exp(np.random.default_rng(0).normal(0, 0.3, 40))
-    one = evolve(norms(), seconds=norms().seconds * noise)
-    two = evolve(one, source=evolve(one.source, file="again.csv"))
-    once, twice = (calibrate(files, H200).parts[0] for files in ([one], [one, two]))
+    first = evolve(norms(), seconds=norms().seconds * noise)
+    copy = evolve(first, source=evolve(first.source, file="again.csv"))
+    once, twice = (calibrate(files, H200).parts[0] for files in ([first], [first, copy]))
     assert twice.points == 2 * once.points and twice.error == pytest.approx(once.error, rel=0.2)
 
 
 def test_tables_are_not_mixed_with_a_sweep(curveless):
     table = norms(file="table.parquet", backend="vllm")
-    found = calibrate([norms(), table], H200)
-    assert found.parts[0].points == 40
-    assert any("table.parquet: 40 rows of rms_norm bf16 are of a table" in remark for remark in found.remarks)
+    calibration = calibrate([norms(), table], H200)
+    assert calibration.parts[0].points == 40
+    assert any("table.parquet: 40 rows of rms_norm bf16 are of a table" in remark for remark in calibration.remarks)
 
 
 TABLE = "t,h,gpu,latency_us\n" + "".join(f"{t},4096,{{gpu}},{2 + t / 400}\n" for t in range(1, 30))
@@ -162,10 +162,10 @@ def test_copies_of_a_file_are_read_once(write, tmp_path):
     (tmp_path / "b").mkdir()
     write(text, "b/kernels_rms_norm.csv")
     write("request,ttft\n1,2\n", "requests.csv")
-    found = ingest([tmp_path, path])
-    assert len(found.measured) == 1 and {*digests(found.measured).values()} == {digest(path)}
-    assert any("is the same as" in remark for remark in found.remarks)
-    assert any("requests.csv" in remark for remark in found.remarks)
+    ingested = ingest([tmp_path, path])
+    assert len(ingested.measured) == 1 and {*digests(ingested.measured).values()} == {digest(path)}
+    assert any("is the same as" in remark for remark in ingested.remarks)
+    assert any("requests.csv" in remark for remark in ingested.remarks)
 
 
 def test_a_profile_names_its_command_and_the_digests_of_its_files(fitted, tmp_path):
@@ -189,4 +189,4 @@ def test_a_failure_leaves_the_old_profile_in_place(fitted, tmp_path, monkeypatch
     monkeypatch.setattr("ksim.oracles.efficiency.profile.save", interrupted)
     with pytest.raises((KeyboardInterrupt, ConfigError)):
         save(path, fitted, "", {})
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.npz"] and path.read_bytes() == b"before"
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.npz"] and path.read_bytes() == b"before"

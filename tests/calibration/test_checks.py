@@ -13,8 +13,8 @@ from ksim.foundation.errors import DataError, UnknownName
 from tests.calibration.samples import EXTRACT
 from tests.properties import examples
 
-FOUND = {str(part): part for part in read(EXTRACT)}
-GEMM, ATTENTION = FOUND["gemm bf16"], FOUND["attention bf16"]
+EXTRACTED = {str(part): part for part in read(EXTRACT)}
+GEMM, ATTENTION = EXTRACTED["gemm bf16"], EXTRACTED["attention bf16"]
 H200 = gpu_of(GEMM)
 
 
@@ -27,18 +27,18 @@ def norms(latencies, t=None, h=4096):
                         source=Source("my.csv", unit="line"), gpu="h200")
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", EXTRACTED)
 def test_a_sound_sweep_is_kept_whole(name):
-    checked = check(FOUND[name], H200)
-    assert not checked.excluded and len(checked.kept) + checked.merged == len(FOUND[name])
+    checked = check(EXTRACTED[name], H200)
+    assert not checked.excluded and len(checked.kept) + checked.merged == len(EXTRACTED[name])
 
 
 @pytest.mark.parametrize("value", [np.nan, -1.0, 0.0, np.inf])
 def test_rows_without_a_positive_time_are_left_out(value):
     checked = check(norms([2.0, 2.0, value, 2.0, 2.0, 2.0, value, 2.0, 2.0, 2.0]), H200)
     assert checked.kept["t"].tolist() == [1, 2, 4, 5, 6, 8, 9, 10]
-    assert checked.remarks() == ["my.csv, lines 4, 8: latency_us is no positive number; measure again, or delete the "
-                                 "rows"]
+    assert checked.remarks() == ["my.csv, lines 4, 8: latency_us is not a positive number; measure again, or delete "
+                                 "the rows"]
 
 
 def test_rows_with_texts_in_place_of_numbers_are_left_out(write):
@@ -47,12 +47,12 @@ def test_rows_with_texts_in_place_of_numbers_are_left_out(write):
     checked = check(read(path)[0], H200)
     assert len(checked.kept) == 9
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
-        "lines 11, 13, 14: t is no positive whole number; correct the rows, or delete them",
-        "line 12: latency_us is no positive number; measure again, or delete the rows"]
+        "lines 11, 13, 14: t is not a positive whole number; correct the rows, or delete them",
+        "line 12: latency_us is not a positive number; measure again, or delete the rows"]
 
 
 def test_a_file_with_mostly_faulty_rows_is_refused():
-    with pytest.raises(DataError, match=r"my.csv, lines 2, 3, 4, 5, 6 ... \(20 in all\): t is no positive whole "
+    with pytest.raises(DataError, match=r"my.csv, lines 2, 3, 4, 5, 6 ... \(20 in all\): t is not a positive whole "
                                         r"number; correct the rows, or delete them \(20 of 30 rows of rms_norm bf16 "):
         check(norms([2.0] * 30, t=[-1] * 20 + [*range(1, 11)]), H200)
 
@@ -60,10 +60,10 @@ def test_a_file_with_mostly_faulty_rows_is_refused():
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "milliseconds; multiply it by 1,000"),
                                               (1e-6, "seconds; multiply it by 1,000,000"),
                                               (1e3, "nanoseconds; divide it by 1,000")])
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", EXTRACTED)
 def test_times_in_a_wrong_unit_are_refused_with_the_right_unit(name, factor, unit):
     with pytest.raises(DataError, match=f"latency_us of {name} looks like {unit}"):
-        check(evolve(FOUND[name], seconds=FOUND[name].seconds * factor), H200)
+        check(evolve(EXTRACTED[name], seconds=EXTRACTED[name].seconds * factor), H200)
 
 
 @pytest.mark.parametrize("file", ["gemm", "attention_context", "attention_generation", "moe", "mla", "collectives"])
@@ -131,7 +131,7 @@ def test_malformed_rows_of_attention_are_left_out(write):
     checked = check(read(path)[0], H200)
     assert [str(part).partition("csv, ")[2] for part in checked.excluded] == [
         "line 12: hkv does not divide hq; query heads share KV heads evenly",
-        "line 15: qlens has an entry that is no positive whole number",
+        "line 15: qlens has an entry that is not a positive whole number",
         "line 13: kvlens has an entry less than that of qlens; it counts the new tokens too",
         "line 14: the batch has no sequences"]
     assert len(checked.kept) == 10

@@ -11,8 +11,8 @@ from ksim.calibration.power import extrapolation
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.foundation.units import DType
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, system_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of, system_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.specs.hardware import ARCHITECTURES
 from ksim.specs.power import BASES
@@ -30,14 +30,15 @@ def sheet(name="l40s", **changes):
 @pytest.mark.parametrize("name", NAMES)
 def test_power_estimated_from_a_data_sheet_is_near_that_of_the_catalogue(name):
     """But for the idle power of an L4, which is 0.39 of its limit, and what follows from it."""
-    known, found = gpu_of(name).power, gpu_of_table(sheet(name), name).power
-    assert (found.limit, found.basis, found.reach) == (known.limit, "estimated", extrapolation.REACH)
-    assert (found.hbm, found.l2) == pytest.approx((known.hbm, known.l2), rel=0.01)
+    known, estimated = gpu_of(name).power, gpu_of_table(sheet(name), name).power
+    assert (estimated.limit, estimated.basis, estimated.reach) == (known.limit, "estimated", extrapolation.REACH)
+    assert (estimated.hbm, estimated.l2) == pytest.approx((known.hbm, known.l2), rel=0.01)
     most = 0.6 if name == "l4" else 0.35
-    assert (found.idle, found.busy) == pytest.approx((known.idle, known.busy), rel=most)
-    assert found.flop[DType.BF16] == pytest.approx(known.flop[DType.BF16], rel=0.4)
-    assert found.flop.keys() == known.flop.keys()
-    assert found.clocks.boost == pytest.approx(gpu_of(name).clock) and found.clocks.least == extrapolation.LOWEST
+    assert (estimated.idle, estimated.busy) == pytest.approx((known.idle, known.busy), rel=most)
+    assert estimated.flop[DType.BF16] == pytest.approx(known.flop[DType.BF16], rel=0.4)
+    assert estimated.flop.keys() == known.flop.keys()
+    assert estimated.clocks.boost == pytest.approx(gpu_of(name).clock)
+    assert estimated.clocks.least == extrapolation.LOWEST
 
 
 def test_idle_power_is_usual_for_the_catalogue():
@@ -113,12 +114,12 @@ def test_a_gpu_without_a_system_is_in_a_pcie_node_or_alone(tmp_path):
 def test_a_run_reports_that_power_is_estimated_and_can_be_repeated(tmp_path):
     (tmp_path / "mine.toml").write_text(_toml(sheet()))
     table = {"model": "llama-3.2-1b", "gpu": str(tmp_path / "mine.toml"), "workload": ANY_WORKLOAD}
-    site = Site.of(Scenario.of(table))
+    site = Deployment.of(Scenario.of(table))
     assert site.remarks == ("power of L40S is estimated from its data sheet (350 W, of which 63 idle): joules may be"
                             " 40% off",)
-    again = Site.of(site.scenario)
+    again = Deployment.of(site.scenario)
     assert (again.gpu, again.system) == (site.gpu, site.system)
-    assert not Site.of(Scenario.of({**table, "gpu": "l40s"})).remarks
+    assert not Deployment.of(Scenario.of({**table, "gpu": "l40s"})).remarks
 
 
 def test_a_system_needs_gpus_that_have_its_links(tmp_path):

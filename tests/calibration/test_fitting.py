@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ksim.calibration.fitting import fit, held_out
 from ksim.calibration.regression import NOTHING, Regressor, shares
-from tests.calibration.toys import Memory, Witness, dataset, other, spec
+from tests.calibration.toys import Memory, Witness, dataset, gpu_like_h200, spec
 from tests.properties import examples
 
 pytest.importorskip("scipy")
@@ -46,8 +46,8 @@ def test_checks_have_no_influence_on_a_fit():
     poisoned = evolve(points, seconds=np.where(checks, 1e3 * points.seconds, points.seconds))
     for regressor in (NOTHING, Regressor("linear"), Memory()):
         toy = spec(regressor)
-        clean, other = (fit(toy, toy.sweep, [made]) for made in (points, poisoned))
-        assert clean.constants == other.constants and (clean.predict(points) == other.predict(points)).all()
+        clean, spoilt = (fit(toy, toy.sweep, [made]) for made in (points, poisoned))
+        assert clean.constants == spoilt.constants and (clean.predict(points) == spoilt.predict(points)).all()
         kept, seconds = held_out(toy, toy.sweep, poisoned)
         assert len(kept) == 20 and (seconds == held_out(toy, toy.sweep, points)[1]).all()
 
@@ -55,7 +55,7 @@ def test_checks_have_no_influence_on_a_fit():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=8))
 def test_architectures_have_equal_weights(tables):
     """And so do the GPUs of each, and the tables of a GPU, however many rows they have."""
-    datasets = [dataset(np.ones(rows), gpu=other(f"{architecture}{gpu}", architecture))
+    datasets = [dataset(np.ones(rows), gpu=gpu_like_h200(f"{architecture}{gpu}", architecture))
                for architecture, gpu, rows in tables]
     totals = {}
     for (architecture, gpu, rows), weights in zip(tables, shares(datasets), strict=True):

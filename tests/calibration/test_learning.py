@@ -7,18 +7,20 @@ from attrs import evolve
 
 from ksim.calibration.learning import efficiencies, learn
 from ksim.calibration.regression import NOTHING, Regressor
-from tests.calibration.toys import dataset, other, spec
+from tests.calibration.toys import dataset, gpu_like_h200, spec
 
 pytest.importorskip("scipy")
-GPUS = (other("one", "old"), other("two", "new"), other("twin of two", "new"), other("three", "odd"))
+GPUS = tuple(gpu_like_h200(name, architecture) for name, architecture in (
+    ("one", "old"), ("two", "new"), ("twin of two", "new"), ("three", "odd")))
 
 
 def datasets(poison=""):
     """Of four GPUs, two of one architecture; times of the architecture called *poison* are made up."""
     made = [dataset(np.geomspace(1e5, 1e9, 25), noise=np.random.default_rng(i).normal(0.1 * i, 0.1, 25), gpu=gpu)
             for i, gpu in enumerate(GPUS)]
-    return [evolve(each, seconds=(1 + 100 * np.arange(25)) * each.seconds) if each.gpu.architecture == poison else each
-            for each in made]
+    factors = 1 + 100 * np.arange(25)
+    return [evolve(points, seconds=factors * points.seconds) if points.gpu.architecture == poison else points
+            for points in made]
 
 
 def entries(made, regressor=NOTHING):
@@ -54,17 +56,17 @@ def test_an_architecture_influences_the_efficiencies_that_leave_others_out(left)
 
 
 def test_there_is_an_entry_for_each_architecture_and_one_for_new_ones():
-    found = entries(datasets())
-    assert [*found] == ["toy", "toy without new", "toy without odd", "toy without old"]
-    assert found["toy"].rows == 100 and found["toy without new"].rows == 50
+    learned = entries(datasets())
+    assert [*learned] == ["toy", "toy without new", "toy without odd", "toy without old"]
+    assert learned["toy"].rows == 100 and learned["toy without new"].rows == 50
 
 
 def test_intervals_from_a_single_architecture_are_doubled():
-    alone = [each for each in datasets() if each.gpu.architecture == "new"]
-    (name, found), = entries(alone).items()
-    assert name == "toy" and "doubled for others" in found.source
+    alone = [points for points in datasets() if points.gpu.architecture == "new"]
+    (name, learned), = entries(alone).items()
+    assert name == "toy" and "doubled for others" in learned.source
     toy = spec()
     inside = learn(toy, alone).everything
-    spread = np.concatenate([np.log(each.seconds / inside.predict(each)) for each in alone])
-    low, high = found.spread.interval(inside.place(alone[0]), np.zeros(25))
+    spread = np.concatenate([np.log(points.seconds / inside.predict(points)) for points in alone])
+    low, high = learned.spread.interval(inside.place(alone[0]), np.zeros(25))
     assert high.max() - low.min() > 1.5 * (np.quantile(spread, 0.95) - np.quantile(spread, 0.05))

@@ -11,7 +11,8 @@ from ksim.calibration.measurements import CHECKS, FAMILIES
 from ksim.calibration.points import BUDGET, LONGEST, MEMORY_SHARE, MOST_LAUNCHES, buffers, copies, cost, launches, plan
 from ksim.calibration.runner.launches import LAUNCHES
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation.lookup import gpu_of, model_of
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.models import model_of
 from tests.properties import examples
 
 H200 = gpu_of("h200")
@@ -47,9 +48,9 @@ def test_every_family_can_be_launched():
 
 @examples(20)
 @given(st.floats(2.0, 12.0), st.floats(2.0, 12.0))
-def test_a_longer_budget_has_the_points_of_a_shorter_one(one, other):
-    short, long = (plan(H200, SMALL, budget=budget) for budget in sorted((one, other)))
-    assert short.seconds <= min(one, other) and {*shapes(short)} <= {*shapes(long)}
+def test_a_longer_budget_has_the_points_of_a_shorter_one(first, second):
+    short, long = (plan(H200, SMALL, budget=budget) for budget in sorted((first, second)))
+    assert short.seconds <= min(first, second) and {*shapes(short)} <= {*shapes(long)}
 
 
 def test_a_thinned_grid_still_spans_its_range():

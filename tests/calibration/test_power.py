@@ -15,7 +15,7 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.foundation.units import DType
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.calibration.samples import BOOST, COPY, H200, IDLE, KERNELS, row, rows, sweep
 from tests.properties import examples
 
@@ -71,9 +71,9 @@ def test_each_row_knows_the_clock_at_the_end_of_the_row_before(parquet):
         IDLE, {"family": "gemm", "m": 64, "n": 4096, "k": 4096, "dtype": "fp8", "sm_mhz": 1500.0},
         {**COPY, "sm_mhz": 1900.0}, {"family": "gemm", "m": 1, "n": 4096, "k": 4096}), "kernels_energy.parquet"))
     assert recorded.idle == 120.0
-    assert {(each.family, each.dtype): each.left for each in recorded.rows} == {
+    assert {(kernel.family, kernel.dtype): kernel.left for kernel in recorded.rows} == {
         ("gemm", "fp8"): np.inf, ("copy", "bf16"): 1.5e9, ("gemm", "bf16"): 1.9e9}
-    assert all(each.watts == pytest.approx(500.0) for each in recorded.rows)
+    assert all(kernel.watts == pytest.approx(500.0) for kernel in recorded.rows)
 
 
 @pytest.mark.parametrize("lines, problem", [

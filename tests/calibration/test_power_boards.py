@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.power import boards
-from ksim.calibration.power.boards import Readings
-from ksim.calibration.power.meter import metered_watts, model_watts, weighted_median
+from ksim.calibration.power.boards import Readings, metered_watts, model_watts, weighted_median
 from ksim.foundation.errors import DataError
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.calibration.samples import attention, gemm, line
 
 POWER = gpu_of("h200").power
@@ -52,8 +51,8 @@ def test_a_rank_has_its_share_of_the_experts(table):
 
 def test_one_shape_in_five_is_held_out_on_all_gpus_alike(table):
     shapes = [(m, n) for m in range(1, 41) for n in (2048, 4096, 8192)]
-    found = boards.read(table(*(gemm(m=m, n=n, gpu=gpu) for gpu in ("h200_sxm", "gb200") for m, n in shapes)))
-    first, second = found
+    readings_by_gpu = boards.read(table(*(gemm(m=m, n=n, gpu=gpu) for gpu in ("h200_sxm", "gb200") for m, n in shapes)))
+    first, second = readings_by_gpu
     assert {first.gpu, second.gpu} == {"h200", "gb200"}
     assert 0.1 < first.held_out.mean() < 0.3 and np.array_equal(first.held_out, second.held_out)
 

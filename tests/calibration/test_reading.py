@@ -17,22 +17,22 @@ from tests.properties import examples
 AIC = "framework,version,device,op_name,kernel_source,"
 
 
-def only(found):
-    (one,) = found
-    return one
+def only(parts):
+    (part,) = parts
+    return part
 
 
 def test_a_folder_of_a_sweep_is_read_whole():
-    found = {str(part): part for part in read(EXTRACT)}
-    assert [*found] == ["attention bf16", "gemm bf16", "gemm fp8", "kv_write bf16", "moe bf16", "rms_norm bf16"]
-    assert {part.gpu for part in found.values()} == {"h200"}
-    gemm, attention = found["gemm bf16"], found["attention bf16"]
+    parts = {str(part): part for part in read(EXTRACT)}
+    assert [*parts] == ["attention bf16", "gemm bf16", "gemm fp8", "kv_write bf16", "moe bf16", "rms_norm bf16"]
+    assert {part.gpu for part in parts.values()} == {"h200"}
+    gemm, attention = parts["gemm bf16"], parts["attention bf16"]
     first = gemm.take(np.array([0]))
     assert first.describe(0) == "m=1 n=1024 k=1024" and first.seconds[0] == pytest.approx(7.581e-6)
     mixed = np.flatnonzero(attention.tags == "mixed")[0]
     qlens, kvlens = attention.batches.lengths(int(mixed))
     assert len(qlens) == len(kvlens) == 17 and qlens.tolist()[-2:] == [1, 201] and kvlens[0] == 2340
-    assert {"skew", "active", "max_load"} <= {*found["moe bf16"].columns}
+    assert {"skew", "active", "max_load"} <= {*parts["moe bf16"].columns}
 
 
 def test_a_sweep_may_name_the_gpu_in_each_row(write):
@@ -62,11 +62,11 @@ def test_a_csv_file_may_hold_several_families(write):
                  "\n"
                  'attention,,,,,8,2,128,1 1 201,"[40, 50, 201]",,,7,mixed\n'
                  "rms_norm,bfloat16,,,,,,,,,4,1024,2e0,\n", "mine.csv")
-    found = {str(part): part for part in read(path, gpu="h100")}
-    assert {*found} == {"gemm fp8", "attention bf16", "rms_norm bf16"}
-    assert found["gemm fp8"].seconds == pytest.approx([5.5e-6]) and found["gemm fp8"].gpu == "h100"
-    assert [lengths.tolist() for lengths in found["attention bf16"].batches.lengths(0)] == [[1, 1, 201], [40, 50, 201]]
-    assert found["rms_norm bf16"].at(np.array([0])) == f"{path}, line 5"  # the third row, after a blank line
+    parts = {str(part): part for part in read(path, gpu="h100")}
+    assert {*parts} == {"gemm fp8", "attention bf16", "rms_norm bf16"}
+    assert parts["gemm fp8"].seconds == pytest.approx([5.5e-6]) and parts["gemm fp8"].gpu == "h100"
+    assert [lengths.tolist() for lengths in parts["attention bf16"].batches.lengths(0)] == [[1, 1, 201], [40, 50, 201]]
+    assert parts["rms_norm bf16"].at(np.array([0])) == f"{path}, line 5"  # the third row, after a blank line
 
 
 @examples(25)
@@ -96,8 +96,8 @@ def test_a_table_of_many_gpus_is_filtered(parquet):
     assert [(part.gpu, part.dtype, part.rows.tolist()) for part in read(path)] == [
         ("h200", "fp4", [0]), ("l40s", "bf16", [1])]
     for name in ("h200", "h200_sxm"):
-        one = only(read(path, gpu=name))
-        assert (one.source.backend, one.source.version, one.source.timing) == ("vllm", "0.24.0", "graph")
+        part = only(read(path, gpu=name))
+        assert (part.source.backend, part.source.version, part.source.timing) == ("vllm", "0.24.0", "graph")
     with pytest.raises(DataError, match=r"has no measurements with gpu 'a100-80g'; it has h200 vllm 0.24.0 graph"):
         read(path, gpu="a100-80g")
     with pytest.raises(UnknownName, match="no GPU named 'h201'; did you mean 'h200'"):
@@ -116,11 +116,11 @@ def test_tables_of_attention_have_batches_of_equal_sequences(parquet):
 
 
 def test_tables_of_mixtures_are_of_one_rank(parquet):
-    one = only(read(parquet({**GPUS, "dtype": ["fp8"] * 2, "tokens": [4] * 2, "hidden": [64] * 2, "inter": [512] * 2,
+    part = only(read(parquet({**GPUS, "dtype": ["fp8"] * 2, "tokens": [4] * 2, "hidden": [64] * 2, "inter": [512] * 2,
                              "topk": [2] * 2, "experts": [8] * 2, "tp": [4] * 2, "ep": [2] * 2,
                              "distribution": ["power_law_1.2", "balanced"], "latency_us": [9.0] * 2},
                             "moe.parquet"), gpu="h200"))
-    assert one.describe(0) == "t=4 e=8 topk=2 h=64 inter=128 ep=2 skew=1.2"
+    assert part.describe(0) == "t=4 e=8 topk=2 h=64 inter=128 ep=2 skew=1.2"
 
 
 def test_a_table_of_collectives_has_a_family_per_operation(parquet):
@@ -149,20 +149,20 @@ def test_a_table_of_collectives_has_a_family_per_operation(parquet):
      "all_reduce bf16", "gpus=4 bytes=128", ""),
 ])
 def test_aiconfigurators_own_tables_are_converted(write, text, family, shape, tag):
-    one = only(read(write(AIC + text, "some_perf.txt")))
-    assert (str(one), one.describe(0), one.tags[0], one.gpu) == (family, shape, tag, "h200")
-    assert one.seconds == pytest.approx([5e-6])  # from milliseconds
+    part = only(read(write(AIC + text, "some_perf.txt")))
+    assert (str(part), part.describe(0), part.tags[0], part.gpu) == (family, shape, tag, "h200")
+    assert part.seconds == pytest.approx([5e-6])  # from milliseconds
 
 
 @pytest.mark.parametrize(("tool", "redop", "family"), [
     ("all_reduce_perf", "sum", "all_reduce"), ("alltoall_perf", "none", "all_to_all"),
     ("all_gather_perf", "none", "all_gather"), ("sendrecv_perf", "sum", "send")])
 def test_logs_of_nccl_tests_have_sizes_and_out_of_place_times(write, tool, redop, family):
-    one = only(read(write(LOG.format(tool=tool, redop=redop), "run.log")))
-    assert (one.family, one.dtype, one.gpu, one.source.version) == (family, "fp32", "h200", "22703")
-    assert one["gpus"].tolist() == [2] * 3 and one["bytes"].tolist() == [1024, 32768, 1048576]
-    assert one.seconds == pytest.approx([9.51e-6, 12.01e-6, 25.31e-6])
-    assert one.at(np.array([0])).endswith("run.log, line 12")
+    part = only(read(write(LOG.format(tool=tool, redop=redop), "run.log")))
+    assert (part.family, part.dtype, part.gpu, part.source.version) == (family, "fp32", "h200", "22703")
+    assert part["gpus"].tolist() == [2] * 3 and part["bytes"].tolist() == [1024, 32768, 1048576]
+    assert part.seconds == pytest.approx([9.51e-6, 12.01e-6, 25.31e-6])
+    assert part.at(np.array([0])).endswith("run.log, line 12")
 
 
 def test_a_log_without_its_tool_goes_by_the_name_of_the_file(write):
@@ -173,15 +173,15 @@ def test_a_log_without_its_tool_goes_by_the_name_of_the_file(write):
     assert only(read(write(LOG.format(tool="", redop="sum"), "run.txt"))).family == "all_reduce"
 
 
-@pytest.mark.parametrize(("name", "found"), [
+@pytest.mark.parametrize(("name", "catalogue_name"), [
     ("h200_sxm", "h200"), ("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("a100_sxm", "a100-80g"),
     ("NVIDIA A100-SXM4-80GB", "a100-80g"), ("NVIDIA A100-SXM4-40GB", None), ("b200_sxm", "b200"), ("gb200", "gb200"),
     ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("rtx_pro_6000_server", "rtx-pro-6000"),
     ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"), ("l40s", "l40s"), ("NVIDIA GH200 480GB", None), ("", None),
     ("Tesla V100-SXM2-16GB", None),
 ])
-def test_gpus_have_their_names_in_the_catalogue(name, found):
-    assert gpu_name(name) == found
+def test_gpus_have_their_names_in_the_catalogue(name, catalogue_name):
+    assert gpu_name(name) == catalogue_name
 
 
 def test_number_formats_have_ksims_names():

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from ksim.calibration.points import BUDGET
 from ksim.calibration.reading.sweep import points
-from ksim.cli import sweep_kernels as command
+from ksim.cli import calibrate as command
 from ksim.foundation.errors import ConfigError
 
 app = typer.Typer()

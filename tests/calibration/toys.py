@@ -9,7 +9,7 @@ from ksim.calibration.measurements import Measurements, Source, tagged
 from ksim.calibration.regression import NOTHING, Free
 from ksim.oracles.efficiency.families import Family
 from ksim.oracles.efficiency.physics import Physics
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 
 H200 = gpu_of("h200")
 FEATURES = ("log_size", "group")
@@ -46,7 +46,7 @@ def dataset(sizes, groups=None, noise=None, checks=None, gpu=H200, truth=TRUTH):
                    np.zeros(len(sizes), dtype=bool) if checks is None else np.asarray(checks))
 
 
-def other(name, architecture):
+def gpu_like_h200(name, architecture):
     return evolve(H200, name=name, architecture=architecture)
 
 

@@ -1,6 +1,7 @@
 """The command line for tests: in this process, which takes a moment, or as a process of its own."""
 
 import contextlib
+import functools
 import io
 import os
 import subprocess
@@ -9,6 +10,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import typer.main
 from attrs import frozen
 
 from ksim.cli import main
@@ -28,6 +30,8 @@ output = {kind = "uniform", low = 2, high = 20}
 """
 #: A trace that anything can replay.
 TRACE = "arrival,prompt,output\n0,100,5\n0.5,200,6\n"
+#: The parser of all commands is the same each time, and takes longer to make than most commands to fail.
+PARSER = functools.cache(typer.main.get_command)
 
 
 @frozen
@@ -63,6 +67,7 @@ def ksim_here(*words, folder, **environment):
     try:
         with (contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
               mock.patch.dict(os.environ, environment), mock.patch.object(sys, "argv", ["ksim", *map(str, words)]),
+              mock.patch.object(typer.main, "get_command", PARSER),
               warnings.catch_warnings()):
             warnings.simplefilter("error")
             main()

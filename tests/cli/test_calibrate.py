@@ -66,7 +66,7 @@ def test_validating_says_the_mean_last(tmp_path):
     (("step", "--model", "llama-3.2-1b", "--gpu", "h200", "--decode", "1x1", "--oracle", "bad.npz"), "is no profile"),
     (("validate", "kernels", "sweep", "--oracle", "learned", "--leave-out", "h200", "--train", "b200"), "give one of"),
 ])
-def test_bad_input_is_one_clear_line(words, message, sweep, tmp_path):
+def test_bad_input_to_calibration_is_one_clear_line(words, message, sweep, tmp_path):
     (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     lines = NORMS.format(gpu="a100_sxm").splitlines()

@@ -7,6 +7,7 @@ import os
 import pytest
 from pyarrow import parquet
 
+from ksim.simulation import simulate
 from tests.cli.command import ROOT, SCENARIO, ksim, ksim_here, ksim_process
 
 
@@ -44,7 +45,9 @@ def test_a_trace_shows_the_kernels_of_a_window(scenario):
     assert all(0.05 < 1e-6 * kernel["ts"] < 0.15 for kernel in kernels)
 
 
-def test_replicas_in_processes_of_their_own_write_the_same_bytes(scenario):
+def test_replicas_simulated_one_by_one_write_the_same_bytes(scenario, monkeypatch):
+    """In this process; tests/simulation/test_parallel_replicas.py starts processes."""
+    monkeypatch.setattr(simulate, "run_in_processes", lambda work, items, jobs: map(work, items))
     replicas = ("--set", "serve.data_parallel_size=3", "--no-plots", "--quiet")
     for jobs in (1, 2):
         ksim("run", "s.toml", "-o", f"with-{jobs}", "-j", jobs, *replicas, folder=scenario)

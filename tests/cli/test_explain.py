@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from ksim.cli.diff_table import change
+from ksim.cli.diff import change
 from ksim.report.comparison import changed
 
 from .command import SCENARIO, ksim_here
@@ -140,6 +140,6 @@ def test_a_run_whose_trace_and_scenario_are_gone_is_explained_too(runs, tmp_path
     (("explain", "a", "--json", "a"), "a: cannot be written"),
     (("explain", "a", "-o", "s.toml"), "s.toml: cannot be written"),
 ])
-def test_bad_input_is_one_clear_line(words, message, runs):
+def test_bad_input_to_explain_and_diff_is_one_clear_line(words, message, runs):
     error = ksim(*words, folder=runs, status=1)
     assert message in error and error.startswith("ksim: ") and error.count("\n") == 1

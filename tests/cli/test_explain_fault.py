@@ -25,13 +25,13 @@ def fault(tmp_path_factory):
     return found.value, file
 
 
-def test_it_says_which_invariant_broke_and_when(fault):
+def test_explain_names_the_broken_invariant_and_its_step(fault):
     found, file = fault
     outcome = ksim_here("explain", file.name, "--json", "f.json", folder=file.parent)
     assert outcome.status == 0, outcome.stderr
     words = " ".join(outcome.stdout.split())
     assert f"PassesOverLong breaks {found.invariant} in step {found.step}: {found.problem}" in words
-    assert f"{found.invariant}: A step computes something, unless a batch is in flight" in words
+    assert f"{found.invariant}: A step schedules tokens, unless a batch is in flight" in words
     assert f"* played again, it breaks in step {found.step}: {found.problem}" in words
     content = json.loads((file.parent / "f.json").read_text())
     assert (content["invariant"], content["step"], content["problem"]) == (found.invariant, found.step, found.problem)
@@ -48,7 +48,7 @@ def test_a_policy_that_was_mended_breaks_nothing_any_more(fault, tmp_path):
     assert f"* played again, {found.invariant} holds" in out
 
 
-def test_what_cannot_be_played_again_is_told_from_its_head(fault, tmp_path):
+def test_a_counter_example_that_cannot_be_replayed_is_explained_by_its_header(fault, tmp_path):
     found, _ = fault
     (tmp_path / "fault.toml").write_text(found.scenario)  # without its trace
     out = ksim_here("explain", "fault.toml", folder=tmp_path).stdout

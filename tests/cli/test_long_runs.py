@@ -7,8 +7,8 @@ import pytest
 
 from ksim.cli import progress
 from ksim.cli.progress import Progress, duration
-from ksim.simulation import extent
-from tests.cli.command import SCENARIO, ksim_here
+from ksim.simulation import workload_size
+from tests.cli.command import SCENARIO, TRACE, ksim_here
 
 STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"}
 
@@ -16,13 +16,26 @@ STREAMED = {"requests.parquet", "steps.parquet", "summary.json", "scenario.toml"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A scenario of 12 requests, which is long here."""
-    monkeypatch.setattr(extent, "MANY_REQUESTS", 11)
+    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 11)
     (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
     return tmp_path
 
 
 def files(folder):
     return {path.name for path in (folder / "out").iterdir()}
+
+
+@pytest.mark.parametrize(("flags", "problem"), [
+    (("--model", "lama-3.2-1b"), "no model named 'lama-3.2-1b'"), (("--model", "deepseek-v3"), "does not fit"),
+])
+def test_what_cannot_be_deployed_is_refused_before_the_trace_is_read(tmp_path, monkeypatch, flags, problem):
+    def read(_: object) -> None:
+        pytest.fail("the trace was read")
+
+    monkeypatch.setattr(workload_size.WorkloadSize, "of", read)
+    (tmp_path / "t.csv").write_text(TRACE, encoding="utf-8")
+    outcome = ksim_here("replay", "t.csv", "--gpu", "h200", *flags, folder=tmp_path)
+    assert outcome.status == 1 and problem in outcome.stderr
 
 
 def test_a_long_run_is_written_while_it_goes_on_and_says_so(folder):
@@ -47,7 +60,7 @@ def test_a_long_run_without_a_directory_is_kept(folder):
 
 def test_a_run_that_is_streamed_or_short_says_nothing(folder, monkeypatch):
     assert ksim_here("run", "s.toml", "-o", "out", "--stream", folder=folder).stderr == ""
-    monkeypatch.setattr(extent, "MANY_REQUESTS", 12)
+    monkeypatch.setattr(workload_size, "MANY_REQUESTS", 12)
     assert ksim_here("run", "s.toml", "--quiet", folder=folder).stderr == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ksim.cli import app
-from ksim.cli.pareto_table import over
+from ksim.cli.pareto_output import _over
 from ksim.foundation.errors import KsimError
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -98,7 +98,7 @@ def test_one_process_finds_the_same_as_two(found, monkeypatch):
     assert (folder / "alone.json").read_bytes() == (folder / "p.json").read_bytes()
 
 
-def test_objectives_may_be_any_and_many_and_points_a_sample(scenario):
+def test_three_objectives_and_a_sample_of_points(scenario):
     out = run("--over", "serve.max_num_seqs=1,2,4,8", "--sample", 2, "--set", "oracle=roofline", "-o", "out",
               "--objective", "max:output_throughput", "--objective", "median_ttft_ms", "--objective", "p99_tpot_ms")
     assert "max:output_throughput" in out and "best" in out
@@ -107,7 +107,7 @@ def test_objectives_may_be_any_and_many_and_points_a_sample(scenario):
     assert len(rows(scenario)) == 1
 
 
-def test_where_no_point_counts_all_of_them_are_kept_and_the_way_out_is_told(scenario):
+def test_points_are_kept_and_advice_is_given_where_none_counts(scenario):
     outcome = ksim_here("pareto", "s.toml", "--over", "serve.max_num_seqs=2,4", "--set", "serve.max_model_len=300",
                         "--set", "oracle=roofline", "--jobs", 1, "-o", "out", "--json", "p.json", folder=scenario)
     assert outcome.status == 1 and "0 of 2 points are on the front" in outcome.stdout
@@ -156,4 +156,4 @@ def test_one_objective_and_requirements(scenario):
     (1.0, 0.0, ""),
 ])
 def test_large_differences_are_multiples(value, best, text):
-    assert over(value, best) == text
+    assert _over(value, best) == text

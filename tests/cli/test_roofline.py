@@ -26,7 +26,7 @@ def test_two_steps_are_drawn_and_listed(tmp_path):
         assert family["spread"] == pytest.approx(max(etas) / min(etas))
 
 
-def test_a_gpu_that_cannot_be_priced_is_said(tmp_path):
+def test_a_gpu_that_cannot_be_priced_is_named(tmp_path):
     out = ksim(*STEP, "--decode", "4x100", "-q", "fp8", "--gpus", "a100-80g", "-o", "here", folder=tmp_path)
     assert "not priced on a100-80g: gpu A100 SXM 80 GB: computes no fp8" in out and "needs a second GPU" in out
     assert [p.name for p in (tmp_path / "here").iterdir()] == ["roofline.png"]
@@ -40,7 +40,7 @@ def test_a_gpu_that_cannot_be_priced_is_said(tmp_path):
     (("--json", "file/tables.json"), "is not a directory"),
     (("--json", "."), "it is a directory"),
 ])
-def test_bad_input_is_one_clear_line_and_writes_nothing(words, message, tmp_path):
+def test_bad_input_to_roofline_is_one_clear_line_and_writes_nothing(words, message, tmp_path):
     (tmp_path / "file").write_text("")
     error = ksim(*STEP, *words, folder=tmp_path, code=1)
     assert message in error and error.startswith("ksim: ") and error.count("\n") == 1

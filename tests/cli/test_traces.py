@@ -54,7 +54,7 @@ def test_the_page_lists_every_field():
     (["--time-unit", "ms"], "in ms (--time-unit changes it): from first to last 40 days 23 h"),
     (["--time-unit", "us"], "in us (--time-unit changes it): from first to last 59 min 1 s"),
 ])
-def test_a_wrong_unit_shows(tmp_path, unit, span):
+def test_the_printed_time_span_shows_a_wrong_unit(tmp_path, unit, span):
     (tmp_path / "t.csv").write_text(MILLIONS)
     assert span in shown(tmp_path, "t.csv", "--columns", "arrival=ts,prompt=in,output=out", *unit)
 

@@ -10,7 +10,7 @@ from tests.validation.energy_tables import boards, kernels
 from tests.validation.serving.fabricate import record, run, sent
 
 
-def test_what_lies_in_a_folder_is_judged(tmp_path):
+def test_all_measurements_in_a_folder_are_compared(tmp_path):
     kernels(tmp_path)
     boards(tmp_path, *(gemm(m=m) for m in range(1, 41)))
     record(tmp_path, [run("warm", sent((50, 3))), run("poisson-9", sent(*[(120, 12)] * 6, every=0.05))])
@@ -27,7 +27,7 @@ def test_what_lies_in_a_folder_is_judged(tmp_path):
     assert len(outcome["kernels"]) == len(KERNELS)
 
 
-def test_mistakes_are_said(tmp_path):
+def test_rows_of_an_unknown_gpu_are_an_error(tmp_path):
     boards(tmp_path, gemm(gpu="tpu_v5"))
     out = ksim("validate", "energy", ".", "--json", "out.json", folder=tmp_path, code=1)
     assert "has rows of 'tpu_v5', a GPU that the catalogue lacks" in out and not (tmp_path / "out.json").exists()

@@ -16,7 +16,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_serving_runs_come_out_as_figures(folder):
+def test_serving_prints_and_writes_errors(folder):
     out = ksim("validate", "serving", ".", "--json", "out.json", folder=folder)
     assert "note: simulated on h200 as vllm-0.22" in out
     assert "left out, 1: tiny warm: holds what an engine does only once" in out
@@ -29,20 +29,20 @@ def test_serving_runs_come_out_as_figures(folder):
     assert table["left_out"] == [{"what": "tiny warm", "reason": "holds what an engine does only once"}]
 
 
-def test_steps_come_out_as_figures(folder):
+def test_steps_prints_and_writes_errors(folder):
     out = ksim("validate", "steps", ".", "--json", "out.json", folder=folder)
     assert out.splitlines()[-1].startswith("absolute errors of ")
     table = json.loads((folder / "out.json").read_text())
     assert table["steps"] > 50 and table["step_median_ape"] < 0.5
 
 
-def test_another_host_makes_another_time(folder):
+def test_another_host_gives_other_times(folder):
     """Who names a host that was not the runs' is off by it."""
     out = ksim("validate", "serving", ".", "--host", "datasheet", folder=folder)
     assert "TPOT 0.00 %" not in out.splitlines()[-1]
 
 
-def test_mistakes_are_said(folder, tmp_path):
+def test_unusable_recordings_and_options_are_errors(folder, tmp_path):
     (empty := tmp_path / "empty").mkdir()
     assert "has no engine_*.json; expected" in ksim("validate", "serving", "empty", folder=tmp_path, code=1)
     assert not list(empty.iterdir())

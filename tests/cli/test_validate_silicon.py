@@ -9,7 +9,7 @@ from tests.cli.command import ksim
 from tests.validation.silicon_rows import write
 
 
-def test_from_measured_runs_to_figures(tmp_path):
+def test_measured_runs_are_simulated_and_scored(tmp_path):
     write(tmp_path / "runs.parquet", {}, {"id": "two", "precision": "fp2"}, {"id": "three", "system": "b200_sxm"})
     out = ksim("validate", "silicon", "runs.parquet", "--json", "out.json", "--jobs", "1", folder=tmp_path)
     assert out.splitlines()[-1].startswith("played 2 of 3 runs: TTFT ")
@@ -30,7 +30,7 @@ def test_the_scenario_of_a_row_reads_back(tmp_path):
     assert "disaggregated" in ksim("validate", "silicon", "runs.parquet", "--show", "two", folder=tmp_path, code=1)
 
 
-def test_mistakes_are_said(tmp_path):
+def test_wrong_values_and_options_are_errors(tmp_path):
     write(tmp_path / "runs.parquet", {"silicon_tpot_ms": -1.0})
     assert "row one: column 'silicon_tpot_ms' is -1.0" in ksim("validate", "silicon", "runs.parquet", folder=tmp_path,
                                                                code=1)

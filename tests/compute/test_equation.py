@@ -33,21 +33,21 @@ def test_products_from_left_to_right_are_the_einsum(text, data):
     rng = np.random.default_rng(0)
     tensors = [rng.integers(-9, 9, [size[index] for index in operand]) for operand in read.operands]
     left = tensors[0]
-    for part, right in zip(read.contractions(), tensors[1:], strict=True):
+    for part, right in zip(read.contractions, tensors[1:], strict=True):
         left = multiplied(part, left, right)
-    made, wanted = read.contractions()[-1].out, read.results[0]
+    made, wanted = read.contractions[-1].out, read.results[0]
     assert sorted(made) == sorted(wanted)
     assert np.array_equal(left.transpose([made.index(index) for index in wanted]), np.einsum(text, *tensors))
 
 
 def test_indices_are_batch_rows_columns_and_depth():
     """Queries of r heads that share a KV head meet its keys."""
-    part, = parse("bKrsh,bKzh->bKrsz").contractions()
+    part, = parse("bKrsh,bKzh->bKrsz").contractions
     assert (part.batch, part.rows, part.columns, part.depth) == ("bK", "rs", "z", "h")
 
 
 def test_three_operands_keep_what_is_still_needed():
-    first, second = parse("bsm,mF,Fn->bsn").contractions()
+    first, second = parse("bsm,mF,Fn->bsn").contractions
     assert (first.out, second.left, second.depth) == ("bsF", "bsF", "F")
 
 

@@ -119,7 +119,7 @@ def test_routing_layer_by_layer_makes_layers_differ(model):
     even, steep = tuple([1.0] * 128), tuple([2.0] * 32 + [0.5] * 96)
     routing = Routing(shares=tuple(steep if layer % 2 else even for layer in range(48)))
     blocks = qwen.graph(512, 1, Shard(routing=routing)).blocks
-    fullest = [op.kernel.loads[0][0] for block in blocks for op in block.ops if op.label == "experts_down"]
+    fullest = [op.kernel.expert_rows[0][0] for block in blocks for op in block.ops if op.label == "experts_down"]
     assert len(fullest) == 2 and fullest[1] > 1.3 * fullest[0]
     assert sum(block.repeat for block in blocks) == 2 + 24
 

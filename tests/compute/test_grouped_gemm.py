@@ -5,13 +5,13 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.compute.expert_rows import Mixture, average_rank, expert_rows
 from ksim.compute.kernels.grouped_gemm import TILES, GroupedGemm
-from ksim.compute.loads import Mixture, average, loads
 
 
 def test_work_counts_rows_and_the_experts_that_have_some():
     """3 experts of 8 have 5, 5 and 2 rows of 2048; each expert has 2048 x 1536 weights."""
-    kernel = GroupedGemm(loads=((5, 2), (2, 1), (0, 5)), n=1536, k=2048, tokens=16)
+    kernel = GroupedGemm(expert_rows=((5, 2), (2, 1), (0, 5)), n=1536, k=2048, tokens=16)
     assert kernel.rows == 12
     assert kernel.active == 3
     assert kernel.work.flops == 75_497_472  # 2 x 12 x 1536 x 2048
@@ -37,7 +37,7 @@ def test_each_expert_fills_tiles_of_its_own():
 @given(st.integers(1, 400), st.integers(1, 8), st.integers(8, 256), st.integers(1, 5000), st.integers(1, 5000))
 def test_each_active_expert_has_a_tile_of_its_own_however_few_its_rows(tokens, top_k, experts, n, k):
     """So where a tile holds all rows of any expert, arithmetic grows with the experts and not with the rows."""
-    kernel = GroupedGemm(loads(tokens, top_k, experts), n, k, tokens)
+    kernel = GroupedGemm(expert_rows(tokens, top_k, experts), n, k, tokens)
     for (height, width), launch in zip(TILES, kernel.launches(132), strict=True):
         assert launch.blocks >= kernel.active * ceil(n / width)
         assert launch.blocks * launch.flops >= max(kernel.work.flops, 2 * height * kernel.active * n * k)
@@ -54,6 +54,6 @@ def test_a_single_token_pads_its_experts_tiles_as_16_do():
 
 def test_an_average_rank_has_fractions_of_experts():
     """A token's two experts are on two of four ranks: on average, half an expert is read and half a row computed."""
-    work = GroupedGemm(average(1, Mixture(2, 8, ranks=4)), n=1536, k=2048, tokens=1).work
+    work = GroupedGemm(average_rank(1, Mixture(2, 8, ranks=4)), n=1536, k=2048, tokens=1).work
     assert work.flops == 0.5 * 2 * 1536 * 2048
     assert work.reads == 0.5 * (1536 * 2048 + 2048) * 2

@@ -44,7 +44,7 @@ def test_twice_the_tokens_of_a_prompt_are_twice_the_work():
 @pytest.mark.parametrize("layer, batch", [(PROMPTS, Batch.of((1, 5))), (DECODES, Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(layer, batch):
     assert layer.over(batch) is None
-    assert ConvLayer(layer.part, 1536, 4).over(batch) is None
+    assert ConvLayer(layer.phase, 1536, 4).over(batch) is None
 
 
 def test_a_convolution_keeps_the_last_three_tokens():

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.compute.graph import BatchDependent
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.mla import LatentLayer
-from ksim.compute.layers import Layer, Rows
+from ksim.compute.latent import PerToken
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.specs.deployment import Precision, Shard
@@ -43,7 +44,7 @@ def test_an_fp8_cache_halves_what_decodes_read_of_it():
 
 @pytest.mark.parametrize("layer, batch", [(PROMPTS, Batch.of((1, 5))), (DECODES, Batch.of((5, 0)))])
 def test_a_batch_without_its_kind_launches_nothing(layer, batch):
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, BatchDependent)
     assert layer.over(batch) is None
 
 
@@ -57,8 +58,8 @@ def test_pairs_of_prompts_are_those_of_an_enumeration(chunks):
 
 @pytest.mark.parametrize("tokens, rows", [("decodes", 2), ("prompts", 30), ("continued", 20), ("cached", 100)])
 def test_rows_are_the_tokens_of_a_kind(tokens, rows):
-    assert Rows(Gemm(1, 8, 4), tokens).over(MIXED) == Gemm(rows, 8, 4)
-    assert Rows(BatchedGemm(3, 1, 8, 4), tokens).over(MIXED) == BatchedGemm(3, rows, 8, 4)
+    assert PerToken(Gemm(1, 8, 4), tokens).over(MIXED) == Gemm(rows, 8, 4)
+    assert PerToken(BatchedGemm(3, 1, 8, 4), tokens).over(MIXED) == BatchedGemm(3, rows, 8, 4)
 
 
 def test_products_side_by_side_are_as_much_work_as_apart():

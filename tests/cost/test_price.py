@@ -12,8 +12,8 @@ from ksim.flow.costs import NAMES, Costs
 from ksim.flow.steps import StepCost
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
@@ -69,7 +69,7 @@ def test_with_products_beside_their_sums(several):
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_on_every_stage(stage):
-    timers = Site.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
+    timers = Deployment.of(Scenario.of({**TABLE, "model": "gemma-2-2b", "serve": {
         "pipeline_parallel_size": 2, "max_model_len": 8192}})).timers()
     check(timers[stage], [Batch.of((1, 700), (61, 200)), Batch.of((600, 0)), Batch.of((1, 9))])
 

@@ -19,7 +19,7 @@ from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.oracles import estimate
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from tests.properties import examples
 from tests.simulation.tables import TABLE
@@ -29,10 +29,10 @@ BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)
 
 
 @cache
-def site(model: str = "gemma-2-2b", tensor: int = 1, pipeline: int = 1) -> Site:
+def site(model: str = "gemma-2-2b", tensor: int = 1, pipeline: int = 1) -> Deployment:
     """Gemma 2 has layers of two kinds."""
     serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
-    return Site.of(Scenario.of({**TABLE, "model": model, "serve": serve}))
+    return Deployment.of(Scenario.of({**TABLE, "model": model, "serve": serve}))
 
 
 def timer(model: str = "gemma-2-2b", tensor: int = 1) -> StepTimer:
@@ -71,7 +71,7 @@ def test_a_step_waits_for_the_experts_of_all_ranks():
     """Longer where others have more tokens, by default as many; in graphs all of them have what the fullest has."""
     for eager in (True, False):
         serve = {"data_parallel_size": 4, "enable_expert_parallel": True, "max_model_len": 8192, "enforce_eager": eager}
-        pricer = Site.of(Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "serve": serve})).timers()[0]
+        pricer = Deployment.of(Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "serve": serve})).timers()[0]
         alone, alike, default, busy = (pricer.step_cost(BATCH, brought).seconds for brought in (
             (63, 0, 0, 0), (63, 63, 63, 63), (), (63, 1000, 2000, 937)))
         assert (alone < alike) if eager else (alone == alike)
@@ -284,7 +284,7 @@ def test_a_step_waits_for_the_fullest_rank_and_spends_what_the_average_one_does(
     def experts(exponent: float, tokens: int, **serve: object) -> list[tuple[Kernel, KernelCost]]:
         table = {**TABLE, "model": "qwen3-30b-a3b", "routing": {"name": "zipf", "exponent": exponent},
                  "serve": {"max_model_len": 8192, **serve}}
-        launches = Site.of(Scenario.of(table)).timers()[0].launches(Batch.of((tokens, 0)))
+        launches = Deployment.of(Scenario.of(table)).timers()[0].launches(Batch.of((tokens, 0)))
         return [(kernel, cost) for kernel, cost, _ in launches if cost.family == "grouped_gemm"]
 
     dealt = {"data_parallel_size": 8, "enable_expert_parallel": True}

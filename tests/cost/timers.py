@@ -6,8 +6,8 @@ from attrs import evolve
 
 from ksim.cost.step import StepTimer
 from ksim.foundation.config import Choice
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 
@@ -27,5 +27,5 @@ class Seconds:
 @cache
 def timer(model: str, tensor: int, oracle: str = "measured", gpu: str = "h200", pipeline: int = 1) -> StepTimer:
     serve = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline, "max_model_len": 8192}
-    made = Site.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
+    made = Deployment.of(Scenario.of({**TABLE, "model": model, "gpu": gpu, "serve": serve})).timers()[-1]
     return evolve(made, oracle=Seconds() if oracle == "own" else plugin("oracles", Choice(oracle)))

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as some
 
 from ksim.foundation import catalog
-from ksim.simulation.lookup import engine_of
+from ksim.simulation.hardware import engine_of
 from ksim.specs.deployment import CUDAGRAPH_MODES, EXCHANGES, PARTS, QUANTIZATIONS
 
 Tables = some.SearchStrategy[dict[str, Any]]

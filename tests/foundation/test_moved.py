@@ -24,7 +24,15 @@ def test_old_names_of_modules_lead_to_the_new_ones(name, monkeypatch):
 @pytest.mark.parametrize(("module", "old", "new"), [
     (module, old, new) for module, names in RENAMED.items() for old, new in names.items()])
 def test_renamed_objects_exist(module, old, new):
-    assert hasattr(importlib.import_module(module), new)
+    home, _, name = new.rpartition(":")
+    assert hasattr(importlib.import_module(home or module), name)
+
+
+def test_an_object_is_found_in_the_module_that_it_went_to(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ksim.studies.lookup", raising=False)
+    with pytest.warns(FutureWarning, match=r"ksim.simulation.hardware now"):
+        old = importlib.import_module("ksim.studies.lookup")
+    assert old.model_of is importlib.import_module("ksim.simulation.models").model_of
 
 
 def test_modules_that_stayed_have_no_other_place():

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from ksim.compute.einsum import Attend, Einsum, Gather, Map
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
 from ksim.compute.model import Config, Model
+from ksim.compute.notation import Weighted
+from ksim.compute.notation.attention import FusedAttention
+from ksim.compute.notation.pointwise import Elementwise, Lookup
+from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
@@ -47,16 +50,21 @@ def operations(name: str):
     return [*decoder.embedding, *(op for layer in decoder.layers for op in layer), *decoder.head]
 
 
+def weighted(name: str):
+    return [op for op in operations(name) if isinstance(op, Weighted)]
+
+
 def of_products(name: str) -> int:
     """Active parameters that meet a token in a matrix product.
 
     Not norms, convolutions, sinks or biases, nor an embedding that is not the head too.
     """
     sizes = Sizes(model(name).decoder.sizes)
-    looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Gather))
-    others = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Map | Attend | AttendLinear))
+    looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup))
+    others = sum(op.parameters(sizes) for op in operations(name)
+                 if isinstance(op, Elementwise | FusedAttention | AttendLinear))
     active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
-    biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Einsum))
+    biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Product))
     return model(name).active_parameters() - others - biases - (0 if model(name).decoder.tied else looked_up)
 
 
@@ -97,11 +105,11 @@ def test_tensor_shards_sum_to_the_whole(name):
     """Up to what every rank holds: norms, routers, latent vectors with the projections down to them, and biases of
     what the ranks add up."""
     half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
-    shared = sum(op.weights(sizes, WHOLE) for op in operations(name) if not getattr(op, "parallel", ""))
+    shared = sum(op.weights(sizes, WHOLE) for op in weighted(name) if not getattr(op, "parallel", ""))
     shared += sum(2 * op.biases(sizes, half) - op.biases(sizes, WHOLE) for op in operations(name)
-                  if isinstance(op, Einsum) and op.parallel) * DType.BF16.bytes
+                  if isinstance(op, Product) and op.parallel) * DType.BF16.bytes
     heads_norms = sum(2 * op.weights(sizes, half) - op.weights(sizes, WHOLE) for op in operations(name)
-                      if isinstance(op, Map) and op.scale and op.parallel)
+                      if isinstance(op, Elementwise) and op.scale and op.parallel)
     assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
     shared_cache = sum(op.cache_per_token(sizes, WHOLE) for op in operations(name) if isinstance(op, REPLICATED))
     assert 2 * model(name).cache_per_token(half) - model(name).cache_per_token(WHOLE) == shared_cache

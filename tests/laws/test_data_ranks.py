@@ -14,8 +14,8 @@ from ksim.flow.events import Stepped
 from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import EXPERTS, Shares
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
@@ -61,8 +61,8 @@ def test_all_ranks_together_do_2_flop_for_each_active_weight_and_token(count, si
 def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
     """Of the same sequences, dummies included but for their logits.  Routing alone, which each rank repeats, adds 0.1 %
     at most."""
-    together = Site.of(scenario(model=model, enable_expert_parallel=dealt)).timers()[0]
-    alone = Site.of(scenario(model=model, data_parallel_size=1)).timers()[0]
+    together = Deployment.of(scenario(model=model, enable_expert_parallel=dealt)).timers()[0]
+    alone = Deployment.of(scenario(model=model, data_parallel_size=1)).timers()[0]
     batches = [Batch.of(*own) if own else DUMMY for own in ranks]
     brought = [batch.tokens for batch in batches]
     union = Batch.of(*(each for own in ranks for each in own or [(1, 0)]), samples=sum(map(len, ranks)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
 from ksim.network.routes import Hop, Route
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.engine.process_by_process import Exchange
@@ -80,7 +80,7 @@ def test_ranks_over_two_nodes_do_exchange_unevenly(folder):
     table = {"model": str(folder / "config.json"), "system": str(folder / "pairs.toml"), "workload": {"synthetic": {
         "arrivals": {"process": "burst"}, "prompt": uniform(9, 9), "output": uniform(1, 1), "count": 1}},
         "serve": {"tensor_parallel_size": 4, "num_gpu_blocks_override": 500, "max_model_len": 256}, "detail": "kernel"}
-    site = Site.of(Scenario.of(table))
+    site = Deployment.of(Scenario.of(table))
     (step,) = simulate(Scenario.of(table)).log.of(Stepped)
     timer, = site.timers()
     messages = [kernel for kernel, cost, _ in timer.launches(step.batch) if cost.group]

@@ -27,8 +27,10 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
 from ksim.oracles.efficiency.profiled import shipped
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import gpu_of, model_of, plugin
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.models import model_of
+from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.specs.deployment import Shard
@@ -221,7 +223,8 @@ GROWTH: dict[str, st.SearchStrategy[tuple[Kernel, Kernel]]] = {
     "rows": st.builds(lambda kernel, more: (kernel, evolve(kernel, m=kernel.m + more)), gemms, extra),
     "columns": st.builds(lambda kernel, more: (kernel, evolve(kernel, n=kernel.n + more)), gemms | grouped, extra),
     "rows of an expert": st.builds(lambda kernel, rest, more: (
-        evolve(kernel, loads=((more, 3), *rest)), evolve(kernel, loads=((2 * more, 3), *rest))), grouped, loads, extra),
+        evolve(kernel, expert_rows=((more, 3), *rest)), evolve(kernel, expert_rows=((2 * more, 3), *rest))),
+        grouped, loads, extra),
     "bytes": st.builds(lambda kernel, more: (
         kernel, evolve(kernel, read_bytes=kernel.read_bytes + more)), pointwise, extra),
     "context": st.builds(longer, layers, batches, st.just(0), extra),
@@ -315,7 +318,7 @@ def scenario(oracle: Any) -> Scenario:
 
 def test_ones_own_oracle_prices_steps(package):
     package(OWN)
-    timer = Site.of(scenario({"name": "mine.oracles:Constant", "each": 2e-5})).timers()[0]
+    timer = Deployment.of(scenario({"name": "mine.oracles:Constant", "each": 2e-5})).timers()[0]
     kernels = [span for span in timer.step_cost(Batch.of((1, 100))) if span.source != "host"]
     assert {span.seconds for span in kernels} == {2e-5}
     assert {span.source for span in kernels} == {"Constant"}
@@ -362,4 +365,4 @@ def test_an_oracle_that_cannot_be_used_says_why(package, source, name, problem):
 def test_an_option_that_ones_own_oracle_lacks_is_named(package):
     package(OWN)
     with pytest.raises(ConfigError, match="mine.oracles:Constant: eech: unknown key; did you mean 'each'"):
-        Site.of(scenario({"name": "mine.oracles:Constant", "eech": 1}))
+        Deployment.of(scenario({"name": "mine.oracles:Constant", "eech": 1}))

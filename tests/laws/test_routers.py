@@ -11,7 +11,7 @@ from ksim.cluster.routers import V
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
-from ksim.simulation.lookup import plugin
+from ksim.simulation.plugins import plugin
 from tests.cluster.views import View
 from tests.properties import examples
 

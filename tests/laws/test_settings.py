@@ -10,9 +10,10 @@ from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.scheduling.job import State
-from ksim.simulation.assembly import Site, build
+from ksim.simulation.assembly import build
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
-from tests.scheduling.loop import Loop
+from ksim.testing.loop import Loop
 
 #: `long_prefill_token_threshold`, and whether it is adaptive.
 THRESHOLDS = [(0, False), (8, False), (8, True)]
@@ -29,7 +30,7 @@ SCENARIO = {"model": "llama-3.2-1b", "gpu": "h200",
 
 @pytest.mark.parametrize("engine", catalog.entries("engines"))
 def test_every_request_gets_its_tokens(engine):
-    site = Site.of(Scenario.of(SCENARIO | {"engine": engine}))
+    site = Deployment.of(Scenario.of(SCENARIO | {"engine": engine}))
     prefix_cache = "sglang" if engine.startswith("sglang") else "vllm"
     for eviction, policy, (threshold, adaptive) in product(EVICTIONS, POLICIES, THRESHOLDS):
         serve = evolve(site.scenario.serve, prefix_cache=prefix_cache, eviction=eviction and Choice(eviction),

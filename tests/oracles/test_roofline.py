@@ -7,7 +7,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles.roofline import Roofline
-from ksim.simulation.lookup import plugin
+from ksim.simulation.plugins import plugin
 from tests.cost.toys import TOY, Shape, blocks
 
 

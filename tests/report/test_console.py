@@ -1,6 +1,6 @@
 from ksim.flow.log import Log
 from ksim.report.result import Result
-from ksim.results.metrics import Limits
+from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand
 
 # As vLLM prints it: labels padded to 40, values to 10.
@@ -39,7 +39,7 @@ P99 E2EL (ms):                           3476.25
 
 
 def test_the_block_is_vllms():
-    result = Result(by_hand.small(), {"request_rate": 0.5, "max_concurrency": 8}, Limits(ttft=2.0))
+    result = Result(by_hand.small(), {"request_rate": 0.5, "max_concurrency": 8}, LatencyTargets(ttft=2.0))
     assert result.vllm_block() == EXPECTED
 
 

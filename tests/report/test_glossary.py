@@ -3,7 +3,7 @@ from pathlib import Path
 
 from ksim.report.result import Result
 from ksim.results.attribution.phases import phases
-from ksim.results.metrics import Limits
+from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -17,7 +17,7 @@ def entries(heading: str) -> list[str]:
 
 
 def test_every_key_of_the_summary_is_explained():
-    assert sorted(entries("summary.json")) == sorted(Result(by_hand.small(), {}, Limits()).summary)
+    assert sorted(entries("summary.json")) == sorted(Result(by_hand.small(), {}, LatencyTargets()).summary)
 
 
 def test_every_column_is_explained():

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
-from ksim.results.metrics import Limits
+from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand, fabricate
 
 FILES = {"summary.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet", "kernels.csv",
@@ -22,7 +22,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def result() -> Result:
-    return Result(by_hand.small(), {"model_id": "tiny-lm", "seed": 1}, Limits(ttft=1.2))
+    return Result(by_hand.small(), {"model_id": "tiny-lm", "seed": 1}, LatencyTargets(ttft=1.2))
 
 
 def test_a_saved_run_holds_what_the_result_says(result, tmp_path):
@@ -42,7 +42,7 @@ def test_a_saved_run_holds_what_the_result_says(result, tmp_path):
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     first, second = (
-        Result(fabricate.log(count=25), {"gpu": "h200"}, Limits(ttft=0.02)).save(tmp_path / name, "x = 1\n")
+        Result(fabricate.log(count=25), {"gpu": "h200"}, LatencyTargets(ttft=0.02)).save(tmp_path / name, "x = 1\n")
         for name in ("first", "elsewhere"))
     assert contents(first) == contents(second)
     assert {f"plots/{name}.png" for name in ("latency", "timeline", "composition", "roofline")} <= set(contents(first))

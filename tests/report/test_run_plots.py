@@ -16,10 +16,10 @@ from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
 from ksim.results.kernels import families
-from ksim.results.metrics import Limits
+from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand, fabricate
 
-LIMITS = Limits(ttft=0.05, e2el=2.0)
+LIMITS = LatencyTargets(ttft=0.05, e2el=2.0)
 LABELS = {"model_id": "llama", "gpu": "h200"}
 
 

@@ -9,7 +9,7 @@ from ksim.flow.events import Admitted, Arrived, Emitted, Finished, Stepped
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.results.history import History
-from ksim.results.metrics import LATENCIES, Limits, summarise
+from ksim.results.metrics import LATENCIES, LatencyTargets, summarise
 from ksim.results.series import concurrency, power
 from tests.properties import examples
 
@@ -17,8 +17,8 @@ from . import by_hand, fabricate
 from .strategies import logs
 
 
-def summary_of(log: Log, limits: Limits | None = None):
-    return summarise(History(log), limits or Limits())
+def summary_of(log: Log, limits: LatencyTargets | None = None):
+    return summarise(History(log), limits or LatencyTargets())
 
 
 def test_counts_and_throughput_of_the_small_log():
@@ -63,11 +63,11 @@ def test_work_and_energy_of_the_small_log():
 
 
 @pytest.mark.parametrize(("limits", "good"), [
-    (Limits(ttft=1.2), 1),
-    (Limits(ttft=1.25), 2),
-    (Limits(tpot=1.0), 1),  # the request of one token cannot miss it
-    (Limits(ttft=1.2, tpot=1.0, e2el=1.125), 1),
-    (Limits(e2el=1.0), 0),
+    (LatencyTargets(ttft=1.2), 1),
+    (LatencyTargets(ttft=1.25), 2),
+    (LatencyTargets(tpot=1.0), 1),  # the request of one token cannot miss it
+    (LatencyTargets(ttft=1.2, tpot=1.0, e2el=1.125), 1),
+    (LatencyTargets(e2el=1.0), 0),
 ])
 def test_goodput_counts_requests_within_all_targets(limits, good):
     summary = summary_of(by_hand.small(), limits)
@@ -127,7 +127,7 @@ def test_first_admissions_make_the_hit_rate_and_later_ones_the_recomputed_tokens
     fabricate.cut(by_hand.small(), 1.0),
 ])
 def test_a_run_in_which_nothing_completed_has_no_latency(log):
-    summary = summary_of(log, Limits(ttft=1.0))
+    summary = summary_of(log, LatencyTargets(ttft=1.0))
     assert summary["completed"] == 0
     assert all(summary[f"{statistic}_{name}_ms"] is None for statistic in ("mean", "std", "p99") for name in LATENCIES)
     assert not any(isinstance(value, float) and math.isnan(value) for value in summary.values())

@@ -23,7 +23,7 @@ from ksim.flow.log import Log
 from ksim.flow.step_block import StepBlock
 from ksim.report.result import Result
 from ksim.results import energy, saturation, uncertainty
-from ksim.results.metrics import LATENCIES, PERCENTILES, Limits, spread
+from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
 from ksim.results.streaming import sink as module
 from ksim.results.streaming.histogram import RESOLUTION, Histogram
 from ksim.results.streaming.sink import Sink
@@ -31,7 +31,7 @@ from tests.properties import examples
 
 from . import by_hand, fabricate
 
-LIMITS = Limits(ttft=0.2, e2el=2.0)
+LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
 ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Finished, Preempted, Admitted)
 UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *energy.KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}

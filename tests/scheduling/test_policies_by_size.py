@@ -12,8 +12,8 @@ from ksim.scheduling.policies.earliest_deadline_first import EarliestDeadlineFir
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.shortest_remaining import ShortestRemaining
 from ksim.scheduling.policies.srpt_predicted import SrptPredicted
-from ksim.simulation.lookup import plugin
-from tests.scheduling.loop import Loop, loop
+from ksim.simulation.plugins import plugin
+from ksim.testing.loop import Loop, loop
 
 #: A burst with a heavy tail: of sixty outputs, six have two thirds of the tokens.
 BURST = [200 if number % 10 == 0 else 5 + number % 13 for number in range(60)]

@@ -6,8 +6,8 @@ from ksim.foundation.config import Choice
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fair_share import FairShare
 from ksim.scheduling.policies.fcfs import Fcfs
-from ksim.simulation.lookup import plugin
-from tests.scheduling.loop import Loop, loop
+from ksim.simulation.plugins import plugin
+from ksim.testing.loop import Loop, loop
 
 SEATS, PROMPT, OUTPUT = 4, 8, 12
 

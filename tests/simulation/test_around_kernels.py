@@ -9,8 +9,8 @@ from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
 from ksim.report.result import Result
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import host_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import host_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import play
 from tests.simulation.tables import TABLE
@@ -19,7 +19,7 @@ from tests.specs.hosts import as_toml, host
 
 def serve(*requests: Request, model: str = "llama-3.1-8b", host: str = "default", **settings: Any) -> Result:
     table = {**TABLE, "model": model, "gpu": "h200", "host": host, "serve": {"max_model_len": 16384, **settings}}
-    return play(Site.of(Scenario.of(table)), requests)
+    return play(Deployment.of(Scenario.of(table)), requests)
 
 
 def one(prompt: int, output: int, number: int = 0, arrival: float = 0.0, **more: Any) -> Request:

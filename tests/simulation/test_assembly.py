@@ -9,14 +9,16 @@ from ksim.flow.log import Log
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, KsimError, UnknownName
-from ksim.simulation.assembly import Site, build
-from ksim.simulation.lookup import model_of, plugin, policy_of
+from ksim.simulation.assembly import build
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
+from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 
 
-def site(**changes):
-    return Site.of(Scenario.of({**TABLE, **changes}))
+def deployment(**changes):
+    return Deployment.of(Scenario.of({**TABLE, **changes}))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -31,7 +33,7 @@ def site(**changes):
 def test_an_unknown_name_is_answered_with_the_nearest(changes, message):
     changes = {**changes, "gpu": changes.get("gpu")} if "system" in changes else changes
     with pytest.raises(UnknownName) as caught:
-        Site.of(Scenario.of({k: v for k, v in {**TABLE, **changes}.items() if v is not None}))
+        Deployment.of(Scenario.of({k: v for k, v in {**TABLE, **changes}.items() if v is not None}))
     assert message in str(caught.value)
 
 
@@ -44,7 +46,7 @@ def test_an_unknown_policy_or_router_is_answered_with_the_nearest():
 
 def test_an_unknown_option_of_a_plugin_is_named():
     with pytest.raises(ConfigError, match="roofline: computes: unknown key; did you mean 'compute'"):
-        site(oracle={"name": "roofline", "computes": 0.7})
+        deployment(oracle={"name": "roofline", "computes": 0.7})
 
 
 def test_an_architecture_that_ksim_lacks_names_those_it_has(tmp_path):
@@ -55,33 +57,33 @@ def test_an_architecture_that_ksim_lacks_names_those_it_has(tmp_path):
 
 def test_a_gpu_and_a_system_that_disagree_are_refused():
     with pytest.raises(ConfigError, match="is 'h100', but system 'hgx-h200' has 'h200'"):
-        site(gpu="h100", system="hgx-h200")
+        deployment(gpu="h100", system="hgx-h200")
 
 
 def test_a_gpu_of_ones_own_is_one_file(tmp_path):
     """It takes the place of the GPU in the system that it is made for, there and when the resolved scenario runs."""
     text = (catalog.DATA / "gpus" / "h200.toml").read_text(encoding="utf-8")
     (tmp_path / "mine.toml").write_text(text.replace('"H200 SXM"', '"H200 of mine"'), encoding="utf-8")
-    built = site(gpu=str(tmp_path / "mine.toml"))
-    assert (built.gpu.name, built.system.name) == ("H200 of mine", site().system.name)
-    assert Site.of(built.scenario).gpu == built.gpu
+    built = deployment(gpu=str(tmp_path / "mine.toml"))
+    assert (built.gpu.name, built.system.name) == ("H200 of mine", deployment().system.name)
+    assert Deployment.of(built.scenario).gpu == built.gpu
 
 
 def built(**changes):
     env, log = simpy.Environment(), Log()
-    build(site(**changes), env, log, lambda: None)
+    build(deployment(**changes), env, log, lambda: None)
     return log.engines[0]
 
 
-def test_engines_say_what_their_gpus_draw():
-    power = site().gpu.power
+def test_the_log_names_the_power_of_each_engines_gpus():
+    power = deployment().gpu.power
     awake, asleep = built(), built(energy={"sleep_after": "2 s"})
     assert (awake.static_watts, awake.limit_watts, awake.reach) == (power.idle, power.limit, power.reach)
     assert awake.sleep_after == float("inf")
     assert (asleep.sleep_watts, asleep.sleep_after) == (power.sleep, 2.0)
 
 
-def test_a_gpu_of_which_nobody_knows_what_it_draws_asleep_stays_awake():
+def test_a_gpu_without_sleep_power_cannot_be_told_to_sleep():
     assert built(gpu="h100").sleep_after == float("inf")
     with pytest.raises(ConfigError, match=r"energy.sleep_after: H100 SXM.* has no \[power\] sleep"):
         built(gpu="h100", energy={"sleep_after": "1 s"})
@@ -89,38 +91,40 @@ def test_a_gpu_of_which_nobody_knows_what_it_draws_asleep_stays_awake():
 
 def test_tensor_parallelism_must_divide_the_heads():
     with pytest.raises(ConfigError, match="tensor_parallel_size: 3 does not divide 32 attention heads"):
-        site(serve={"tensor_parallel_size": 3}).model.weights(site(serve={"tensor_parallel_size": 3}).shards[0])
+        indivisible = deployment(serve={"tensor_parallel_size": 3})
+        indivisible.model.weights(indivisible.shards[0])
 
 
-def test_more_gpus_than_there_are_are_refused():
+def test_a_scenario_that_needs_more_gpus_than_its_system_has_is_refused():
     with pytest.raises(DoesNotFit, match="4 replicas of 4 need 16 GPUs, and HGX H200.* has 8; set nodes to 2"):
-        site(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
+        deployment(serve={"tensor_parallel_size": 4, "data_parallel_size": 4})
 
 
-def test_data_ranks_of_a_mixture_share_its_experts_and_those_of_others_nothing():
+def test_only_data_ranks_of_a_mixture_share_experts():
     serve = {"tensor_parallel_size": 2, "data_parallel_size": 4, "enable_expert_parallel": True}
-    mixture, dense = site(model="qwen3-30b-a3b", serve=serve), site(serve={**serve, "enable_expert_parallel": False})
+    mixture = deployment(model="qwen3-30b-a3b", serve=serve)
+    dense = deployment(serve={**serve, "enable_expert_parallel": False})
     assert (mixture.shards[0].data, dense.shards[0].data) == (4, 1)
     groups = mixture.groups(0, 2)  # of the second engine
     assert groups["tensor"] == (2, 3) and groups["data"] == (0, 2, 4, 6) and groups["expert"] == tuple(range(8))
 
 
-def test_ranks_of_several_engines_are_not_played_kernel_by_kernel():
+def test_kernel_detail_is_refused_for_engines_that_share_experts():
     scenario = Scenario.of({**TABLE, "model": "qwen3-30b-a3b", "detail": "kernel", "serve": {"data_parallel_size": 2}})
     with pytest.raises(ConfigError, match="detail: 'kernel' follows the ranks of one engine, and 2 share the experts"):
-        build(Site.of(scenario), simpy.Environment(), Log(), lambda: None)
+        build(Deployment.of(scenario), simpy.Environment(), Log(), lambda: None)
 
 
 def test_a_format_that_a_gpu_lacks_is_refused():
     scenario = Scenario.of({**TABLE, "serve": {"quantization": "nvfp4", "max_model_len": 8192}})
     with pytest.raises(ConfigError, match="gpu H200 SXM: computes no fp4 .*'fp8_w8a16' for weights alone"):
-        build(Site.of(scenario), simpy.Environment(), Log(), lambda: None)
+        build(Deployment.of(scenario), simpy.Environment(), Log(), lambda: None)
 
 
 def test_a_resolved_scenario_resolves_to_itself():
-    resolved = site().scenario
+    resolved = deployment().scenario
     assert resolved.serve.max_num_batched_tokens == 8192 and resolved.serve.max_model_len == 131072
-    assert Site.of(resolved).scenario == resolved
+    assert Deployment.of(resolved).scenario == resolved
 
 
 def test_every_catalogue_pair_builds_or_says_why_not():
@@ -128,12 +132,12 @@ def test_every_catalogue_pair_builds_or_says_why_not():
     for gpu in catalog.entries("gpus"):
         for model in ("llama-3.2-1b", "llama-3.1-70b", "qwen3-30b-a3b"):
             try:
-                assert site(gpu=gpu, model=model).timers()
+                assert deployment(gpu=gpu, model=model).timers()
             except KsimError as error:
                 assert str(error)
 
 
-def test_a_policy_that_has_nothing_of_one_is_refused(tmp_path, monkeypatch):
+def test_a_policy_without_a_policys_members_is_refused(tmp_path, monkeypatch):
     """A misspelt `propose` must not run as first come, first served in silence."""
     (tmp_path / "misspelt.py").write_text("class Mine:\n    def propse(self, waiting, running, now): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

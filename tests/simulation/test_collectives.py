@@ -30,7 +30,7 @@ def test_small_messages_cost_their_overhead_and_large_ones_their_bytes(gpu, rank
 
 @examples(30)
 @given(st.floats(1e3, 1e9), st.sampled_from(["all_reduce", "all_gather", "all_to_all"]), st.sampled_from([2, 4, 8]))
-def test_more_bytes_never_cost_less_energy_and_a_bit_of_them_never_more(size, kind, ranks):
+def test_larger_messages_cost_more_energy_and_less_per_bit(size, kind, ranks):
     """But for the steps at which a library goes over to another protocol, which differ by less than half."""
     one, two = priced(kind, ranks, (size, 2 * size))
     assert two.joules > 0.99 * one.joules
@@ -50,7 +50,7 @@ def test_bytes_through_a_nic_cost_more_than_those_that_stay_in_the_node():
     assert dynamic[1] > 1.05 * dynamic[0]
 
 
-def test_bus_bandwidth_is_what_nccls_tests_call_so():
+def test_bus_bandwidth_is_that_of_nccl_tests():
     message, = priced(sizes=(1e9,))
     assert message.bus_bandwidth == pytest.approx(2 * 7 / 8 * 1e9 / message.seconds)
     assert message.bus_bandwidth < 300e9
@@ -62,12 +62,12 @@ def test_bus_bandwidth_is_what_nccls_tests_call_so():
     ({"ranks": 16}, DoesNotFit, "set nodes to 2"),
     ({"sizes": (0.0,)}, ConfigError, "at least one byte"),
 ])
-def test_what_cannot_be_is_told(changes, error, problem):
+def test_impossible_messages_are_refused(changes, error, problem):
     with pytest.raises(error, match=problem):
         priced(**changes)
 
 
-def test_the_command_prints_a_row_for_each_and_writes_them(tmp_path):
+def test_ksim_collectives_prints_and_writes_a_row_per_message(tmp_path):
     out = CliRunner().invoke(app, ["collectives", "--gpu", "h200", "--ranks", "2,8", "--sizes", "1 KiB, 1 MiB",
                                    "--kinds", "all_reduce,all_gather", "--json", str(tmp_path / "out.json")])
     assert out.exit_code == 0 and out.stdout.count("all_gather") == 4

@@ -13,9 +13,10 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation.assembly import Site
 from ksim.simulation.defaults import Defaults, capture_sizes
-from ksim.simulation.lookup import engine_of, gpu_of, model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import engine_of, gpu_of
+from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import EngineSettings
 from tests.simulation.tables import TABLE
@@ -37,7 +38,7 @@ def test_a_step_by_release_gpu_and_usage(engine, gpu, usage, tokens, sequences):
     assert (complete.max_num_batched_tokens, complete.max_num_seqs) == (tokens, sequences)
 
 
-def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
+def test_given_settings_stay_and_derived_ones_name_their_source():
     rows = {row.setting: row for row in defaults(max_num_seqs=64).explain()}
     assert (rows["max_num_seqs"].value, rows["max_num_seqs"].source) == (64, "as set")
     assert "139.8 GiB" in rows["max_num_batched_tokens"].source
@@ -50,7 +51,7 @@ def test_what_is_given_stays_and_what_is_not_says_where_it_is_from():
     ("gpt-oss-20b", "auto", "mxfp4", ("attention", "mlp", "shared_experts")), ("gpt-oss-20b", "none", "none", ()),
     ("minimax-m2.5", "auto", "fp8_block", ()), ("minimax-m2.5", "nvfp4", "nvfp4", ()),
 ])
-def test_a_checkpoint_is_what_it_says_unless_another_is_asked_for(model, asked, quantization, unquantized):
+def test_formats_are_the_checkpoints_unless_others_are_set(model, asked, quantization, unquantized):
     settings = EngineSettings(quantization=asked)
     complete = Defaults(settings, engine_of("vllm-0.33"), model_of(model), gpu_of("b200")).complete()
     assert (complete.quantization, complete.unquantized) == (quantization, unquantized)
@@ -68,7 +69,7 @@ def test_a_quantization_of_nothing_is_refused(settings):
 
 
 @pytest.mark.parametrize("asked", ["enable_eplb", "enable_expert_parallel"])
-def test_a_model_without_experts_has_none_to_deal_out_or_even_out(asked):
+def test_expert_settings_are_refused_for_a_model_without_experts(asked):
     """vLLM: "Number of experts in the model must be greater than 0 when expert parallelism is enabled."."""
     serve = {"tensor_parallel_size": 2, "enable_expert_parallel": True, asked: True}
     with pytest.raises(ConfigError, match=f"serve.{asked}: llama-3.1-8b has no experts, and vLLM 0.33 refuses"):
@@ -78,7 +79,7 @@ def test_a_model_without_experts_has_none_to_deal_out_or_even_out(asked):
 @pytest.mark.parametrize(("engine", "size", "taken"), [
     ("vllm-0.33", 16, True), ("vllm-0.33", 544, True), ("vllm-0.33", 8, False), ("vllm-0.22", 24, False),
     ("vllm-0.33-any-block", 7, True), ("sglang-0.5", 1, True), ("trtllm-1.0", 32, True)])
-def test_blocks_are_such_as_the_engine_has_kernels_for(engine, size, taken):
+def test_block_sizes_without_an_attention_kernel_are_refused(engine, size, taken):
     asked = Defaults(EngineSettings(block_size=size), engine_of(engine), model_of("llama-3.1-8b"), gpu_of("h200"))
     if taken:
         assert asked.complete().block_size == size
@@ -140,7 +141,7 @@ def test_capture_sizes_that_vllm_refuses(settings, message):
 
 def test_an_unknown_release_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match=r"no engine named 'vllm-0.34'; did you mean 'vllm-0.33'"):
-        Site.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
+        Deployment.of(Scenario.of({**TABLE, "engine": "vllm-0.34"}))
 
 
 @pytest.mark.parametrize("setting", [{"watermark": 0.01}, {"prefill_schedule_interval": 2}, {"max_num_active_seqs": 8}])
@@ -157,7 +158,7 @@ def test_releases_differ_in_whether_a_whole_prompt_must_fit():
 
 
 @pytest.mark.parametrize(("binds", "tokens"), [(False, 500), (True, 100)])
-def test_the_cap_on_a_request_that_is_alone(binds, tokens):
+def test_the_prefill_threshold_binds_a_lone_request_in_some_releases(binds, tokens):
     limits = Limits(2048, 16, 4096, long_prefill_token_threshold=100, cap_binds_lone_request=binds)
     scheduler = Scheduler(limits, Priority(), BlockCache(100, 16))
     scheduler.add(Job.of(Request(0, 0.0, 500, 4), 0, 16))
@@ -165,7 +166,7 @@ def test_the_cap_on_a_request_that_is_alone(binds, tokens):
 
 
 @pytest.mark.parametrize(("ends", "served"), [(False, [1]), (True, [])])
-def test_who_runs_behind_a_request_that_preempts_itself(ends, served):
+def test_a_request_that_preempts_itself_ends_the_turn_in_some_releases(ends, served):
     """Request 0 is less urgent, came first, and needs a third block when request 1 has it."""
     limits = Limits(64, 4, 4096, scheduler_reserve_full_isl=False, self_preemption_ends_turn=ends)
     scheduler = Scheduler(limits, Priority(), BlockCache(3, 16))

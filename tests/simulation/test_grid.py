@@ -46,7 +46,7 @@ def test_every_combination_comes_once():
     assert len({tuple(settings.values()) for settings in chosen}) == 6
 
 
-def test_a_sample_is_drawn_from_them_by_the_seed_without_any_twice():
+def test_a_sample_of_combinations_has_no_duplicates_and_follows_the_seed():
     grid = [Axis(f"k{place}", tuple(range(100))) for place in range(4)]
     drawn = [combinations(grid, 50, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -80,7 +80,7 @@ def test_what_cannot_be_built_has_a_problem_and_no_numbers(settings, problem):
     assert problem in found.problem and found.summary is None
 
 
-def test_requests_that_were_rejected_are_told():
+def test_an_outcome_names_rejected_requests():
     found = outcome(SCENARIO, {"workload.synthetic.prompt": {"kind": "fixed", "value": 2000}})
     assert found.unserved.startswith("3 rejected of 3 requests: ") and found.summary["completed"] == 0
     assert found.unserved_share == 1.0 and not found.problem
@@ -100,7 +100,7 @@ def test_a_bug_of_a_plug_in_is_one_points_problem():
     assert found[0].problem.startswith("ZeroDivisionError: division by zero; `ksim run`") and found[1].summary
 
 
-def test_what_cannot_run_is_known_before_anything_runs(monkeypatch, tmp_path):
+def test_unbuildable_settings_are_found_without_a_run(monkeypatch, tmp_path):
     monkeypatch.setattr(grid, "simulate", None)
     (tmp_path / "t.csv").write_text("arrival,prompt\n0,x\n")
     chosen = [{}, {"serve.tensor_parallel_size": 5}, {"serve.max_num_seqs": 0}, {"model": "llama-3.1-70b"},
@@ -113,12 +113,12 @@ def test_what_cannot_run_is_known_before_anything_runs(monkeypatch, tmp_path):
         assert words in each.problem
 
 
-def test_a_name_that_nothing_has_is_a_slip_in_any_grid():
+def test_an_unknown_name_in_a_grid_is_an_error():
     with pytest.raises(UnknownName, match="did you mean 'h200'"):
         list(unbuildable(SCENARIO, [{"gpu": "h200"}, {"gpu": "h20"}]))
 
 
-def test_settings_are_named_and_written_in_short():
+def test_short_names_and_values_of_settings():
     assert short_names(["serve.max_num_seqs", "oracle.name", "router.name"]) == {
         "serve.max_num_seqs": "max_num_seqs", "oracle.name": "oracle.name", "router.name": "router.name"}
     assert [value_text(value) for value in ("400 W", True, 0.9, 64, math.inf, ["a"])] == [

@@ -10,8 +10,8 @@ from ksim.compute.graph import bind
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import Shard
 from tests.properties import examples
@@ -21,7 +21,7 @@ from tests.simulation.tables import TABLE
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])
 @pytest.mark.parametrize("new, context", [(4096, 0), (512, 1000), (1, 2047)])
-def test_a_llama_as_users_write_it_has_the_kernels_of_ours(tensor, new, context):
+def test_a_llama_layer_in_einsums_has_the_kernels_of_the_catalogues_llama(tensor, new, context):
     """One sequence in one layer: the same shapes, FLOP, bytes and messages, one after the other."""
     block = model_of("llama-3.1-8b").graph(new, 1, Shard(tensor=tensor)).blocks[1]
     ours = [(op.label, bind(op.kernel, Batch.of((new, context)))) for op in block.ops]
@@ -29,20 +29,20 @@ def test_a_llama_as_users_write_it_has_the_kernels_of_ours(tensor, new, context)
     assert [(task.label, task.kernel) for task in written] == ours
 
 
-def test_it_is_priced_as_an_engine_prices_it():
+def test_a_layer_is_priced_as_an_engine_prices_it():
     """The spans of a step: by the same oracle, network and power."""
     scenario = Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": "a100-80g", "serve": {"tensor_parallel_size": 8}})
-    timeline, = (timer.step_cost(Batch.of((4096, 0))) for timer in Site.of(scenario).timers())
+    timeline, = (timer.step_cost(Batch.of((4096, 0))) for timer in Deployment.of(scenario).timers())
     step = {span.label: span for span, _ in timeline.counted()}
     priced = LLAMA.on("a100-80g", tensor=8)
     for row in priced.rows:
-        assert row.span == step[row.label]
+        assert row.cost == step[row.label]
 
 
 def test_a_row_costs_its_actions_and_idle_power_for_its_time():
     priced = LLAMA.on("a100-80g", tensor=8)
     for row in priced.rows:
-        assert row.joules == pytest.approx(row.span.joules + 70.0 * row.seconds)
+        assert row.joules == pytest.approx(row.cost.joules + 70.0 * row.seconds)
     assert priced.joules == pytest.approx(sum(row.joules for row in priced.rows))
     assert (priced.all_joules, priced.all_flops) == (8 * priced.joules, 8 * priced.flops)
     assert priced.watts == priced.joules / priced.seconds
@@ -86,7 +86,7 @@ def test_an_overlapped_ring_hides_what_its_rounds_are_long_enough_for():
 
 
 @pytest.mark.parametrize("power, watts", [(PowerSettings(), 700), (PowerSettings(cap=500), 500)])
-def test_a_layer_that_goes_on_keeps_to_its_limit(power, watts):
+def test_a_sustained_layer_keeps_to_the_power_limit(power, watts):
     """Products slow down, and messages keep their time; what the clock saves is more than what the time costs."""
     layer = Layer([op("bsF,Fm->bsm", "F", "down")], SIZES).with_sizes(s=16384)
     short, long = (layer.on("h200", tensor=2, power=each) for each in (None, power))
@@ -95,7 +95,7 @@ def test_a_layer_that_goes_on_keeps_to_its_limit(power, watts):
     assert long.joules < short.joules and long.flops == short.flops
 
 
-def test_what_a_layer_cannot_be_set_to_is_told():
+def test_power_settings_that_a_layer_cannot_have_are_refused():
     layer = Layer([op("bsF,Fm->bsm", "F", "down")], SIZES)
     for power, problem in ((PowerSettings(cap=60), "power: cap: 60 W cannot be kept"),
                            (PowerSettings(governor=Choice("slack")), "a layer has none; give a cap or a clock")):
@@ -125,7 +125,7 @@ def test_a_product_in_pieces_hides_the_sums_of_all_but_the_last():
 @pytest.mark.parametrize("splits, ranks, problem", [
     ("F", 1, "down: overlap_stage = 4 has nothing to overlap"), ("m", 2, "no sum over ranks follows"),
     ("F", 2, "200 leaves nothing to compute with: A100 SXM 80 GB has 108 SMs")])
-def test_what_cannot_overlap_is_told(splits, ranks, problem):
+def test_overlap_without_an_all_reduce_is_refused(splits, ranks, problem):
     sms = 200 if "200" in problem else 16
     layer = Layer([op("bsF,Fm->bsm", splits, "down", overlap_stage=4, overlap_sms=sms)], SIZES)
     with pytest.raises(ConfigError, match=problem):
@@ -137,7 +137,7 @@ def test_what_cannot_overlap_is_told(splits, ranks, problem):
     ({"b": 0}, "index 'b' is 0; expected a whole number of 1 or more"),
     ({"b": 1.5}, "index 'b' is 1.5; expected a whole number of 1 or more"),
 ])
-def test_sizes_that_are_none(sizes, problem):
+def test_invalid_sizes_are_refused(sizes, problem):
     with pytest.raises(ConfigError) as error:
         LLAMA.with_sizes(**sizes)
     assert str(error.value) == f"sizes: {problem}"
@@ -148,12 +148,12 @@ def test_lists_of_operations_are_unpacked():
         Layer([[ATTEND]], SIZES)
 
 
-def test_an_index_without_a_size():
+def test_an_index_without_a_size_is_refused():
     with pytest.raises(ConfigError, match="up: index 'q' has no size; sizes has b, s, z"):
         Layer([op("bsm,mq->bsq", label="up")], SIZES).on("h200")
 
 
-def test_where_it_is_priced_must_exist():
+def test_a_layer_is_refused_on_unknown_or_too_little_hardware():
     with pytest.raises(UnknownName, match="no gpu named 'h2000'"):
         LLAMA.on("h2000")
     with pytest.raises(UnknownName, match="no group of ranks named 'tensors'; did you mean 'tensor'"):

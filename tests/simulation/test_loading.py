@@ -7,13 +7,13 @@ RUN = """
 import sys
 from pathlib import Path
 
-from ksim.cli.run import Kept, _simulate
+from ksim.cli.keep import Kept, run_and_keep
 from ksim.simulation.scenario import Scenario
 
 fixed = {"kind": "fixed", "value": 20}
 load = {"count": 4, "arrivals": {"process": "poisson", "rate": 8.0}, "prompt": fixed, "output": fixed}
 scenario = Scenario.of({"model": "llama-3.1-8b", "gpu": "h200", "workload": {"synthetic": load}}, "a run")
-_simulate(scenario, Kept(Path(sys.argv[1]), plots=False, trace=True, window=None), quiet=True, jobs=1)
+run_and_keep(scenario, Kept(Path(sys.argv[1]), plots=False, trace=True, window=None), quiet=True, jobs=1)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 

@@ -9,8 +9,9 @@ import pytest
 
 import ksim
 from ksim.foundation import catalog
-from ksim.simulation.lookup import gpu_of, model_of
-from ksim.simulation.modelcard import ModelCard
+from ksim.simulation.hardware import gpu_of
+from ksim.simulation.model_card import ModelCard
+from ksim.simulation.models import model_of
 from ksim.specs.deployment import EngineSettings
 from ksim.specs.hardware import ARCHITECTURES
 from tests.cli.command import ksim_here

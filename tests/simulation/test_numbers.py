@@ -101,7 +101,7 @@ def test_all_numbers_are_found():
 
 @pytest.mark.parametrize(("key", "beside", "listed"), CASES,
                          ids=[f"{key} {beside.get(key.rpartition('.')[0] + '.name', '')}" for key, beside, _ in CASES])
-def test_is_refused_by_its_key_or_runs_in_silence(key, beside, listed, tmp_path, monkeypatch):
+def test_an_extreme_number_is_refused_by_its_key_or_runs_without_a_warning(key, beside, listed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trace.csv").write_text("arrival,prompt,output\n0,20,2\n0.1,20,2\n")
     for value in VALUES:

@@ -44,12 +44,12 @@ def content(result: Result) -> tuple[object, ...]:
 @pytest.fixture
 def at_hand(monkeypatch):
     """Do what processes are for in this one, which starts sooner."""
-    monkeypatch.setattr(simulation, "spread", lambda work, items, jobs: map(work, items))
+    monkeypatch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
 
 
 def test_processes_of_their_own_give_the_same_result():
     ended = []
-    whole, apart = simulate(scenario()), simulate(scenario(), lambda: ended.append(1), jobs=3)
+    whole, apart = simulate(scenario()), simulate(scenario(), lambda: ended.append(1), jobs=2)
     assert content(apart) == content(whole)
     assert whole.summary["failed"] > 0 and whole.summary["completed"] > 0
     assert len(ended) == 12 and not apart.remarks
@@ -70,7 +70,7 @@ serves = st.fixed_dictionaries({
 @examples(40)
 def test_the_result_is_the_same_for_any_number_of_processes(serve, load, jobs, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "spread", lambda work, items, jobs: map(work, items))
+        patch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
         made = scenario(serve, load, seed=seed)
         apart = simulate(made, jobs=jobs)
     assert not apart.remarks
@@ -108,11 +108,11 @@ def test_a_router_that_looks_although_it_says_otherwise_is_found_out(at_hand):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
-def test_a_problem_in_one_process_is_one_of_the_run():
+def test_an_error_in_one_process_is_an_error_of_the_run():
     with pytest.raises(ConfigError, match="says that it is blind"):
         simulate(scenario(router="tests.simulation.test_parallel_replicas:Peeping"), jobs=2)
 
 
 @given(replicas=st.integers(1, 20), jobs=st.integers(1, 20))
-def test_every_replica_is_played_once(replicas, jobs):
+def test_every_replica_is_in_exactly_one_share(replicas, jobs):
     assert sorted(number for share in shares(replicas, jobs) for number in share) == list(range(replicas))

@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.grid import Outcome
-from ksim.simulation.pareto import Objective, front, judge, objectives, refusal
-from ksim.simulation.requirement import Requirement
+from ksim.simulation.pareto import Objective, Requirement, front, objectives, rank, refusal
 
 #: Few different values, so that ties are common.
 COSTS = arrays.arrays(float, st.tuples(st.integers(1, 12), st.integers(1, 4)), elements=st.integers(0, 4).map(float))
@@ -27,7 +26,7 @@ def test_the_front_is_what_nothing_dominates(costs):
 
 
 @given(COSTS)
-def test_whatever_is_beaten_is_beaten_by_the_front(costs):
+def test_a_dominated_point_is_dominated_by_the_front(costs):
     best = front(costs)
     assert best.any()
     assert all(any(dominates(leader, row) for leader in costs[best]) for row in costs[~best])
@@ -46,7 +45,7 @@ def outcomes(*rows):
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(rows):
-    points = judge(outcomes(*rows), BOTH)
+    points = rank(outcomes(*rows), BOTH)
     costs = np.array([(joules, -rate) for joules, rate in (point.values for point in points)])
     assert [point.on_front for point in points] == front(costs).tolist()
     assert [point.number for point in points] == [*range(1, len(rows) + 1)]
@@ -57,9 +56,9 @@ def test_points_are_numbered_and_name_the_first_of_the_front_that_beats_them(row
         assert point.beaten_by == min(beating, default=None)
 
 
-def test_the_front_comes_first_and_what_cannot_be_judged_last():
+def test_the_front_comes_first_and_points_that_do_not_count_last():
     found = [Outcome({"seed": 9}, problem="does not fit"), *outcomes((3.0, 9.0), (2.0, 7.0), (4.0, 8.0), (5.0, None))]
-    points = judge(found, BOTH)
+    points = rank(found, BOTH)
     assert [(point.outcome.settings["seed"], point.beaten_by, point.problem) for point in points] == [
         (1, None, ""), (0, None, ""), (2, 2, ""), (9, None, "does not fit"),
         (3, None, "nothing in the run tells output_throughput")]
@@ -74,25 +73,25 @@ def excellent(**more):
 @pytest.mark.parametrize(("tolerated", "counts"), [(0.0, False), (0.01, False), (0.02, True), (1.0, True)])
 def test_a_point_that_rejects_more_requests_than_tolerated_does_not_count_however_good(tolerated, counts):
     left = Outcome({"seed": 9}, excellent(), unserved="2 rejected of 100 requests: too long")
-    points = judge([left, *outcomes((3.0, 9.0))], BOTH, tolerated=tolerated)
+    points = rank([left, *outcomes((3.0, 9.0))], BOTH, tolerated=tolerated)
     rejecting = next(point for point in points if point.outcome is left)
     assert rejecting.on_front is counts and rejecting.values == (0.1, 99.0)
     assert (rejecting.problem == "") is counts
-    assert ("--max-rejected 0.02 would" in refusal(judge([left], BOTH, tolerated=tolerated))) is not counts
+    assert ("--max-rejected 0.02 would" in refusal(rank([left], BOTH, tolerated=tolerated))) is not counts
     assert sum(point.on_front for point in points) == 1
 
 
 def test_a_saturated_point_is_on_no_front_and_beats_nothing():
     saturated = Outcome({"seed": 9}, excellent(saturated=True))
-    points = judge([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))], BOTH)
+    points = rank([saturated, *outcomes((3.0, 9.0), (4.0, 8.0))], BOTH)
     assert [(point.on_front, point.beaten_by) for point in points] == [(True, None), (False, 1), (False, None)]
     assert points[2].problem.startswith("saturated") and points[2].values == (0.1, 99.0)
-    assert refusal(judge([saturated], BOTH)).endswith("; lower the rate of requests, or try more GPUs")
+    assert refusal(rank([saturated], BOTH)).endswith("; lower the rate of requests, or try more GPUs")
 
 
-def test_what_misses_a_requirement_does_not_count():
+def test_a_point_that_misses_a_requirement_does_not_count():
     found = outcomes((3.0, 9.0), (2.0, 7.0), (1.0, 5.0))
-    points = judge(found, BOTH, [Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3")])
+    points = rank(found, BOTH, [Requirement.parse("output_throughput>=7"), Requirement.parse("energy_joules<3")])
     assert [(point.values, point.problem) for point in points] == [
         ((2.0, 7.0), ""), ((3.0, 9.0), "energy_joules is 3.00, not < 3"),
         ((1.0, 5.0), "output_throughput is 5.00, not >= 7")]
@@ -103,29 +102,29 @@ def test_what_misses_a_requirement_does_not_count():
     ("p99_ttft_ms>1000", 1000.0, False), ("p99_ttft_ms>=1000", 1000.0, True), ("p99_ttft_ms<1000", None, False),
     ("dollars_per_million_output_tokens<0.5", 0.4, True), ("slo_attainment>=0.99", 0.98, False),
 ])
-def test_a_requirement_holds_of_a_number(text, value, holds):
+def test_a_requirement_bounds_a_number_of_the_summary(text, value, holds):
     requirement = Requirement.parse(text)
     assert (requirement.missed({requirement.key: value}) == "") is holds
 
 
 @pytest.mark.parametrize("text", ["p99_ttft_ms", "p99_ttft_ms=10", "p99_ttft_ms<", "<10", "p99_ttft_ms<fast",
                                   "p99_ttft_ms<nan", "p99_ttft_ms<inf", "p99_ttft_ms<<5", "p99_ttft_ms==5", ""])
-def test_what_is_no_requirement_is_refused(text):
+def test_malformed_requirements_are_refused(text):
     with pytest.raises(ConfigError, match="--require: expected KEY<NUMBER"):
         Requirement.parse(text)
 
 
-def test_where_nothing_counts_the_first_reason_is_told():
+def test_a_refusal_names_the_first_reason():
     found = [Outcome({}, problem="too large"), Outcome({}, problem="odd"), Outcome({}, problem="odd")]
-    assert refusal(judge(found, BOTH)) == "none of 3 points counts: too large (and 1 other reason)"
-    assert refusal(judge(outcomes((3.0, 9.0)), BOTH)) == ""
+    assert refusal(rank(found, BOTH)) == "none of 3 points counts: too large (and 1 other reason)"
+    assert refusal(rank(outcomes((3.0, 9.0)), BOTH)) == ""
 
 
 @pytest.mark.parametrize(("text", "maximise"), [
     ("output_throughput", False), ("min:output_throughput", False), ("max:output_throughput", True),
     ("-output_throughput", True),
 ])
-def test_an_objective_is_something_to_have_little_of_or_much(text, maximise):
+def test_an_objective_is_minimised_or_maximised(text, maximise):
     assert Objective.parse(text) == Objective("output_throughput", maximise)
 
 
@@ -135,7 +134,7 @@ def test_an_objective_is_a_number_of_the_summary(text):
         Objective.parse(text)
 
 
-def test_a_misspelt_objective_meets_its_neighbour():
+def test_a_misspelt_objective_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'median_tpot_ms'"):
         Objective.parse("median_topt_ms")
 
@@ -147,9 +146,9 @@ def test_an_objective_is_named_once(texts):
 
 
 def test_the_front_of_one_objective_is_its_best():
-    points = judge(outcomes((3.0, 9.0), (2.0, 7.0), (2.0, 1.0)), objectives(["energy_joules"]))
+    points = rank(outcomes((3.0, 9.0), (2.0, 7.0), (2.0, 1.0)), objectives(["energy_joules"]))
     assert [(point.values, point.beaten_by) for point in points] == [((2.0,), None), ((2.0,), None), ((3.0,), 1)]
 
 
-def test_energy_and_the_whole_latency_are_looked_at_by_default():
+def test_default_objectives_are_energy_and_end_to_end_latency():
     assert [objective.key for objective in objectives([])] == ["joules_per_output_token", "median_e2el_ms"]

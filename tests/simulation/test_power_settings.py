@@ -29,7 +29,7 @@ def test_a_cap_is_kept_and_costs_prompts_more_than_decoding():
 
 @pytest.mark.parametrize("gpu, cap", [("h200", 450), ("h200", 420), ("h200", 350), ("h200", 310), ("h100", 320),
                                       ("h100", 250), ("l4", 40)])
-def test_watts_are_within_the_cap_or_it_is_said(gpu, cap):
+def test_watts_are_within_the_cap_or_a_remark_says_so(gpu, cap):
     result = simulate(Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": gpu, "oracle": "roofline",
                                    "power": {"cap": cap}, "workload": {"synthetic": {
                                        **LOAD["synthetic"], "count": 6, "prompt": {"kind": "fixed", "value": 1000}}},
@@ -68,13 +68,13 @@ def test_low_clocks_for_decoding_save_energy_and_cost_little_time():
     assert phased["mean_ttft_ms"] == pytest.approx(free["mean_ttft_ms"], rel=0.01)
 
 
-def test_slack_is_thrifty():
+def test_the_slack_governor_saves_energy():
     free, thrifty = run(), run(governor={"name": "slack", "share": 0.05})
     assert thrifty["energy_joules"] < free["energy_joules"]
     assert thrifty["duration"] < 1.06 * free["duration"]
 
 
-def test_nothing_asked_for_changes_nothing():
+def test_a_clock_limit_at_the_boost_clock_changes_nothing():
     assert run(clock="1980 MHz") == run()
 
 
@@ -91,11 +91,11 @@ def test_detail_changes_nothing_under_a_cap():
     ({"clock": "200 MHz"}, "power: clock: 200 MHz cannot be set"),
     ({"cap": -1}, "power: 'cap' must be > 0"),
 ])
-def test_what_cannot_be_set_is_told(power, problem):
+def test_impossible_power_settings_are_refused(power, problem):
     with pytest.raises(ConfigError, match=problem):
         run(**power)
 
 
-def test_an_unknown_governor_is_told():
+def test_an_unknown_governor_is_refused():
     with pytest.raises(UnknownName, match="per_phase"):
         run(governor="per_fase")

@@ -7,8 +7,8 @@ import pytest
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.assembly import Site
-from ksim.simulation.lookup import model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.models import model_of
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
@@ -23,12 +23,12 @@ def measured(path):
     return routing_of(Choice("measured", {"path": str(path)}), MIXTRAL)
 
 
-def test_uniform_and_zipf():
+def test_uniform_and_zipf_routing():
     assert routing_of(Choice("uniform"), MIXTRAL) == Routing()
     assert routing_of(Choice("zipf", {"exponent": 0.8}), MIXTRAL) == Routing(0.8)
 
 
-def test_a_list_in_json_is_of_all_layers(tmp_path):
+def test_a_json_list_of_shares_holds_for_all_layers(tmp_path):
     (tmp_path / "shares.json").write_text(json.dumps(ROW))
     assert measured(tmp_path / "shares.json").shares == ((0.5, 0.25, 0.125, 0.125, 0, 0, 0, 0),)
 
@@ -49,23 +49,23 @@ def test_a_csv_file_has_a_row_for_each_layer(tmp_path):
     ('["many"]', "is no table of numbers"),
     ("[", "is no table of numbers"),
 ])
-def test_files_that_cannot_be(tmp_path, text, problem):
+def test_malformed_files_of_shares_are_refused(tmp_path, text, problem):
     (tmp_path / "shares.json").write_text(text)
     with pytest.raises(DataError, match=problem):
         measured(tmp_path / "shares.json")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_of_shares_is_refused(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         measured(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize("choice, problem", [
-    (Choice("zipf"), "'zipf' is told exponent, and was given nothing"),
-    (Choice("uniform", {"exponent": 1}), "'uniform' is told nothing, and was given exponent"),
+    (Choice("zipf"), "'zipf' takes exponent, and was given nothing"),
+    (Choice("uniform", {"exponent": 1}), "'uniform' takes nothing, and was given exponent"),
     (Choice("zipf", {"exponent": -1}), "expected a number of 0 or more, not -1"),
 ])
-def test_options_that_cannot_be(choice, problem):
+def test_wrong_options_of_a_routing_are_refused(choice, problem):
     with pytest.raises(ConfigError, match=problem):
         routing_of(choice, MIXTRAL)
 
@@ -81,7 +81,7 @@ def test_a_model_without_experts_is_not_routed(tmp_path):
         routing_of(Choice("measured", {"path": str(tmp_path / "shares.json")}), model_of("llama-3.1-8b"))
 
 
-def test_a_path_is_relative_to_the_scenario(tmp_path):
+def test_the_path_of_a_routing_is_relative_to_the_scenario(tmp_path):
     scenario = Scenario.of({**TABLE, "routing": {"name": "measured", "path": "shares.json"}}, folder=tmp_path)
     assert scenario.routing.options["path"] == str(tmp_path / "shares.json")
 
@@ -90,7 +90,7 @@ def test_skew_makes_a_step_slower():
     """Of 512 tokens the fullest expert has more to do, and the fullest rank too."""
     def seconds(routing, **serve):
         table = {**TABLE, "model": "qwen3-30b-a3b", "routing": routing, "serve": {"max_model_len": 8192, **serve}}
-        return Site.of(Scenario.of(table)).timers()[0].step_cost(Batch.of(*[(1, 500)] * 512)).seconds
+        return Deployment.of(Scenario.of(table)).timers()[0].step_cost(Batch.of(*[(1, 500)] * 512)).seconds
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
     assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)

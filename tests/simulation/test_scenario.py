@@ -67,20 +67,20 @@ def test_a_setting_without_a_value_is_refused():
     ({"seed": 1.5}, "seed: expected a whole number"),
     ({"slo": {"ttft": "fast"}}, "'fast' is not a quantity"),
     ({"gpu": None}, "name a gpu or a system"),
-    ({"workload": {}}, "a workload is a replay or synthetic"),
+    ({"workload": {}}, "a workload is either replay or synthetic"),
     ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fix", "value": 1}}}},
      "workload.synthetic.prompt: expected a table with kind = one of fixed, .*none called 'fix'"),
     ({"workload": {"synthetic": {**BURST, "prompt": 7}}}, "workload.synthetic.prompt: expected a table with kind"),
     ({"workload": {"synthetic": {**BURST, "prompt": {"kind": "fixed", "valu": 1}}}}, "prompt.valu: unknown key"),
     ({"oracle": 3}, "oracle: expected a name, or a table with a name"),
 ])
-def test_what_is_wrong_is_named(change, message):
+def test_an_error_names_the_wrong_key(change, message):
     table = {key: value for key, value in {**TABLE, **change}.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
         Scenario.of(table, "s.toml")
 
 
-def test_a_missing_key_is_named():
+def test_an_error_names_a_missing_key():
     with pytest.raises(ConfigError, match="s.toml: model: is missing"):
         Scenario.of({"gpu": "h200", "workload": {"synthetic": BURST}}, "s.toml")
 
@@ -88,7 +88,7 @@ def test_a_missing_key_is_named():
 @pytest.mark.parametrize(("content", "message"), [
     (b"model = ", "is not valid TOML"), (b"\xff\xfe\x00\x01", "is not text in UTF-8"), (None, "No such file"),
 ])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
+def test_an_error_names_a_file_that_cannot_be_read(tmp_path, content, message):
     path = tmp_path / "s.toml"
     if content is not None:
         path.write_bytes(content)

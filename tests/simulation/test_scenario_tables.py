@@ -36,7 +36,7 @@ def test_the_table_stays_as_it_was_and_the_scenario_too():
     ("collectives", ("ring", "nvls"), ["ring", "nvls"]),
     ("model", CONFIG, str(CONFIG)),
 ])
-def test_what_means_the_same_is_taken_as_the_same(key, given, meant):
+def test_numpy_numbers_tuples_and_paths_are_accepted(key, given, meant):
     scenario = Scenario.of(SMALL)
     assert scenario.with_values({key: given}) == scenario.with_values({key: meant})
     assert scenario.with_values({key: given}).to_toml() == scenario.with_values({key: meant}).to_toml()
@@ -57,7 +57,7 @@ def test_a_path_may_be_a_path_and_is_relative_to_the_folder(tmp_path):
     ({**SMALL, "gpu": b"h200"}, "gpu: expected a text"),
     ({**SMALL, "router": {"options": 1}}, "router: expected a name, or a table"),
 ])
-def test_what_is_no_scenario_is_one_clear_error(table, says):
+def test_a_table_that_is_no_scenario_is_one_clear_error(table, says):
     with pytest.raises(KsimError) as error:
         Scenario.of(table)
     assert says in str(error.value) and "\n" not in str(error.value)

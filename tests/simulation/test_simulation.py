@@ -1,10 +1,11 @@
 """Whole runs, from a scenario to its result."""
 
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 
 
-def test_two_that_are_sent_at_once_do_not_take_each_others_blocks_for_ever():
+def test_two_simultaneous_requests_do_not_preempt_each_other_for_ever():
     """Under priority scheduling, of two equal in priority and arrival the first is preempted: neither could end."""
     serve = {"scheduling_policy": "priority", "async_scheduling": False, "max_model_len": 1000, "max_num_seqs": 2,
              "max_num_batched_tokens": 1000, "block_size": 4, "enable_prefix_caching": False,
@@ -18,10 +19,18 @@ def test_two_that_are_sent_at_once_do_not_take_each_others_blocks_for_ever():
     assert summary["preemptions"] > 0
 
 
-def test_a_result_carries_its_scenario_with_nothing_left_open():
-    table = {"model": "llama-3.2-1b", "gpu": "h200", "workload": {"synthetic": {
+def small() -> Scenario:
+    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "workload": {"synthetic": {
         "count": 3, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 40},
-        "output": {"kind": "fixed", "value": 3}}}}
-    result = simulate(Scenario.of(table))
+        "output": {"kind": "fixed", "value": 3}}}})
+
+
+def test_a_deployment_that_was_built_before_gives_the_same_result():
+    result, again = simulate(small()), simulate(Deployment.of(small()))
+    assert (again.summary, again.scenario) == (result.summary, result.scenario)
+
+
+def test_a_result_carries_its_scenario_with_nothing_left_open():
+    result = simulate(small())
     assert 'system = "hgx-h200"' in result.scenario and "max_num_batched_tokens = 8192" in result.scenario
     assert result.summary["completed"] == 3

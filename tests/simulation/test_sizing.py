@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation.errors import ConfigError, DoesNotFit
-from ksim.simulation.assembly import Site
 from ksim.simulation.defaults import Defaults
-from ksim.simulation.lookup import engine_of, gpu_of, model_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.hardware import engine_of, gpu_of
+from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.sizing import kv_blocks, limits
+from ksim.simulation.sizing import limits
 from ksim.specs.deployment import EngineSettings
 from tests.simulation.tables import TABLE
 
@@ -22,8 +23,8 @@ def derived(settings, model, gpu, engine="vllm-0.33"):
 
 
 def blocks(**changes):
-    site = Site.of(Scenario.of({**TABLE, **changes}))
-    return kv_blocks(site.model, site.shards, site.gpu, site.scenario.serve, site.system)
+    deployment = Deployment.of(Scenario.of({**TABLE, **changes}))
+    return deployment.kv_blocks
 
 
 @pytest.mark.parametrize(("gpu", "tokens", "sequences"), [
@@ -64,9 +65,9 @@ def test_data_ranks_hold_experts_between_them_and_attention_each():
     """MiniMax-M2 in FP8: 225 GB of experts over 8 ranks, whole or in slices, and about 5 GB of the rest on each."""
     for expert_parallel in (False, True):
         serve = {"data_parallel_size": 8, "enable_expert_parallel": expert_parallel}
-        site = Site.of(Scenario.of({**TABLE, "model": "minimax-m2", "serve": serve}))
-        assert site.model.weights(site.shards[0]) == pytest.approx(224.7e9 / 8 + 5.3e9, rel=0.01)
-        assert site.model.cache_per_token(site.shards[0]) == 2 * 62 * 8 * 128 * 2
+        deployment = Deployment.of(Scenario.of({**TABLE, "model": "minimax-m2", "serve": serve}))
+        assert deployment.model.weights(deployment.shards[0]) == pytest.approx(224.7e9 / 8 + 5.3e9, rel=0.01)
+        assert deployment.model.cache_per_token(deployment.shards[0]) == 2 * 62 * 8 * 128 * 2
     assert blocks(model="minimax-m2", serve={**serve, "max_model_len": 8192}) > 20_000
 
 

@@ -19,7 +19,7 @@ TABLE = {
 }
 
 
-def test_a_streamed_run_is_the_run(tmp_path):
+def test_a_streamed_run_has_the_results_of_a_run_in_memory(tmp_path):
     scenario, ended = Scenario.of(TABLE), []
     kept, streamed = simulate(scenario), stream(scenario, tmp_path / "run", lambda: ended.append(1))
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
@@ -36,7 +36,7 @@ def test_a_streamed_run_is_the_run(tmp_path):
     assert "Successful requests:                     60" in streamed.vllm_block()
 
 
-def test_a_streamed_run_of_data_ranks_is_the_run(tmp_path, monkeypatch):
+def test_a_streamed_run_of_data_ranks_has_the_results_of_a_run_in_memory(tmp_path, monkeypatch):
     """Windows end wherever they may, dummy steps on both sides of them."""
     monkeypatch.setattr("ksim.results.streaming.sink._STEPS", 30)
     table = {**TABLE, "model": "qwen3-30b-a3b", "oracle": "roofline",

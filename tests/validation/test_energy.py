@@ -24,7 +24,7 @@ def test_only_what_is_there_is_judged(tmp_path):
         "table_by_gpu", "table_cells"}
 
 
-def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
+def test_copies_that_draw_what_the_model_says_are_predicted_exactly(tmp_path):
     kernels(tmp_path)
     table = as_table(validate(Question(tmp_path)))
     assert {each["family"] for each in table["kernels"]} == {"gemm", "copy"}
@@ -33,8 +33,8 @@ def test_copies_that_draw_what_the_model_says_are_foretold_exactly(tmp_path):
     assert table["kernels_shape_mape"] <= table["kernels_family_mape"]
 
 
-def test_mistakes_are_said(tmp_path):
-    with pytest.raises(DataError, match="has nothing to judge energy by; expected a table of sustained kernels"):
+def test_unusable_measurements_of_energy_are_refused(tmp_path):
+    with pytest.raises(DataError, match="has no measurements of energy; expected a table of sustained kernels"):
         validate(Question(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         validate(Question(tmp_path / "nowhere"))
@@ -45,11 +45,11 @@ def test_mistakes_are_said(tmp_path):
     with pytest.raises(DataError, match="more than one such table: copy.parquet, kernels_energy.parquet"):
         validate(Question(tmp_path))
     boards(tmp_path, gemm())
-    with pytest.raises(DataError, match="has no row to judge"):
+    with pytest.raises(DataError, match="has no row to compare with"):
         validate(Question(tmp_path / "power_sample.parquet"))
 
 
-def test_one_family_cannot_be_left_out(tmp_path):
+def test_sustained_kernels_of_one_family_are_too_few(tmp_path):
     pq.write_table(pa.Table.from_pylist(sweep(IDLE, COPY)), tmp_path / "kernels_energy.parquet")
     with pytest.raises(DataError, match="needs kernels of two families"):
         validate(Question(tmp_path))

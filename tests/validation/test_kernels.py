@@ -17,9 +17,9 @@ from ksim.cli.validate_kernels import kernels as command
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.oracles.efficiency.profile import save
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from ksim.validation.kernels import Question, check_question, validate
-from ksim.validation.kernels.cells import Judged, cells, coverage, families
+from ksim.validation.kernels.cells import PredictedRows, cells, coverage, families
 
 pytest.importorskip("scipy")
 GEMM = next(spec for spec in FIT_SPECS if spec.name == "gemm/bf16")
@@ -36,10 +36,10 @@ def judged(predicted, tags=("grid",) * 4, dtype="bf16", gpu="h200", low=0.5, hig
                         tags=np.array(tags), seconds=np.array([1e-5, 2e-5, 3e-5, 4e-5]), rows=np.arange(4),
                         source=Source("my.csv", "sweep"), gpu=gpu)
     seconds = 1e-6 * np.array(predicted, dtype=float)
-    return Judged(gpu, family, rows, "unseen", seconds, low * seconds, high * seconds)
+    return PredictedRows(gpu, family, rows, "unseen", seconds, low * seconds, high * seconds)
 
 
-def test_statistics_by_hand():
+def test_cells_have_statistics_computed_by_hand():
     (cell,) = cells([judged([11, 16, 30, 60])])  # +10, -20, 0 and +50 %
     assert (cell.points, cell.mape, cell.median, cell.bias) == pytest.approx((4, 20.0, 15.0, 10.0))
     assert (cell.p90, cell.p99) == pytest.approx((41.0, 49.1))  # linear between the sizes 0, 10, 20 and 50
@@ -115,7 +115,7 @@ def test_a_twin_that_may_teach_knows_better(table):
     assert {cell.gpu for cell in nvidia_smi(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
 
 
-def test_poison_in_the_one_left_out_is_not_learned(table, tmp_path):
+def test_the_gpu_left_out_has_no_influence_on_its_prediction(table, tmp_path):
     """Its times three times over: predictions stay, so that they fall short by two thirds."""
     poisoned = [{**row, "latency_us": row["latency_us"] * (3 if row["gpu"] in ("h100", "h200") else 1)}
                 for row in rows()]
@@ -147,27 +147,27 @@ def test_a_profile_fitted_to_these_rows_is_not_asked_about_them(tmp_path):
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h200", "train": ("h100",)}, ConfigError, "--train: names those to learn from, and --leave-out"),
+    ({"leave_out": "h200", "train": ("h100",)}, ConfigError, "--train: names the GPUs to learn from, and --leave-out"),
     ({"leave_out": "h200", "oracle": Choice("measured")}, ConfigError, "--oracle: measured learns from no other GPU"),
     ({"train": ("h200",), "oracle": Choice("waves")}, ConfigError, "--oracle: waves learns from no other GPU"),
 ])
-def test_contradictory_questions(table, question, error, message):
+def test_contradictory_questions_are_refused(table, question, error, message):
     with pytest.raises(error, match=message):
         check_question(Question(**{"path": table, "oracle": Choice("learned"), **question}))
 
 
 @pytest.mark.parametrize(("question", "error", "message"), [
-    ({"leave_out": "h201"}, DataError, "has nothing to judge; it is of .*; gemm/bf16: has no rows of 'h201'"),
-    ({"train": ("h201",)}, DataError, "nobody to learn it from"),
-    ({"gpu": "l40s"}, DataError, "has nothing to judge; it is of a100-80g, b200, h100, h200"),
+    ({"leave_out": "h201"}, DataError, "has nothing to compare with; it is of .*; gemm/bf16: has no rows of 'h201'"),
+    ({"train": ("h201",)}, DataError, "no GPU to learn it from"),
+    ({"gpu": "l40s"}, DataError, "has nothing to compare with; it is of a100-80g, b200, h100, h200"),
     ({"oracle": Choice("learnd")}, UnknownName, "no oracle named 'learnd'; did you mean 'learned'"),
 ])
-def test_nothing_to_judge(table, question, error, message):
+def test_questions_without_matching_rows_are_refused(table, question, error, message):
     with pytest.raises(error, match=message):
         validate(Question(**{"path": table, "oracle": Choice("learned"), **question}))
 
 
-def test_a_gpu_that_the_files_do_not_name(tmp_path):
+def test_files_that_name_no_gpu_need_one(tmp_path):
     path = tmp_path / "kernels_rms_norm.csv"
     path.write_text("t,h,latency_us\n" + "".join(f"{t},4096,{2 + t / 200}\n" for t in range(1, 20)))
     for gpu, error in (("", DataError), ("h201", KsimError)):
@@ -177,7 +177,7 @@ def test_a_gpu_that_the_files_do_not_name(tmp_path):
     assert verdict.cells[0].points == 19 and verdict.coverage is None
 
 
-def test_the_shape_of_the_json(table, tmp_path):
+def test_ksim_validate_kernels_writes_json(table, tmp_path):
     done = CliRunner().invoke(app, [str(table), "--oracle", "learned", "--train", "h100", "--gpu", "h200",
                                     "--json", str(tmp_path / "out.json")])
     assert done.exit_code == 0, done.output
@@ -190,6 +190,6 @@ def test_the_shape_of_the_json(table, tmp_path):
     assert last.startswith(f"mean over families: {said['mean']:.2f} %; {said['coverage']:.1f} % lie in their 90 %")
 
 
-def test_any_oracle_is_asked_kernel_by_kernel(table):
+def test_an_oracle_without_a_profile_prices_kernels_one_by_one(table):
     verdict = validate(Question(path=table, gpu="h200", oracle=Choice("waves")))
     assert verdict.cells[0].how == "unseen" and verdict.cells[0].points == 72

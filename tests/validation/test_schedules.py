@@ -111,7 +111,7 @@ def test_blocks_are_equal_where_their_tokens_are():
 def test_a_case_by_hand_comes_out_exactly(file):
     recording = cases.read(file(DOCUMENT))
     assert list(schedules.differences(recording)) == []
-    assert schedules.judge(recording) == schedules.Verdict("by_hand_00", "by_hand", 2, None)
+    assert schedules.compare(recording) == schedules.ScheduleReport("by_hand_00", "by_hand", 2, None)
 
 
 def test_a_replay_says_what_became_of_each_request(file):
@@ -138,12 +138,12 @@ def test_a_replay_says_what_became_of_each_request(file):
     ("case.requests.1.prompt", [["t", 9, 4]], (0, "sched[1]", [1, 1, 1, 8], [1, 1, 4, 0])),
 ])
 def test_the_first_difference_is_found(file, path, value, difference):
-    first = schedules.judge(cases.read(file(changed(path, value)))).difference
+    first = schedules.compare(cases.read(file(changed(path, value)))).difference
     assert (first.step, first.key, first.expected, first.got) == difference
 
 
 def test_counts_of_hashes_are_not_compared(file):
-    assert schedules.judge(cases.read(file(changed("expected.steps.0.nh", 77)))).exact
+    assert schedules.compare(cases.read(file(changed("expected.steps.0.nh", 77)))).exact
 
 
 def test_a_replay_that_goes_on_differs_where_the_recording_ends(file):
@@ -163,7 +163,7 @@ def test_all_exact_is_exit_code_0(file):
     assert "by_hand_00" in result.output
 
 
-def test_one_that_differs_is_exit_code_1_and_says_where(file, tmp_path):
+def test_a_difference_is_exit_code_1_and_says_where(file, tmp_path):
     file(DOCUMENT)
     document = changed("expected.steps.1.sched.1", [1, 0, 2, 9])
     document["case"]["name"] = "other_00"
@@ -279,4 +279,4 @@ def test_whatever_a_file_says_it_is_refused_or_compared(tmp_path_factory, place,
         recording = cases.read(path)
     except KsimError:
         return
-    schedules.judge(recording)
+    schedules.compare(recording)

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.lookup import engine_of, host_of
+from ksim.simulation.hardware import engine_of, host_of
 from ksim.specs.deployment import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
-from ksim.validation.silicon.recipes import recipes
+from ksim.validation.silicon.recipes import prompts, recipes, waves
 from ksim.validation.silicon.rows import read, reference
-from ksim.validation.silicon.runs import Answer, Latency, answer
+from ksim.validation.silicon.runs import Answer, Latency, answer, mean, median, weights
 from ksim.validation.silicon.scores import score
-from ksim.validation.silicon.waves import mean, median, prompts, waves, weights
 from tests.validation.silicon_rows import write
 
 
@@ -44,14 +43,14 @@ def test_a_row_is_read_in_seconds(row):
     ("tp_size", 0, "from 1 on"), ("tp_size", None, "from 1 on"), ("concurrency", -1, "from 0 on"),
     ("mode", "both", "'agg' or 'disagg'"), ("isl", 1.5, "a whole number"),
 ])
-def test_values_that_cannot_be_are_named(tmp_path, column, value, said):
+def test_impossible_values_are_named(tmp_path, column, value, said):
     path = write(tmp_path / "bad.parquet", {}, {"id": "two", column: value})
     with pytest.raises(DataError, match=said) as error:
         read(path)
     assert str(path) in str(error.value) and "row two" in str(error.value) and repr(column) in str(error.value)
 
 
-def test_a_missing_column_and_a_name_given_twice(tmp_path):
+def test_missing_columns_and_duplicate_ids_are_refused(tmp_path):
     with pytest.raises(DataError, match="no column 'silicon_ttft_ms'"):
         read(write(tmp_path / "a.parquet", {}, without=("silicon_ttft_ms",)))
     with pytest.raises(DataError, match="row one: column 'id' names two rows"):
@@ -67,7 +66,7 @@ def test_flags_and_copies_may_be_missing(tmp_path):
     assert one.primary and not one.flags and one.group == "one"
 
 
-def test_a_run_of_inferencex(row):
+def test_the_scenario_of_an_inferencex_run(row):
     played = scenario(row())
     assert (played.model, played.gpu, played.engine) == ("llama-3.1-8b", "h100", "vllm-0.22")
     assert played.serve.quantization == "fp8" and played.serve.max_num_seqs == 4
@@ -77,7 +76,7 @@ def test_a_run_of_inferencex(row):
     assert made.count == 40 and played.workload.max_concurrency == 4
 
 
-def test_engines_differ(row):
+def test_engines_have_settings_of_their_own(row):
     sglang, trtllm = settings(row(backend="sglang")), settings(row(backend="trtllm"))
     assert sglang.scheduling_policy.name == "prefill_first" and sglang.max_num_batched_tokens == 32768
     assert trtllm.admission.name == "reserve_output" and not trtllm.enable_chunked_prefill
@@ -106,7 +105,7 @@ def test_rules_change_the_load(row):
     assert (other.workload.synthetic.output.low, other.workload.synthetic.output.high) == pytest.approx((970, 1030))
 
 
-def test_experts_may_be_dealt_out_and_sliced(row):
+def test_experts_may_be_parallel_and_sliced_at_once(row):
     mixed = settings(row(model_path="openai/gpt-oss-120b", precision="fp4", tp_size=4, moe_tp_size=2, moe_ep_size=2))
     assert mixed.enable_expert_parallel and mixed.expert_parallel_size == 2 and mixed.slices == 2
 
@@ -128,12 +127,12 @@ def test_sglang_looks_for_prompts_as_its_scripts_say(row):
     ("moonshotai/Kimi-K2.5", "fp4", "b200_sxm", "nvfp4", ("attention", "mlp", "shared_experts")),
     ("meta-llama/Llama-3.1-70B", "fp8", "h100_sxm", "fp8", None),
 ])
-def test_formats_are_the_checkpoints(row, path, precision, system, quantization, kept):
+def test_number_formats_are_those_of_the_checkpoint(row, path, precision, system, quantization, kept):
     serve = settings(row(model_path=path, precision=precision, system=system))
     assert (serve.quantization, serve.unquantized) == (quantization, kept)
 
 
-def test_gpus_that_the_table_counts_twice(row):
+def test_gpus_that_the_table_counts_twice_are_counted_once(row):
     """Rows of MiniMax in FP8 that say four attention ranks of four GPUs each have four GPUs in all."""
     twice = {"model_path": "MiniMaxAI/MiniMax-M2.5", "tp_size": 4, "attention_dp_size": 4, "moe_ep_size": 16}
     serve = settings(row(**twice, system="h100_sxm", backend_version="0.18.0"))
@@ -164,18 +163,18 @@ def test_old_vllm_does_not_schedule_ahead(row):
     ({"attention_dp_size": 0}, "attention_dp_size"), ({"tp_size": 16}, "several nodes"),
     ({"source": "hearsay"}, "source 'hearsay'"),
 ])
-def test_rows_that_cannot_be_played_say_why(row, changes, reason):
+def test_rows_that_cannot_be_simulated_say_why(row, changes, reason):
     one = row(**changes)
     with pytest.raises(NotRun, match=reason):
         scenario(one)
     assert reason in answer(one).reason
 
 
-def test_an_engine_that_refuses_is_a_reason(row):
+def test_a_refused_scenario_is_a_reason(row):
     assert answer(row(model_path="meta-llama/Llama-3.1-70B", precision="bf16")).reason.startswith("DoesNotFit")
 
 
-def test_all_that_recipes_name_is_there():
+def test_everything_that_recipes_name_exists():
     known = recipes()
     for backend in known.backends.values():
         assert engine_of(backend.engine) and host_of(backend.host)
@@ -185,7 +184,7 @@ def test_all_that_recipes_name_is_there():
 
 
 @given(st.integers(1, 1024), st.integers(1, 8192), st.integers(2, 20))
-def test_waves_left_out_are_stood_for(concurrency, output, full):
+def test_simulated_waves_stand_for_those_left_out(concurrency, output, full):
     played = prompts(concurrency, output, full)
     assert played == concurrency * waves(concurrency, output, full) and played <= full * concurrency
     weight = weights(concurrency, played, full)
@@ -194,7 +193,7 @@ def test_waves_left_out_are_stood_for(concurrency, output, full):
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1))
-def test_weights_are_copies(pairs):
+def test_weighted_statistics_equal_those_of_copies(pairs):
     values, weight = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     copies = np.repeat(values, weight.astype(int))
     assert mean(values, weight) == pytest.approx(copies.mean())
@@ -202,7 +201,7 @@ def test_weights_are_copies(pairs):
     assert np.isnan(mean(np.full(1, np.nan), np.ones(1))) and np.isnan(median(np.full(1, np.nan), np.ones(1)))
 
 
-def test_errors_by_hand(row):
+def test_scores_have_errors_computed_by_hand(row):
     one = row()  # measured 40 and 5 ms
     answers = [Answer(evolve(one, id=name), "", Latency(ttft, 9.0), Latency(tpot, 0.004), 1.0)
                for name, ttft, tpot in (("a", 0.044, 0.006), ("b", 0.030, 0.005), ("c", 0.040, 0.007))]
@@ -216,7 +215,7 @@ def test_errors_by_hand(row):
     assert empty.ttft.error is None and empty.ttft.measured is None
 
 
-def test_rows_are_chosen(tmp_path):
+def test_questions_select_rows(tmp_path):
     path = write(tmp_path / "table.parquet", {}, {"id": "two", "group": "g2", "backend": "sglang"},
                  {"id": "copy", "primary": False}, {"id": "flagged", "flags": "queueing"},
                  {"id": "disagg", "mode": "disagg", "tp_size": None, "pp_size": None})
@@ -231,7 +230,7 @@ def test_rows_are_chosen(tmp_path):
         names(system="b300_sxm")
 
 
-def test_playing_by_two_processes_changes_nothing(tmp_path):
+def test_two_processes_give_the_same_answers(tmp_path):
     path = write(tmp_path / "table.parquet", {}, {"id": "two", "isl": 64}, {"id": "three", "precision": "fp2"})
     pq.write_table(pa.table({"id": ["one"], "aic_ttft_ms": [20.0], "aic_tpot_ms": [5.0]}),
                    tmp_path / "aiconfigurator_predictions.parquet")
@@ -243,7 +242,7 @@ def test_playing_by_two_processes_changes_nothing(tmp_path):
                for each in alone.answers if not each.reason)
 
 
-def test_a_reference_that_is_none(tmp_path):
+def test_malformed_references_are_refused(tmp_path):
     path = tmp_path / "r.parquet"
     pq.write_table(pa.table({"id": ["one"], "my_ttft_ms": [0.0], "my_tpot_ms": [5.0]}), path)
     with pytest.raises(DataError, match="row one: a time is not above 0"):

@@ -25,9 +25,9 @@ def requests(path, **settings):
 @pytest.mark.parametrize(("unit", "seconds"), [
     (None, 2000), ("s", 2000), ("ms", 2), ("us", 0.002), ("ns", 2e-6), ("min", 120_000), ("h", 7_200_000)])
 def test_columns_and_time_unit_can_be_named(trace, content, unit, seconds):
-    found = requests(trace(content), columns=OWN, time_unit=unit)
-    assert [(request.prompt, request.output) for request in found] == [(10, 2), (20, 3)]
-    assert [request.arrival for request in found] == pytest.approx([0, seconds])
+    replayed = requests(trace(content), columns=OWN, time_unit=unit)
+    assert [(request.prompt, request.output) for request in replayed] == [(10, 2), (20, 3)]
+    assert [request.arrival for request in replayed] == pytest.approx([0, seconds])
 
 
 def test_every_field_of_a_request_can_be_a_column(trace):
@@ -91,10 +91,10 @@ def test_without_arrivals_a_rate_is_needed(trace):
     with pytest.raises(DataError, match=r"trace:3: has no arrival time; set a rate .*--request-rate.*--columns"):
         requests(path, columns=columns)
     ledger = Ledger()
-    found = list(Replay(path, columns=columns, rate=8).requests(0, ledger))
-    assert found[-1].arrival == pytest.approx(399 / 8, rel=0.15)
+    replayed = list(Replay(path, columns=columns, rate=8).requests(0, ledger))
+    assert replayed[-1].arrival == pytest.approx(399 / 8, rel=0.15)
     assert "the trace has no arrival times; Poisson arrivals at 8/s" in ledger.remarks()
-    assert list(Replay(path, columns=columns, rate=8).requests(1)) != found, "another seed draws others"
+    assert list(Replay(path, columns=columns, rate=8).requests(1)) != replayed, "another seed draws others"
     assert Replay(path, columns=columns).clock() == ""
 
 

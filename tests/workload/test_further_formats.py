@@ -30,8 +30,8 @@ class TestAIBrix:
                      '{"timestamp": 750, "requests": [{"prompt_length": 8, "output_length": 3, "session_id": "a"}, '
                      '{"prompt_length": 7, "output_length": 0}, {"prompt_length": 6, "output_length": 1}]}\n')
         ledger = Ledger()
-        found = [(row.arrival, row.prompt, row.output, row.session) for row in read(path, ledger=ledger)]
-        assert found == [(0, 9, 2, ""), (0.25, 8, 3, "a"), (0.25, 6, 1, "")]
+        rows = [(row.arrival, row.prompt, row.output, row.session) for row in read(path, ledger=ledger)]
+        assert rows == [(0, 9, 2, ""), (0.25, 8, 3, "a"), (0.25, 6, 1, "")]
         assert ledger.zero_outputs == 1
 
     @pytest.mark.parametrize(("requests", "message"), [
@@ -49,8 +49,8 @@ class TestSplitwise:
     HEADER = "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
 
     def test_seconds_and_sizes(self, trace):
-        found = replayed(trace(self.HEADER + "0,2,0,1,1,400,30\n1,2,0,3.5,1,200,8\n"))
-        assert [(request.arrival, request.prompt, request.output) for request in found] == [(0, 400, 30), (2.5, 200, 8)]
+        rows = replayed(trace(self.HEADER + "0,2,0,1,1,400,30\n1,2,0,3.5,1,200,8\n"))
+        assert [(request.arrival, request.prompt, request.output) for request in rows] == [(0, 400, 30), (2.5, 200, 8)]
 
     def test_batches_are_refused(self, trace):
         refused(trace(self.HEADER + "0,2,0,1,4,400,30\n"), "trace:2: batch_size is '4'; ksim reads one request per row")
@@ -113,11 +113,11 @@ class TestShareGPT:
     def test_turns_hold_what_was_said_before(self, trace, text):
         path = trace(text)
         assert recognise(path) == "sharegpt"
-        found = replayed(path, rate=5)
+        rows = replayed(path, rate=5)
         # 2 and 10 tokens asked, 16 answered; then 1 more; an answer that comes first is part of the prompt.
-        assert [(r.session, r.prompt, r.output) for r in found] == [("0", 12, 16), ("0", 29, 5), ("1", 4, 1)]
-        assert found[0].chunks == ((0, 0),) and found[1].chunks == ((0, 0), (0, 1))
-        assert found[0].arrival == found[1].arrival < found[2].arrival
+        assert [(r.session, r.prompt, r.output) for r in rows] == [("0", 12, 16), ("0", 29, 5), ("1", 4, 1)]
+        assert rows[0].chunks == ((0, 0),) and rows[1].chunks == ((0, 0), (0, 1))
+        assert rows[0].arrival == rows[1].arrival < rows[2].arrival
 
     def test_characters_per_token_and_turns_are_options(self, trace):
         path = trace(json.dumps(self.TALKS))
@@ -238,8 +238,8 @@ class TestServeGen:
     def test_each_window_has_its_rate_and_lengths(self, client, packed):
         path = client(packed=packed)
         assert recognise(path) == "servegen"
-        found = list(read(path))
-        early, late = found[:300], found[300:]
+        rows = list(read(path))
+        early, late = rows[:300], rows[300:]
         assert len(late) == 60
         origin = early[0].arrival - late[0].arrival  # the first request is at 0
         assert 0 <= early[-1].arrival < 600 and 21_000 < -origin < 22_200

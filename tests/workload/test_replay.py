@@ -105,8 +105,8 @@ class TestSpread:
 
     def test_turns_stay_with_their_session(self, trace):
         path = trace("arrival,prompt,output,session,delay\n0,1,1,a,\n0,2,1,a,2\n0,3,1,b,\n3,1,1,c,\n")
-        first, second, other, _ = arrivals(Replay(path, spread=True))
-        assert first == second < other < 3
+        first, second, lone, _ = arrivals(Replay(path, spread=True))
+        assert first == second < lone < 3
 
     def test_the_ledger_tells_of_the_ties(self, trace):
         ledger = Ledger()

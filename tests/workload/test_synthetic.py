@@ -231,6 +231,6 @@ def test_a_longer_run_begins_like_a_shorter_one():
 
 
 def test_changing_the_outputs_leaves_arrivals_and_prompts():
-    ones, others = (Synthetic(Arrivals(rate=3), Uniform(1, 50), output).requests(0)
-                    for output in (Fixed(3), Uniform(1, 9)))
-    assert [(one.arrival, one.prompt) for one in ones] == [(other.arrival, other.prompt) for other in others]
+    fixed, uniform = (Synthetic(Arrivals(rate=3), Uniform(1, 50), output).requests(0)
+                      for output in (Fixed(3), Uniform(1, 9)))
+    assert [(r.arrival, r.prompt) for r in fixed] == [(r.arrival, r.prompt) for r in uniform]

@@ -1,7 +1,10 @@
-"""Public tables of kernels with the mean power of the board: rows as counts of actions, and watts.
+"""Public tables of kernels with the mean power of the board: rows as counts of actions, and the metered watts.
 
 The columns are those of `reading.tables`, and `power_w`; all kinds of kernels are in one table, and `op` names the
 kind.  Collectors run a kernel over and over on the same buffers, so data that fits the L2 cache is read from there.
+
+They read NVML's power every 100 ms for 0.3 to 1 s or longer (AIConfigurator, collector/helper.py).  Each reading is a
+mean over about the second before it, which includes the time when buffers were set up and the GPU was idle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,15 +21,16 @@ from ksim.calibration.bounds import formats
 from ksim.calibration.checks import gpu_of
 from ksim.calibration.kernels import balanced, fused, kernels, power_law
 from ksim.calibration.measurements import Points
-from ksim.calibration.power.sustained import terms
+from ksim.calibration.power.sustained import joules_of, terms
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame, column_names, load
+from ksim.compute.expert_rows import ExpertRows
 from ksim.compute.kernels import Kernel
-from ksim.compute.loads import Loads
 from ksim.cost.energy import RESIDENT, Actions, actions
 from ksim.foundation.catalog import entries
 from ksim.foundation.errors import DataError
 from ksim.specs.hardware import Gpu
+from ksim.specs.power import Power
 
 NEEDED = ("gpu", "op", "dtype", "latency_us", "power_w")
 _ATTENTION = ("kv_dtype", "batch", "isl", "step", "num_heads", "num_kv_heads", "head_dim", "window")
@@ -38,6 +42,10 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
 HELD_OUT = 5
 #: `reading.tables` refuses a column power_w, so it is renamed.
 _WATTS, _DRAW = "watts", "draw"
+#: Classes of launch times per factor of ten: how long a kernel is measured depends on its time.
+CLASSES = 2
+#: The fewest rows of a class that a share is fitted to.
+FEWEST = 20
 #: Layers of weights that take turns in the collector of GEMMs, by number format; one in other formats.
 LAYERS = {"bf16": 6, "fp8": 6}
 
@@ -162,7 +170,43 @@ def _experts(points: Points, point: int) -> list[Kernel]:
 
 
 @cache
-def _spread(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> Loads:
+def _spread(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> ExpertRows:
     drawn = power_law(tokens, top_k, experts, ranks, skew, 0) if skew else balanced(tokens, top_k, experts, ranks)
     rows, count = np.unique(drawn[drawn > 0], return_counts=True)
     return tuple(zip(rows.tolist(), count.tolist(), strict=True)) or ((1, 1),)
+
+
+def model_watts(readings: Readings, power: Power) -> Floats:
+    """Return the mean power of each launch by the power model, at its measured time."""
+    dynamic = readings.counts @ joules_of(power) / readings.seconds
+    return np.minimum(power.limit, power.idle + dynamic)
+
+
+def metered_watts(readings: Readings, power: Power) -> Floats:
+    """Return the power that the meter shows: idle power, and a share of what a launch draws beyond it.
+
+    Launches of similar times have the same share.  It has the least sum of relative errors over the rows that are not
+    held out.
+    """
+    watts = model_watts(readings, power)
+    classes = np.floor(CLASSES * np.log10(readings.seconds))
+    shares = np.ones(len(readings))
+    for time_class in np.unique(classes):
+        members = classes == time_class
+        fitted = members & ~readings.held_out
+        if np.count_nonzero(fitted) >= FEWEST:
+            shares[members] = _share(readings.watts[fitted], watts[fitted], power.idle)
+    return np.minimum(power.limit, power.idle + shares * (watts - power.idle))
+
+
+def _share(metered: Floats, watts: Floats, idle: float) -> float:
+    """Return the weighted median of (metered - idle) / (drawn - idle): it has the least sum of relative errors."""
+    beyond = np.maximum(watts - idle, 1e-9)
+    return float(weighted_median((metered - idle) / beyond, beyond / metered))
+
+
+def weighted_median(values: Floats, weights: Floats) -> float:
+    """Return the value that has half of the weight below it."""
+    order: NDArray[np.intp] = np.argsort(values)
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])

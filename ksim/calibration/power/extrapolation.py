@@ -18,7 +18,6 @@ from attrs import evolve, frozen
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.energy import actions, joules
 from ksim.foundation import catalog
-from ksim.foundation.config import structure
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 from ksim.specs.power import Clocks, Power
@@ -56,12 +55,7 @@ LIKENESSES: Mapping[str, Likeness] = {
 
 def estimate(name: str) -> Power:
     """Return the power of a GPU of the catalogue; *name* is one of `LIKENESSES`."""
-    return extrapolated(_catalogued(name), _catalogued(MEASURED).power, LIKENESSES[name])
-
-
-def _catalogued(name: str) -> Gpu:
-    """Return a GPU of the catalogue, whose file states its power."""
-    return structure(Gpu, catalog.load("gpus", name), f"gpu {name}")
+    return extrapolated(catalog.value(Gpu, "gpus", name), catalog.value(Gpu, "gpus", MEASURED).power, LIKENESSES[name])
 
 
 def extrapolated(gpu: Gpu, measured: Power, likeness: Likeness) -> Power:
@@ -84,7 +78,7 @@ def of_data_sheet(gpu: Gpu) -> Power:
 
     Raises ValueError for a limit that memory and SMs alone would exceed.
     """
-    measured, likeness = _catalogued(MEASURED).power, _likeness(gpu)
+    measured, likeness = catalog.value(Gpu, "gpus", MEASURED).power, _likeness(gpu)
     idle = gpu.power.idle or IDLE * gpu.power.limit
     power = evolve(gpu.power, idle=idle, network=NETWORK, reach=REACH, basis="estimated",
                    clocks=_clocks(gpu, measured),
@@ -101,7 +95,7 @@ def _likeness(gpu: Gpu) -> Likeness:
     """Return the likeness of the GPU of the same architecture whose memory bandwidth is nearest."""
     known = {**LIKENESSES, MEASURED: Likeness(1.0)}
     relatives = [(peer.bandwidth, name) for name in known
-                 if (peer := _catalogued(name)).architecture == gpu.architecture]
+                 if (peer := catalog.value(Gpu, "gpus", name)).architecture == gpu.architecture]
     return known[min(relatives, key=lambda relative: abs(log(relative[0] / gpu.bandwidth)))[1]]
 
 

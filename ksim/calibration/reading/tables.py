@@ -145,7 +145,7 @@ def _read(kind: Kind, frame: Frame) -> Iterator[Measurements]:
             family = _OPS.get(names["op"], names["op"])
             if family not in COLLECTIVES:
                 raise DataError(Source(str(frame.path), unit=frame.unit).at(group.places),
-                                f"{family!r} is no collective of {', '.join(COLLECTIVES)}")
+                                f"{family!r} is not a collective of {', '.join(COLLECTIVES)}")
         kernel = names["kernel"] if kind.family != "quantize" else f"{names['op']} {names['kernel']}"
         source = Source(str(frame.path), names["backend"], names["version"], kernel,
                         names["timing"], names["gpu"], frame.unit)

@@ -90,7 +90,7 @@ def attention_columns(points: Points, reused: bool, writes: bool) -> Shapes:
         "decode_longest": _largest(batches, np.where(new == 1, seen, 0)),
         "chunks": batches.total(chunks), "chunk_queries": batches.total(chunks * new),
         "chunk_keys": batches.total(chunks * seen), "chunk_pairs": batches.total(chunks * pairs),
-        "chunk_reach": batches.total(chunks * new * seen),
+        "chunk_unmasked_pairs": batches.total(chunks * new * seen),
         "chunk_most": _largest(batches, np.where(new > 1, new, 0)),
         "chunk_longest": _largest(batches, np.where(new > 1, np.minimum(seen, bounded), 0)),
         "heads": points["hq"], "kv_heads": points["hkv"], "head_dim": points["d"],

@@ -23,7 +23,7 @@ from ksim.calibration.fitting import Candidate, FitSpec
 from ksim.calibration.kernels import balanced, power_law
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import NOTHING, Free, Regressor
-from ksim.compute.loads import Loads, loads
+from ksim.compute.expert_rows import ExpertRows, expert_rows
 from ksim.foundation.units import DType
 from ksim.oracles.efficiency import pointwise
 from ksim.oracles.efficiency.families import Shapes
@@ -119,14 +119,14 @@ def _spread(rows: Measurements) -> dict[str, Floats]:
 @cache
 def _tiles(tokens: int, top_k: int, experts: int, ranks: int, skew: float, table: bool) -> Mapping[str, float]:
     if not table:
-        return tiles(loads(tokens, top_k, experts, max(0.0, skew)))
+        return tiles(expert_rows(tokens, top_k, experts, max(0.0, skew)))
     drawn = ([power_law(tokens, top_k, experts, ranks, skew, seed) for seed in range(3)] if skew else
              [balanced(tokens, top_k, experts, ranks)])
     by_draw = [tiles(_counted(rows)) for rows in drawn]
     return {name: float(np.mean([counts[name] for counts in by_draw])) for name in by_draw[0]}
 
 
-def _counted(rows: NDArray[np.int64]) -> Loads:
+def _counted(rows: NDArray[np.int64]) -> ExpertRows:
     values, counts = np.unique(rows[rows > 0], return_counts=True)
     return tuple(zip(values.tolist(), counts.tolist(), strict=True)) or ((1, 1),)
 

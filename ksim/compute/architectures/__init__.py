@@ -4,11 +4,3 @@ To add one, add a file with a function ``(config) -> Decoder``, called what
 `model_type` is in the config.  Sizes come from the config, kernels, weights,
 cache and communication from the equations; `tests/laws` checks that they agree.
 """
-
-from typing import Protocol
-
-from ksim.compute.model import Config, Decoder
-
-
-class Architecture(Protocol):
-    def __call__(self, config: Config) -> Decoder: ...

@@ -3,11 +3,11 @@
 Routing in groups, its correction bias (a number an expert) and the layer that predicts a second token are not modelled.
 """
 
-from ksim.compute import latent_blocks
+from ksim.compute import latent
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["deepseek_v3"]
 
 
 def deepseek_v3(config: Config) -> Decoder:
-    return latent_blocks.decoder(config, latent_blocks.attention(config))
+    return latent.decoder(config, latent.attention(config))

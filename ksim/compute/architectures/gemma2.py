@@ -7,8 +7,8 @@ to 4 x head_dim, are not counted.
 from attrs import evolve
 
 from ksim.compute import blocks
-from ksim.compute.einsum import Map
 from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import pointwise
 
 __all__ = ["gemma2"]
 
@@ -28,6 +28,6 @@ def gemma2(config: Config) -> Decoder:
     ], tied=True)
     return evolve(
         decoder,
-        embedding=(*decoder.embedding, Map("scale", "tm->tm", "embedding_scale")),
+        embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")),
         head=blocks.head(cap=config.table.get("final_logit_softcapping", 30.0) is not None),
     )

@@ -3,12 +3,12 @@
 Routing and the layer that predicts a second token are left out as there.
 """
 
-from ksim.compute import latent_blocks
+from ksim.compute import latent
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["glm_moe_dsa"]
 
 
 def glm_moe_dsa(config: Config) -> Decoder:
-    attention = latent_blocks.attention(config, *latent_blocks.sparse_attention(config))
-    return latent_blocks.decoder(config, attention, latent_blocks.sparse_sizes(config))
+    attention = latent.attention(config, *latent.sparse_attention(config))
+    return latent.decoder(config, attention, latent.sparse_sizes(config))

@@ -8,15 +8,5 @@ __all__ = ["gpt_oss"]
 
 def gpt_oss(config: Config) -> Decoder:
     every_other = [layer % 2 == 0 for layer in range(config.need("num_hidden_layers"))]
-    return blocks.mixture(
-        config,
-        [
-            (
-                blocks.norm("attention_norm"),
-                *blocks.attention(config, window, sinks=True),
-                blocks.norm("mlp_norm"),
-                *blocks.experts(config, bias=True),
-            )
-            for window in blocks.windows(config, every_other)
-        ],
-    )
+    return blocks.mixture(config, blocks.layers(blocks.windows(config, every_other), lambda window: blocks.layer(
+        blocks.attention(config, window, sinks=True), blocks.experts(config, bias=True))))

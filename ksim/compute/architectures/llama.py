@@ -7,12 +7,5 @@ __all__ = ["llama"]
 
 
 def llama(config: Config) -> Decoder:
-    return blocks.decoder(config, [
-        (
-            blocks.norm("attention_norm"),
-            *blocks.attention(config, window),
-            blocks.norm("mlp_norm"),
-            *blocks.gated_mlp(config),
-        )
-        for window in blocks.windows(config)
-    ])
+    return blocks.decoder(config, blocks.layers(blocks.windows(config), lambda window: blocks.layer(
+        blocks.attention(config, window), blocks.gated_mlp(config))))

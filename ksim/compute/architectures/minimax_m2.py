@@ -11,10 +11,6 @@ __all__ = ["minimax_m2"]
 
 
 def minimax_m2(config: Config) -> Decoder:
-    layer = (
-        blocks.norm("attention_norm"),
-        *blocks.attention(config, wide_norm=config.get("use_qk_norm", True)),
-        blocks.norm("mlp_norm"),
-        *blocks.experts(config, exact=True),
-    )
+    attention = blocks.attention(config, wide_norm=config.get("use_qk_norm", True))
+    layer = blocks.layer(attention, blocks.experts(config, exact=True))
     return blocks.mixture(config, [layer] * config.need("num_hidden_layers"))

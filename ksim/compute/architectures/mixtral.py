@@ -7,15 +7,5 @@ __all__ = ["mixtral"]
 
 
 def mixtral(config: Config) -> Decoder:
-    return blocks.mixture(
-        config,
-        [
-            (
-                blocks.norm("attention_norm"),
-                *blocks.attention(config, window),
-                blocks.norm("mlp_norm"),
-                *blocks.experts(config),
-            )
-            for window in blocks.windows(config)
-        ],
-    )
+    return blocks.mixture(config, blocks.layers(blocks.windows(config), lambda window: blocks.layer(
+        blocks.attention(config, window), blocks.experts(config))))

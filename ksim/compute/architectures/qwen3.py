@@ -7,12 +7,6 @@ __all__ = ["qwen3"]
 
 
 def qwen3(config: Config) -> Decoder:
-    return blocks.decoder(config, [
-        (
-            blocks.norm("attention_norm"),
-            *blocks.attention(config, window, qk_norm=True),
-            blocks.norm("mlp_norm"),
-            *blocks.gated_mlp(config),
-        )
-        for window in blocks.windows(config, blocks.late_windows(config))
-    ])
+    windows = blocks.windows(config, blocks.late_windows(config))
+    return blocks.decoder(config, blocks.layers(windows, lambda window: blocks.layer(
+        blocks.attention(config, window, qk_norm=True), blocks.gated_mlp(config))))

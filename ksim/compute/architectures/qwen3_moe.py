@@ -10,18 +10,10 @@ __all__ = ["qwen3_moe"]
 
 
 def qwen3_moe(config: Config) -> Decoder:
-    return blocks.mixture(
-        config,
-        [
-            (
-                blocks.norm("attention_norm"),
-                *blocks.attention(config, window, qk_norm=True),
-                blocks.norm("mlp_norm"),
-                *(blocks.experts(config) if _sparse(config, layer) else blocks.gated_mlp(config)),
-            )
-            for layer, window in enumerate(blocks.windows(config, blocks.late_windows(config)))
-        ],
-    )
+    return blocks.mixture(config, [
+        blocks.layer(blocks.attention(config, window, qk_norm=True),
+                     blocks.experts(config) if _sparse(config, layer) else blocks.gated_mlp(config))
+        for layer, window in enumerate(blocks.windows(config, blocks.late_windows(config)))])
 
 
 def _sparse(config: Config, layer: int) -> bool:

@@ -3,7 +3,7 @@
 The layer that predicts a second token is not modelled.
 """
 
-from ksim.compute import blocks, linear_blocks
+from ksim.compute import blocks, linear
 from ksim.compute.model import Config, Decoder
 
 __all__ = ["qwen3_next"]
@@ -13,15 +13,8 @@ def qwen3_next(config: Config) -> Decoder:
     blocks.only(config, mlp_only_layers=[], decoder_sparse_step=1)
     gated = config.get("attn_output_gate", True)
     attention = {"full_attention": blocks.attention(config, qk_norm=True, gated=gated),
-                 "linear_attention": linear_blocks.attention(config)}
+                 "linear_attention": linear.attention(config)}
     mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
-    return blocks.mixture(
-        config,
-        [
-            (blocks.norm("attention_norm"), *attention[kind], blocks.norm("mlp_norm"), *mixture)
-            for kind in linear_blocks.kinds(config)
-        ],
-        tied=False,
-        S=config.need("shared_expert_intermediate_size"),
-        **linear_blocks.sizes(config),
-    )
+    layers = blocks.layers(linear.kinds(config), lambda kind: blocks.layer(attention[kind], mixture))
+    shared = config.need("shared_expert_intermediate_size")
+    return blocks.mixture(config, layers, tied=False, S=shared, **linear.sizes(config))

@@ -1,25 +1,39 @@
 """Kernel families: what one launch computes and moves, not how long that takes.
 
-To add a family, add a file with a frozen attrs class whose fields are the
-launch's shape, with the three members of `Kernel`.  Oracles then know it at
-once.  `tests/laws` holds every family to: nothing negative, and no less work
-for a larger shape.
+To add a family, add a file with a frozen attrs class whose fields are the launch's shape, with the three members of
+`Kernel`.  Oracles then know it at once.  `tests/laws` checks every family: no number is negative, and a larger shape is
+no less work.
 """
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Protocol
+from typing import Literal, Protocol
 
 from attrs import frozen
 
+from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
+
+#: Prompts, of several new tokens, and decodes, of one, are often computed by kernels of their own.
+Phase = Literal["prompts", "decodes"]
+PHASES: tuple[Phase, ...] = ("prompts", "decodes")
+
+
+def counts(phase: Phase, batch: Batch) -> tuple[int, int, int, int]:
+    """Sequences, queries, keys with new tokens among them, and causal pairs of both in one phase of *batch*."""
+    if phase == "decodes":
+        sequences = len(batch.contexts)
+        keys = batch.contexts.total + sequences
+        return sequences, sequences, keys, keys
+    return (len(batch.chunks), sum(new for new, _ in batch.chunks), sum(new + context for new, context in batch.chunks),
+            sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks))
 
 
 @frozen
 class Work:
     """Arithmetic in FLOP of number format `dtype`, and traffic to and from device memory in bytes.
 
-    `padded` is what the arithmetic units do where tiles have to be filled up, if that is more than `flops`.
+    `padded` is the FLOP that tensor cores execute when partly filled tiles count as full, if that is more than `flops`.
     """
 
     flops: float
@@ -37,10 +51,9 @@ class Work:
 class Launch:
     """One way to cut a kernel into thread blocks; each SM takes blocks one at a time.
 
-    `flops` (tiles filled up to their full size) and `l2_bytes` (operands that a
-    block reads through the L2 cache) are of an average block, `longest` the
-    FLOP of the largest.  `extra_bytes` is device-memory traffic beyond the
-    kernel's own, such as the partial sums of split-K.
+    `flops` (of full tiles) and `l2_bytes` (operands read through the L2 cache) are of an average block, `longest` is
+    the FLOP of the largest.  `extra_bytes` is device-memory traffic beyond the kernel's own, such as the partial sums
+    of split-K.
     """
 
     name: str
@@ -51,7 +64,7 @@ class Launch:
     longest: float = 0.0
 
     def waves(self, sms: int) -> int:
-        """How often the blocks fill *sms* SMs, the last time perhaps not wholly."""
+        """How many waves the blocks take on *sms* SMs; the last may be partial."""
         return ceil(self.blocks / sms)
 
     def idle(self, sms: int) -> float:
@@ -59,10 +72,9 @@ class Launch:
         return (self.waves(sms) * sms - self.blocks) / sms
 
     def busiest(self, sms: int) -> float:
-        """How many average blocks the busiest of *sms* SMs works off.
+        """How many average blocks the busiest of *sms* SMs runs.
 
-        Equal blocks come in whole waves.  Unequal ones are balanced by taking
-        the largest first, until the largest alone is what takes longest.
+        Equal blocks come in whole waves.  Unequal ones are balanced, largest first, until the largest alone decides.
         """
         if self.longest <= self.flops:
             return self.waves(sms)
@@ -70,16 +82,16 @@ class Launch:
 
 
 class Kernel(Protocol):
-    """A hashable shape."""
+    """The shape of one launch; hashable."""
 
     @property
     def family(self) -> str:
-        """What kind of kernel this is, for reports and for oracles that know kinds."""
+        """The kind of kernel, by which reports group and oracles look up."""
         ...
 
     @property
     def work(self) -> Work: ...
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        """The ways to launch it that are worth a thought on *sms* SMs; none if it spreads evenly whatever it is."""
+        """The candidates that a library would choose among on *sms* SMs; none if the work spreads evenly anyway."""
         ...

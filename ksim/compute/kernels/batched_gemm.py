@@ -1,4 +1,4 @@
-"""Matrix products of equal shape side by side: one for each head."""
+"""Batched matrix products of equal shape, such as one for each head."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -34,9 +34,9 @@ class BatchedGemm:
 
     @property
     def work(self) -> Work:
-        each = DType.BF16.bytes * self.count
-        return Work(2.0 * self.count * self.m * self.n * self.k, each * self.k * (self.n + self.m),
-                    each * self.m * self.n, DType.BF16, 2.0 * self.count * filled(self.m) * self.n * self.k)
+        size = DType.BF16.bytes * self.count
+        return Work(2.0 * self.count * self.m * self.n * self.k, size * self.k * (self.n + self.m),
+                    size * self.m * self.n, DType.BF16, 2.0 * self.count * filled(self.m) * self.n * self.k)
 
     def launches(self, sms: int) -> Sequence[Launch]:
         return [

@@ -1,36 +1,35 @@
-"""The short causal convolution before linear attention, over each channel by itself."""
+"""The short causal convolution before linear attention, channel by channel."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.flow.batch import Batch
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["CausalConv"]
 
-#: Prompts are convolved over their tokens; decodes update what they keep of the last ones, in another kernel.
-Part = Literal["prompts", "decodes"]
-
 
 @frozen
 class CausalConv:
-    """`tokens` of `sequences`, each of `channels` numbers, are weighed with the `width` - 1 tokens before.
+    """A filter of `width` over `tokens` of `sequences`, each of `channels` numbers.
 
-    Each sequence keeps its last `width` - 1 tokens, which are read and written.
+    A sequence keeps its last `width` - 1 tokens, which are read and written.  Prompts and decodes have kernels each.
     """
 
-    part: Part
+    phase: Phase
     sequences: int
     tokens: int
     channels: int
     width: int
 
+    part = renamed("part", "phase")
+
     @property
     def family(self) -> str:
-        return f"conv_{self.part}"
+        return f"conv_{self.phase}"
 
     def __str__(self) -> str:
         return f"{self.sequences} seqs, {self.tokens} tokens, {self.channels} channels"
@@ -47,16 +46,13 @@ class CausalConv:
 
 @frozen
 class ConvLayer:
-    """The convolution's shape on one rank before a batch is known."""
+    """The shape of the convolution on one rank; the batch decides the rest."""
 
-    part: Part
+    phase: Phase
     channels: int
     width: int
 
     def over(self, batch: Batch) -> CausalConv | None:
-        """The kernel that convolves its part of *batch*; None where that is nothing."""
-        if self.part == "decodes":
-            sequences = tokens = len(batch.contexts)
-        else:
-            sequences, tokens = len(batch.chunks), sum(new for new, _ in batch.chunks)
-        return CausalConv(self.part, sequences, tokens, self.channels, self.width) if sequences else None
+        """The kernel that convolves its phase of *batch*; None where that is nothing."""
+        sequences, tokens, _, _ = counts(self.phase, batch)
+        return CausalConv(self.phase, sequences, tokens, self.channels, self.width) if sequences else None

@@ -1,31 +1,30 @@
-"""The gated delta rule: linear attention that keeps one matrix a head of a sequence, however long that is."""
+"""The gated delta rule: linear attention that keeps one matrix for each head of a sequence, however long it is."""
 
 from collections.abc import Sequence
 from math import ceil
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
-from ksim.compute.kernels.causal_conv import Part
+from ksim.compute.kernels import Launch, Phase, Work
 from ksim.flow.batch import Batch
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["DeltaRule"]
 
-#: Tokens of a prompt that are worked off together, as FLA's and FlashInfer's kernels do.
+#: Tokens of a prompt that are computed together, as in FLA's and FlashInfer's kernels.
 CHUNK = 64
 
 
 @frozen
 class DeltaRule:
-    """`heads` matrices (`size`, `size`) of each of `sequences` are updated by `tokens`, whose queries read them.
+    """`tokens` update and read `heads` matrices (`size` x `size`, in format `state`) of each of `sequences`.
 
-    (Gated Delta Networks, arXiv 2412.06464.)  Prompts go by `chunks` of 64 tokens in all, `longest` of them in one
-    sequence, one after the other; decodes update a matrix by a token.  `key_heads` is how many heads queries and
-    keys have; matrices are kept in `state`.
+    (Gated Delta Networks, arXiv 2412.06464.)  Prompts take `chunks` of 64 tokens in all; the longest sequence has
+    `longest`, one after the other.  Decodes update a matrix by one token.  Queries and keys have `key_heads` heads.
     """
 
-    part: Part
+    phase: Phase
     sequences: int
     tokens: int
     chunks: int
@@ -35,9 +34,11 @@ class DeltaRule:
     size: int
     state: DType = DType.FP32
 
+    part = renamed("part", "phase")
+
     @property
     def family(self) -> str:
-        return f"delta_{self.part}"
+        return f"delta_{self.phase}"
 
     def __str__(self) -> str:
         return f"{self.sequences} seqs, {self.tokens} tokens, {self.heads}x{self.size}x{self.size}"
@@ -50,49 +51,49 @@ class DeltaRule:
             flops=float(self.heads * self.tokens * self._per_token),
             reads=self.tokens * row * (2 * self.key_heads + self.heads) + matrices,
             writes=self.tokens * row * self.heads + matrices,
-            dtype=DType.BF16 if self.part == "prompts" else DType.FP32,
+            dtype=DType.BF16 if self.phase == "prompts" else DType.FP32,
         )
 
     @property
     def _per_token(self) -> int:
-        """FLOP of a token and head: prediction, update and output, each a product with the matrix.
+        """FLOP of a token and head: prediction, update and output are each a product with the matrix.
 
-        In chunks, scores of queries and of keys with keys, and what both weigh, come to it.
+        Chunks add scores of queries with keys and of keys with keys, and the sums that both weigh.
         """
         products = 6 * self.size**2
-        return products + 8 * CHUNK * self.size if self.part == "prompts" else products
+        return products + 8 * CHUNK * self.size if self.phase == "prompts" else products
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        """A block for each matrix, which works off its sequence's chunks."""
+        """One thread block a matrix, which computes its sequence's chunks in turn."""
         blocks = self.sequences * self.heads
-        each = self.work.flops / blocks
-        return [Launch("a head a block", blocks, each, longest=each * self.longest * self.sequences / self.chunks)]
+        flops = self.work.flops / blocks
+        return [Launch("a head a block", blocks, flops, longest=flops * self.longest * self.sequences / self.chunks)]
 
     def steps(self, sms: int) -> float:
-        """Chunks that *sms* SMs work off one after the other: of the longest sequence, or in as many waves as it takes.
+        """Chunks that *sms* SMs compute one after the other: those of the longest sequence, or of all waves.
 
         Decodes have none.
         """
-        if self.part == "decodes":
+        if self.phase == "decodes":
             return 0.0
         return max(self.longest, ceil(self.sequences * self.heads / sms) * self.chunks / self.sequences)
 
 
 @frozen
 class DeltaLayer:
-    """The delta rule's shape on one rank before a batch is known."""
+    """The shape of the delta rule on one rank; the batch decides the rest."""
 
-    part: Part
+    phase: Phase
     heads: int
     key_heads: int
     size: int
     state: DType = DType.FP32
 
     def over(self, batch: Batch) -> DeltaRule | None:
-        """The kernel that computes its part of *batch*; None where that is nothing."""
-        news = [1] * len(batch.contexts) if self.part == "decodes" else [new for new, _ in batch.chunks]
+        """The kernel that computes its phase of *batch*; None where that is nothing."""
+        news = [1] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
         if not news:
             return None
         chunks = [ceil(new / CHUNK) for new in news]
-        return DeltaRule(self.part, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
+        return DeltaRule(self.phase, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
                          self.size, self.state)

@@ -16,12 +16,12 @@ TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 256), (64, 128), (6
 FEWEST_ROWS = 16
 #: Into how many parts a library splits the contracted dimension when there are too few tiles.
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
-#: No split is worth it that leaves a block fewer than this many elements of the contracted dimension.
+#: No split leaves a block fewer elements of the contracted dimension than this.
 MIN_SPLIT_K = 256
 
 
 def filled(rows: int) -> int:
-    """*rows* as the fewest that tensor cores take at a time make them up."""
+    """*rows*, rounded up to the fewest that tensor cores multiply at a time."""
     return -(-rows // FEWEST_ROWS) * FEWEST_ROWS
 
 

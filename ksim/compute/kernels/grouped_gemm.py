@@ -1,4 +1,4 @@
-"""Grouped matrix products: one GEMM per expert that has tokens, in one launch."""
+"""Grouped matrix products: one GEMM per expert that has tokens, all in one launch."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,6 +8,7 @@ from attrs import frozen
 
 from ksim.compute.kernels import Launch, Work
 from ksim.compute.kernels.gemm import filled
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["GroupedGemm"]
@@ -20,13 +21,12 @@ TILES = ((128, 128), (64, 128), (32, 64), (16, 64))
 class GroupedGemm:
     """``out[rows of e, n] = x[rows of e, k] @ w[e, k, n]`` for every expert e with rows.
 
-    `loads` holds (rows, how many experts have so many, of an average rank in fractions); experts without rows
-    are neither read nor computed.  Where a row of x goes to several experts,
-    `inputs` is how many different ones there are: the others are in the L2 cache.
-    `tokens` entered the layer, each of them as several rows.
+    `expert_rows` holds pairs (rows, number of experts with so many); an average rank has fractions of experts.
+    Experts without rows are neither read nor computed.  `inputs` is the number of different rows of x, of which one may
+    go to several experts: the others are read from the L2 cache.  `tokens` entered the layer, each as several rows.
     """
 
-    loads: tuple[tuple[int, float], ...]
+    expert_rows: tuple[tuple[int, float], ...]
     n: int
     k: int
     tokens: int
@@ -35,18 +35,19 @@ class GroupedGemm:
     inputs: int | None = None
 
     family = "grouped_gemm"
+    loads = renamed("loads", "expert_rows")
 
     def __str__(self) -> str:
         return f"{self.rows} rows, {self.active} experts, {self.n}x{self.k} {self.weights}"
 
     @cached_property
     def rows(self) -> float:
-        return sum(rows * experts for rows, experts in self.loads)
+        return sum(rows * experts for rows, experts in self.expert_rows)
 
     @cached_property
     def active(self) -> float:
         """How many experts have rows."""
-        return sum(experts for rows, experts in self.loads if rows)
+        return sum(experts for rows, experts in self.expert_rows if rows)
 
     @cached_property
     def work(self) -> Work:
@@ -56,7 +57,7 @@ class GroupedGemm:
             reads=self.active * self.k * self.n * self.weights.bytes + inputs * self.k * self.activations.bytes,
             writes=self.rows * self.n * DType.BF16.bytes,
             dtype=self.activations.element,
-            padded=2.0 * sum(filled(rows) * experts for rows, experts in self.loads) * self.n * self.k,
+            padded=2.0 * sum(filled(rows) * experts for rows, experts in self.expert_rows) * self.n * self.k,
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:
@@ -65,7 +66,7 @@ class GroupedGemm:
         return [
             Launch(
                 name=f"{rows}x{columns}",
-                blocks=sum(ceil(load / rows) * experts for load, experts in self.loads) * ceil(self.n / columns),
+                blocks=sum(ceil(held / rows) * experts for held, experts in self.expert_rows) * ceil(self.n / columns),
                 flops=2.0 * rows * columns * self.k,
                 l2_bytes=(rows + columns) * self.k * element,
             )

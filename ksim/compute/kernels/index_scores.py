@@ -1,23 +1,21 @@
-"""The lightning indexer's scores: which keys each query of sparse attention should look at."""
+"""The lightning indexer's scores, which choose the keys of sparse attention."""
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import Launch, Phase, Work, counts
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.flow.batch import Batch
+from ksim.foundation.moved import renamed
 from ksim.foundation.units import DType
 
 __all__ = ["IndexScores"]
 
-#: Prompts and decodes are scored in launches of their own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
-Part = Literal["prompts", "decodes"]
-#: Queries and keys that a thread block multiplies at a time, and keys it takes in all (DeepGEMM).
+#: Queries that a thread block multiplies at a time, and keys that it takes in all (DeepGEMM).
 TILE_QUERIES, TILE_KEYS = 4, 256
-#: Bytes of the scale that each key is cached with.
+#: Bytes of the scale that is cached with each key.
 SCALE = 4
 
 
@@ -25,10 +23,11 @@ SCALE = 4
 class IndexScores:
     """`pairs` scores of `queries` tokens against `keys` cached ones, each summed over `heads` of `size`, in FP8.
 
-    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32.
+    (DeepSeek-V3.2: Sparse Attention.)  Scores are written in FP32.  Prompts and decodes are scored in launches of their
+    own (DeepGEMM: fp8_mqa_logits and fp8_paged_mqa_logits).
     """
 
-    part: Part
+    phase: Phase
     queries: int
     keys: int
     pairs: int
@@ -36,9 +35,10 @@ class IndexScores:
     size: int
 
     family = "index_scores"
+    part = renamed("part", "phase")
 
     def __str__(self) -> str:
-        return f"{self.queries} queries, {self.keys} keys, {self.heads}x{self.size} {self.part}"
+        return f"{self.queries} queries, {self.keys} keys, {self.heads}x{self.size} {self.phase}"
 
     @property
     def work(self) -> Work:
@@ -50,7 +50,7 @@ class IndexScores:
         )
 
     def launches(self, sms: int) -> Sequence[Launch]:
-        rows = TILE_QUERIES if self.part == "prompts" else 1
+        rows = TILE_QUERIES if self.phase == "prompts" else 1
         blocks = ceil(self.pairs / TILE_KEYS / rows + self.queries / rows)
         return [Launch(f"{rows} queries", blocks, 2.0 * rows * TILE_KEYS * self.heads * self.size,
                        (rows * self.heads + TILE_KEYS) * self.size)]
@@ -58,37 +58,27 @@ class IndexScores:
 
 @frozen
 class IndexLayer:
-    """The indexer's shape before a batch is known; every rank has all of its heads."""
+    """The shape of the indexer, of which every rank has all heads; the batch decides the rest."""
 
-    part: Part
+    phase: Phase
     heads: int
     size: int
 
     def over(self, batch: Batch) -> IndexScores | None:
-        """The scores of its part of *batch*; None where that is nothing."""
-        queries, keys, pairs = _counts(self.part, batch)
-        return IndexScores(self.part, queries, keys, pairs, self.heads, self.size) if queries else None
+        """The scores of its phase of *batch*; None where that is nothing."""
+        _, queries, keys, pairs = counts(self.phase, batch)
+        return IndexScores(self.phase, queries, keys, pairs, self.heads, self.size) if queries else None
 
 
 @frozen
 class ChoiceLayer:
-    """The best `chosen` of each query's scores, before a batch is known."""
+    """Choosing the keys with the best `chosen` scores of each query."""
 
-    part: Part
+    phase: Phase
     chosen: int
 
     def over(self, batch: Batch) -> Pointwise | None:
-        """What reads the scores of its part of *batch* and writes whose are best; None where that is nothing."""
-        queries, _, pairs = _counts(self.part, batch)
+        """The kernel that reads the scores of its phase of *batch* and writes the chosen keys; None for no queries."""
+        _, queries, _, pairs = counts(self.phase, batch)
         written = queries * self.chosen * DType.FP32.bytes
         return Pointwise("index_topk", pairs * DType.FP32.bytes, written, float(pairs), queries) if queries else None
-
-
-def _counts(part: Part, batch: Batch) -> tuple[int, int, int]:
-    """Queries, keys, and pairs of them in a part of *batch*."""
-    if part == "decodes":
-        queries = len(batch.contexts)
-        keys = batch.contexts.total + queries
-        return queries, keys, keys
-    return (sum(new for new, _ in batch.chunks), sum(new + context for new, context in batch.chunks),
-            sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks))

@@ -1,4 +1,4 @@
-"""Multi-head latent attention of the prompts or of the decodes of a batch, each in a launch of its own."""
+"""Multi-head latent attention: one launch for the prompts of a batch and one for its decodes."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -6,18 +6,18 @@ from typing import Literal
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import Launch, Work, counts
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
 __all__ = ["LatentAttention"]
 
-#: Prompts attend to keys and values expanded to every head; decodes, with the projections absorbed into queries and
-#: outputs, to the latent vectors themselves, which all heads share (DeepSeek-V2, arXiv 2405.04434, 2.1).
+#: Prompts attend to keys and values expanded for every head.  Decodes, with the projections absorbed into queries and
+#: outputs, attend to the latent vectors themselves, which all heads share (DeepSeek-V2, arXiv 2405.04434, 2.1).
 Form = Literal["expanded", "absorbed"]
-#: Queries of a head in a thread block of FlashAttention-3, and heads of a query in one of FlashMLA.
+#: Queries of one head in a thread block of FlashAttention-3, and heads of one query in a thread block of FlashMLA.
 TILE_QUERIES, TILE_HEADS = 128, 64
-#: Into how many parts the context of a decode may be split, and the waves of blocks beyond which none is.
+#: Into how many parts the context of a decode may be split, as long as the blocks are no more than these waves.
 SPLITS, MAX_WAVES = (2, 4, 8, 16, 32), 2
 
 
@@ -25,8 +25,8 @@ SPLITS, MAX_WAVES = (2, 4, 8, 16, 32), 2
 class LatentAttention:
     """`queries` new tokens of `sequences` attend to `keys` tokens, their own included, in `pairs` pairs a head.
 
-    `content` and `rotary` are the parts of a query's and a key's head, `value` is that of a value, `latent` the
-    vector that stands for keys and values of all heads; a token caches it and a rotary key.
+    `content` and `rotary` are the sizes of the parts of a query and a key, `value` is that of a value, `latent` that
+    of the vector that stands for keys and values of all heads.  A token caches this vector and a rotary key.
     """
 
     form: Form
@@ -88,10 +88,9 @@ class LatentAttention:
 
 @frozen
 class LatentLayer:
-    """Latent attention's shape on one rank before a batch is known, of its prompts or of its decodes.
+    """The shape of latent attention on one rank, of prompts or of decodes; the batch decides the rest.
 
-    vLLM attends to new tokens of a prompt and to what it has in the cache in turn, and merges the two; that is
-    one kernel here.
+    vLLM attends to new and to cached tokens of a prompt in two kernels; here they are one.
     """
 
     form: Form
@@ -103,15 +102,8 @@ class LatentLayer:
     cache: DType = DType.BF16
 
     def over(self, batch: Batch) -> LatentAttention | None:
-        """The kernel that computes its part of *batch*; None where that is nothing."""
-        if self.form == "absorbed":
-            sequences = queries = len(batch.contexts)
-            keys = pairs = batch.contexts.total + sequences
-        else:
-            sequences = len(batch.chunks)
-            queries = sum(new for new, _ in batch.chunks)
-            keys = sum(new + context for new, context in batch.chunks)
-            pairs = sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks)
+        """The kernel that computes its phase of *batch*; None where that is nothing."""
+        sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
         if not sequences:
             return None
         return LatentAttention(self.form, sequences, queries, keys, pairs, self.heads, self.content, self.rotary,

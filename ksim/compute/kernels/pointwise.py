@@ -1,4 +1,4 @@
-"""Norms, activations, rotary embeddings, cache writes, sampling: whatever only moves memory."""
+"""Kernels that only move memory: norms, activations, rotary embeddings, cache writes, sampling."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ __all__ = ["Pointwise"]
 class Pointwise:
     """Read and write so many bytes, with about one FLOP for each number read.
 
-    Thread blocks work off one of `rows` each, as a token of a norm.  Of what is read, `cold_bytes` lie in a table that
-    no cache holds, such as that of a vocabulary's embeddings; what else is read may be where the kernel before left it.
+    A thread block takes one of `rows`, such as a token of a norm.  `cold_bytes` of the reads are from a table that no
+    cache holds, such as a vocabulary's embeddings; the others may still be in the L2 cache.
     """
 
     family: str

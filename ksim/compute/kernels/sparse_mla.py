@@ -1,11 +1,11 @@
-"""Latent attention to a few chosen keys a query, absorbed for prompts and decodes alike."""
+"""Latent attention over a few chosen keys a query, in the absorbed form for prompts and decodes alike."""
 
 from collections.abc import Sequence
 from math import ceil
 
 from attrs import frozen
 
-from ksim.compute.kernels import Launch, Work
+from ksim.compute.kernels import PHASES, Launch, Work, counts
 from ksim.compute.kernels.mla import TILE_HEADS
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
@@ -15,9 +15,9 @@ __all__ = ["SparseLatentAttention"]
 
 @frozen
 class SparseLatentAttention:
-    """`queries` tokens of one batch attend to `pairs` chosen keys in all, each of which all heads share.
+    """`queries` tokens of one batch attend to `pairs` chosen keys in all; heads share the keys.
 
-    `keys` is how many different ones there can be; queries that follow one another choose much the same.
+    `keys` is the number of different keys; queries that follow one another choose much the same ones.
     """
 
     queries: int
@@ -35,7 +35,7 @@ class SparseLatentAttention:
 
     @property
     def gathered(self) -> float:
-        """Bytes of keys that the queries read one by one, wherever they find them."""
+        """Bytes of keys that the queries read one by one, from the L2 cache or from memory."""
         return self.pairs * (self.latent + self.rotary) * self.cache.bytes
 
     @property
@@ -57,7 +57,7 @@ class SparseLatentAttention:
 
 @frozen
 class SparseLatentLayer:
-    """Sparse latent attention's shape on one rank before a batch is known: the best `chosen` keys of each query."""
+    """The shape of sparse latent attention over `chosen` keys a query on one rank; the batch decides the rest."""
 
     heads: int
     latent: int
@@ -69,11 +69,11 @@ class SparseLatentLayer:
         """The kernel that computes *batch*."""
         pairs = sum(min(context + 1, self.chosen) for context in batch.contexts)
         pairs += sum(_pairs(new, context, self.chosen) for new, context in batch.chunks)
-        keys = batch.contexts.total + len(batch.contexts) + sum(new + context for new, context in batch.chunks)
+        keys = sum(counts(phase, batch)[2] for phase in PHASES)
         return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)
 
 
 def _pairs(new: int, context: int, chosen: int) -> int:
-    """Of a chunk whose token i (from 1) sees context + i tokens, the best of them at most."""
+    """Pairs of a chunk whose token i (from 1) sees context + i tokens, at most *chosen* of them."""
     growing = min(new, max(0, chosen - context))
     return growing * context + growing * (growing + 1) // 2 + (new - growing) * chosen

@@ -1,28 +1,17 @@
-"""Layers as a user writes them: operations over indices of the user's own, and what one rank launches for each.
+"""The one notation of layers: operations over the indices of tensors, and what one rank launches for each.
 
-`op` is a product, `attend` fused attention, `pointwise` what only moves memory, `communicate` a collective that nothing
-implies; `ulysses` and `ring` split the tokens of attention over the ranks of a group.  docs/einsum.md tells all of it.
+Users write operations with `ksim.op`, `attend`, `pointwise`, `communicate`, `ring` and `ulysses`, over letters of their
+own (docs/einsum.md); architectures with the functions of `ksim.compute.model_ops`, over the letters of
+`ksim.compute.sizes`.  Both make the same classes: `Product`, `FusedAttention`, `Elementwise`, `Communicate`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
-from attrs import frozen
-
-from ksim.compute.graph import Collective
-from ksim.compute.kernels import Kernel
+from ksim.compute.graph import Op
 from ksim.compute.sizes import Sizes
-from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-
-
-@frozen
-class Task:
-    """One launch of one rank; it runs `beside` another where that keeps the GPU busy meanwhile."""
-
-    label: str
-    kernel: Kernel | Collective
-    beside: "Task | None" = None
+from ksim.specs.deployment import Shard
 
 
 class Operation(Protocol):
@@ -31,23 +20,57 @@ class Operation(Protocol):
     @property
     def label(self) -> str: ...
 
-    @property
-    def indices(self) -> str:
-        """Those that need a size."""
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        """What one rank launches; raises ConfigError for an index that cannot be split over so many ranks."""
         ...
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        """What one rank launches where groups have so many *ranks*; raises ConfigError for what does not divide."""
+
+@runtime_checkable
+class Weighted(Protocol):
+    """An operation that has weights."""
+
+    def parameters(self, sizes: Sizes) -> int:
+        """How many weights the whole model has here."""
         ...
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of weights that one rank holds."""
+        ...
+
+
+@runtime_checkable
+class Cached(Protocol):
+    """An operation that keeps something of every token."""
+
+    def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of KV cache that one token takes on one rank."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An operation that keeps something of every sequence, however long it is."""
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes that one sequence takes on one rank."""
+        ...
+
+
+def weighted(operations: Iterable[Any]) -> Iterator[Weighted]:
+    """Those of *operations* that have weights; asking a protocol would take much longer."""
+    return (operation for operation in operations if hasattr(operation, "weights"))
+
+
+def cached(operations: Iterable[Any]) -> Iterator[Cached]:
+    """Those of *operations* that keep something of every token."""
+    return (operation for operation in operations if hasattr(operation, "cache_per_token"))
+
+
+def stateful(operations: Iterable[Any]) -> Iterator[Stateful]:
+    """Those of *operations* that keep something of every sequence."""
+    return (operation for operation in operations if hasattr(operation, "state_per_sequence"))
 
 
 def number_format(written: str | DType) -> DType:
     """The format called *written*, such as "fp8"; raises ValueError for any other."""
     return written if isinstance(written, DType) else DType.named(written)
-
-
-def lower(operation: Operation, sizes: Sizes, ranks: Mapping[str, int]) -> Sequence[Task]:
-    """What one rank launches for *operation*; raises ConfigError for an index without a size too."""
-    if unknown := [index for index in operation.indices if index not in sizes.of]:
-        raise ConfigError(operation.label, f"index {unknown[0]!r} has no size; sizes has {', '.join(sizes.of)}")
-    return list(operation.lower(sizes, ranks))

@@ -1,18 +1,21 @@
 """Fused attention: scores, softmax and the weighted sum of values in one kernel, which writes no scores to memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from attrs import field, frozen
+from attrs.converters import optional
 from attrs.validators import ge
 
 from ksim.compute.equation import Equation, parse
+from ksim.compute.graph import Op
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.compute.notation import Task, number_format
-from ksim.compute.notation.splits import Splits, check, share, splits
-from ksim.compute.sizes import Sizes
+from ksim.compute.notation import number_format
+from ksim.compute.notation.splits import check, splits
+from ksim.compute.sizes import Sizes, Splits
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.specs.deployment import Shard
 
 __all__ = ["FusedAttention", "attend"]
 
@@ -21,10 +24,14 @@ __all__ = ["FusedAttention", "attend"]
 class FusedAttention:
     """``attend("bKrsh,bKzh,bKzh->bKrsh", parallel="K")``: queries, keys and values to outputs shaped like the queries.
 
-    The last index of each is the head's dimension; what queries lack is the keys' index; `sequences` and `queries` name
-    theirs.  Of the others, those that keys have count KV heads, and those that they lack query heads that share one.
-    Keys include the new tokens, which are the last of them: a `causal` query sees those up to its own, or the `window`
-    last of these (0 means all).  Keys and values are read in the format `cache`.
+    The last index of each tensor is the head dimension.  The index that only keys have counts keys; `sequences` and
+    `queries` name the indices of these.  Of the others, those that keys have count KV heads, and those that they lack
+    query heads that share a KV head.  Keys include the new tokens, as the last ones: a `causal` query sees the keys up
+    to its own token, or the last `window` of these (0: all).  Keys and values are read in the format `cache`; None is
+    the deployment's.
+
+    If sizes say nothing of keys, they belong to a ragged batch, as in models, and the batch decides the kernel.  With
+    `sinks`, each head has a weight that takes part in its softmax.
     """
 
     equation: str
@@ -32,9 +39,10 @@ class FusedAttention:
     label: str = "attention"
     causal: bool = field(default=True, kw_only=True)
     window: int = field(default=0, validator=ge(0), kw_only=True)
-    cache: DType = field(default=DType.BF16, converter=number_format, kw_only=True)
+    cache: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True)
     sequences: str = field(default="b", kw_only=True)
     queries: str = field(default="s", kw_only=True)
+    sinks: bool = field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         read = self.tensors.of(3)
@@ -72,33 +80,49 @@ class FusedAttention:
         query, key, _ = self.tensors.operands
         return next(index for index in key if index not in query)
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        yield Task(self.label, self.kernel(share(sizes, self.parallel, ranks, self.label)))
+    @property
+    def _heads(self) -> list[str]:
+        """The indices that count query heads."""
+        return [index for index in self.tensors.operands[0][:-1] if index not in (*self.sequences, self.queries)]
 
-    def kernel(self, local: Sizes) -> Attention:
-        """All queries over all keys of *local*; raises ConfigError where causal ones are more than the keys."""
+    def parameters(self, sizes: Sizes) -> int:
+        return self.sinks * sizes.volume(self._heads)
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        return self.parameters(sizes.on(self.parallel, shard, self.label)) * DType.BF16.bytes
+
+    def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of a key and a value on one rank; windows save none, as in vLLM's uniform pool."""
+        layer = self._layer(sizes.on(self.parallel, shard, self.label), shard)
+        return 2 * layer.kv_heads * layer.head_dim * layer.cache.bytes
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local = sizes.on(self.parallel, shard, self.label)
+        yield Op(self.label, self.kernel(local, shard) if self.keys in local.of else self._layer(local, shard))
+
+    def kernel(self, local: Sizes, shard: Shard) -> Attention:
+        """All queries over all keys; raises ConfigError where causal queries are more than keys."""
         new, seen = local.of[self.queries], local.of[self.keys]
         if not self.causal:
-            return self.block(local, new, seen, new * seen)
+            return self.block(local, shard, new, seen, new * seen)
         if new > seen:
             raise ConfigError(self.label, f"index {self.keys!r} has size {seen} and {self.queries!r} {new}, but keys"
                                           f" include those of the new tokens")
-        return self._layer(local).over(Batch.of(*[(new, seen - new)] * self._sequences(local)))
+        return self._layer(local, shard).over(Batch.of(*[(new, seen - new)] * self._sequences(local)))
 
-    def block(self, local: Sizes, new: int, seen: int, pairs: int) -> Attention:
-        """*new* queries a sequence over *seen* keys, of which *pairs* meet."""
-        layer, count = self._layer(local), self._sequences(local)
-        return Attention(0, 0, 0, count, count * new, count * seen, count * pairs, count * new * seen, new, seen,
-                         layer.heads, layer.kv_heads, layer.head_dim, self.cache)
+    def block(self, local: Sizes, shard: Shard, new: int, seen: int, pairs: int) -> Attention:
+        """*new* queries a sequence over *seen* keys, in *pairs* pairs."""
+        count = self._sequences(local)
+        return self._layer(local, shard).kernel((0, 0, 0, count, count * new, count * seen, count * pairs,
+                                                 count * new * seen, new, seen))
 
     def _sequences(self, local: Sizes) -> int:
         return local.volume(index for index in self.sequences if index in self.tensors.operands[1])
 
-    def _layer(self, local: Sizes) -> AttentionLayer:
+    def _layer(self, local: Sizes, shard: Shard) -> AttentionLayer:
         query, key, _ = self.tensors.operands
-        heads = [index for index in query[:-1] if index not in (*self.sequences, self.queries)]
-        return AttentionLayer(local.volume(heads), local.volume(index for index in heads if index in key),
-                              local.of[query[-1]], self.window, self.cache)
+        return AttentionLayer(local.volume(self._heads), local.volume(index for index in self._heads if index in key),
+                              local.of[query[-1]], self.window, self.cache or shard.precision.cache)
 
 
 attend = FusedAttention

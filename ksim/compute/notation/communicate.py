@@ -1,18 +1,19 @@
 """Collectives that no product implies."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from attrs import field, frozen
 from attrs.validators import in_
 
 from ksim.compute.equation import parse
-from ksim.compute.graph import Collective, CollectiveKind
-from ksim.compute.notation import Task, number_format
-from ksim.compute.notation.splits import Splits, check, group_of, share, splits
-from ksim.compute.sizes import Sizes
+from ksim.compute.graph import Collective, CollectiveKind, Op
+from ksim.compute.notation import number_format
+from ksim.compute.notation.splits import check, group_of, splits
+from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.units import DType
+from ksim.specs.deployment import Shard
 
-__all__ = ["Communicate", "communicate"]
+__all__ = ["Communicate", "Send", "communicate"]
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shift")
 
@@ -21,8 +22,8 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shift")
 class Communicate:
     """A collective over the group `by`, such as ``communicate("all_to_all", "ETm", by="expert", parallel=...)``.
 
-    `tensor` lists the indices of what is sent, and `parallel` says how they are split: the whole result of an
-    all_gather, the whole input of a reduce_scatter, what one rank holds of the others.
+    `tensor` lists the indices of what is sent, and `parallel` says how they are split.  It is the whole result of an
+    all_gather or all_reduce, the whole input of a reduce_scatter, and what one rank holds for the others.
     """
 
     kind: CollectiveKind = field(validator=in_(KINDS))
@@ -44,10 +45,22 @@ class Communicate:
     def indices(self) -> str:
         return self.tensor
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        size = share(sizes, self.parallel, ranks, self.label).volume(self.tensor) * self.format.bytes
-        if ranks[self.by] > 1:
-            yield Task(self.label, Collective(self.kind, size, self.by))
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        size = sizes.on(self.parallel, shard, self.label).volume(self.tensor) * self.format.bytes
+        if size and shard.ranks(self.by) > 1:
+            yield Op(self.label, Collective(self.kind, size, self.by))
+
+
+@frozen
+class Send:
+    """The message from one pipeline stage to the next: each rank sends a slice of `tensor`, in BF16, to its peer."""
+
+    tensor: str
+    label: str
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        size = sizes.volume(self.tensor) * DType.BF16.bytes
+        yield Op(self.label, Collective("send", size / shard.tensor, "pipeline"))
 
 
 communicate = Communicate

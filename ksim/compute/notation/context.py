@@ -1,21 +1,21 @@
-"""Context parallelism: attention over tokens that ranks share out, by Ulysses' exchange of heads or in a ring."""
+"""Context parallelism: attention over tokens that ranks split, by Ulysses' exchange of heads or in a ring."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from attrs import evolve, field, frozen
 from attrs.validators import instance_of
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels.attention import Attention
 from ksim.compute.kernels.pointwise import Pointwise
-from ksim.compute.notation import Task
 from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.notation.product import Product
-from ksim.compute.notation.splits import group_of, share
+from ksim.compute.notation.splits import group_of
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.specs.deployment import Shard
 
 __all__ = ["Ring", "Ulysses", "ring", "ulysses"]
 
@@ -26,9 +26,9 @@ Inner = Product | FusedAttention | Elementwise
 class Ulysses:
     """`operations` over whole sequences and a part of the heads, between operations over a part of the tokens.
 
-    Each tensor that comes in from outside with one of the `sequence` indices is split along it over the group `by`; an
-    all-to-all splits it along `heads` instead, and another brings back the result of the last operation.  What has no
-    heads is all-gathered.  (DeepSpeed-Ulysses, arXiv 2309.14509.)
+    Tensors from outside that have one of the `sequence` indices are split along it over the group `by`.  An all-to-all
+    splits them along `heads` instead; those without heads are all-gathered.  Another all-to-all brings back the result
+    of the last operation.  (DeepSpeed-Ulysses, arXiv 2309.14509.)
     """
 
     operations: tuple[Inner, ...]
@@ -55,31 +55,31 @@ class Ulysses:
     def indices(self) -> str:
         return "".join(operation.indices for operation in self.operations)
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         for operation, tensor in self._incoming():
-            yield from self._exchanged(operation, tensor, sizes, ranks)
+            yield from self._exchanged(operation, tensor, sizes, shard)
         for operation in self.operations:
             headed = evolve(operation, parallel=(*operation.parallel, (self.heads, self.by)))
-            yield from headed.lower(sizes, ranks)
-        yield from self._exchanged(self.operations[-1], self.operations[-1].tensors.results[0], sizes, ranks)
+            yield from headed.lower(sizes, shard)
+        yield from self._exchanged(self.operations[-1], self.operations[-1].tensors.results[0], sizes, shard)
 
     def _incoming(self) -> Iterator[tuple[Inner, str]]:
-        """The tensors that no operation before has made, with the operations that read them."""
+        """The tensors that come from outside, with the operations that read them."""
         made: set[frozenset[str]] = set()
         for operation in self.operations:
             yield from ((operation, tensor) for tensor in operation.tensors.operands if frozenset(tensor) not in made)
             made |= {frozenset(tensor) for tensor in operation.tensors.results}
 
-    def _exchanged(self, operation: Inner, tensor: str, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
+    def _exchanged(self, operation: Inner, tensor: str, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         split = [index for index in tensor if index in self.sequence]
-        if ranks[self.by] == 1 or not split:
+        if shard.ranks(self.by) == 1 or not split:
             return
         name = f"{self.label}_{tensor}"
-        whole = share(sizes, operation.parallel, ranks, name)
-        size = whole.volume(tensor) * DType.BF16.bytes
-        part = share(whole, ((split[0], self.by),), ranks, name).volume(tensor) * DType.BF16.bytes
-        yield Task(name, Collective("all_to_all", part, self.by) if self.heads in tensor else
-                   Collective("all_gather", size, self.by))
+        whole = sizes.on(operation.parallel, shard, name)
+        part = whole.on(((split[0], self.by),), shard, name)
+        kind: CollectiveKind = "all_to_all" if self.heads in tensor else "all_gather"
+        size = (part if self.heads in tensor else whole).volume(tensor) * DType.BF16.bytes
+        yield Op(name, Collective(kind, size, self.by))
 
 
 def ulysses(
@@ -91,13 +91,13 @@ def ulysses(
 
 @frozen
 class Ring:
-    """`attention` in as many rounds as the group `by` has ranks, each over the keys and values of one of them.
+    """`attention` in as many rounds as the group `by` has ranks, each over the keys and values of one rank.
 
-    Every rank has its part of the queries and of the keys (Ring Attention, arXiv 2310.01889).  It sends the keys and
-    values of a round on to the next rank, with `overlap` while it computes that round, and merges in FP32 what rounds
-    gave.  Of a causal sequence in 2n pieces, rank i has the pieces i and 2n - 1 - i, so that all have as much to do
-    (Llama 3, arXiv 2407.21783, section 3.3.2); the last rank is priced, all of whose queries see half of each other
-    rank's new keys.
+    Every rank has a part of the queries and of the keys (Ring Attention, arXiv 2310.01889).  It passes the keys and
+    values of a round on to the next rank, with `overlap` while it computes that round, and merges the rounds' results
+    in FP32.  A causal sequence is cut into 2n pieces, and rank i has the pieces i and 2n - 1 - i, for equal work
+    (Llama 3, arXiv 2407.21783, section 3.3.2).  The price is that of the last rank, whose queries all see half of every
+    other rank's new keys.
     """
 
     attention: FusedAttention = field(validator=instance_of(FusedAttention))
@@ -118,40 +118,40 @@ class Ring:
     def indices(self) -> str:
         return self.attention.indices
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        inner, rounds = self.attention, ranks[self.by]
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        inner, rounds = self.attention, shard.ranks(self.by)
         split = (*inner.parallel, (inner.queries, self.by), (inner.keys, self.by))
-        local = share(sizes, split, ranks, self.label)
-        block = Task(self.label, inner.kernel(local))
+        local = sizes.on(split, shard, self.label)
+        block = Op(self.label, inner.kernel(local, shard))
         yield block
         if rounds == 1:
             return
-        size = 2 * local.volume(inner.tensors.operands[1]) * inner.cache.bytes
-        other, merge = Task(self.label, self._other(local)), self._merge(local)
+        size = 2 * local.volume(inner.tensors.operands[1]) * (inner.cache or shard.precision.cache).bytes
+        other, merge = Op(self.label, self._other(local, shard)), self._merge(local)
         for _ in range(rounds - 1):
-            yield Task(f"{self.label}_shift", Collective("shift", size, self.by), block if self.overlap else None)
+            yield Op(f"{self.label}_shift", Collective("shift", size, self.by), beside=block if self.overlap else None)
             block = other
             yield from (block, merge)
 
-    def _other(self, local: Sizes) -> Attention:
-        """A round over another rank's keys and values."""
+    def _other(self, local: Sizes, shard: Shard) -> Attention:
+        """One round over the keys and values of another rank."""
         inner = self.attention
         new, seen = local.of[inner.queries], local.of[inner.keys]
         if not inner.causal:
-            return inner.block(local, new, seen, new * seen)
+            return inner.block(local, shard, new, seen, new * seen)
         if new % 2:
             raise ConfigError(self.label, f"index {inner.queries!r} leaves {new} causal tokens a rank, which do not"
                                           f" divide into two pieces")
         context = seen - new
-        return inner.block(local, new, context + new // 2, new * context + new * new // 2)
+        return inner.block(local, shard, new, context + new // 2, new * context + new * new // 2)
 
-    def _merge(self, local: Sizes) -> Task:
+    def _merge(self, local: Sizes) -> Op:
         query = self.attention.tensors.operands[0]
         values = float(local.volume(query))
         rows = local.volume(index for index in query
                             if index in self.attention.sequences or index == self.attention.queries)
         read = values * (DType.FP32.bytes + DType.BF16.bytes)
-        return Task(f"{self.label}_merge", Pointwise("merge", read, values * DType.FP32.bytes, 2 * values, rows))
+        return Op(f"{self.label}_merge", Pointwise("merge", read, values * DType.FP32.bytes, 2 * values, rows))
 
 
 ring = Ring

@@ -1,20 +1,24 @@
 """Products of two or three tensors: GEMMs, with the collectives that their splits imply."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from attrs import field, frozen
+from attrs.converters import optional
 from attrs.validators import ge, instance_of
 
 from ksim.compute.equation import Contraction, Equation, parse
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
-from ksim.compute.notation import Task, number_format
-from ksim.compute.notation.splits import Splits, check, share, splits
-from ksim.compute.sizes import Sizes
+from ksim.compute.kernels.grouped_gemm import GroupedGemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.notation import number_format
+from ksim.compute.notation.splits import check, splits
+from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
+from ksim.specs.deployment import Shard
 
 __all__ = ["Product", "op"]
 
@@ -25,8 +29,8 @@ class Product:
 
     `parallel` says which group of ranks splits which index: "F", short for {"F": "tensor"}, or a table of several.
     Where such an index is contracted, ranks hold partial sums, and an all-reduce over the group follows.  With
-    `scatter` it is a reduce-scatter, which leaves each rank its part of that index of the result; with `gather` an
-    all-gather before brings together that index of the first operand.  Both read like `parallel`.
+    `scatter`, a reduce-scatter follows instead, which leaves each rank its part of that index of the result.  With
+    `gather`, an all-gather of that index of the first operand comes before.  Both are written like `parallel`.
 
     A GEMM multiplies `activations`, on the left, by `weights` in these formats; with a batch, both are BF16.
     In `overlap_stage` pieces, 1 for none, the sum over ranks of each runs beside the product of the next, on
@@ -38,10 +42,21 @@ class Product:
     label: str = field()
     gather: Splits = field(default=(), converter=splits, kw_only=True)
     scatter: Splits = field(default=(), converter=splits, kw_only=True)
-    weights: DType = field(default=DType.BF16, converter=number_format, kw_only=True)
-    activations: DType = field(default=DType.BF16, converter=number_format, kw_only=True)
+    weight_format: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True,
+                                        alias="weights")
+    activation_format: DType | None = field(default=DType.BF16, converter=optional(number_format), kw_only=True,
+                                            alias="activations")
+    """None is the format that the deployment has for the weights, or the activations, of this `part` of the model."""
     overlap_stage: int = field(default=1, validator=(instance_of(int), ge(1)), kw_only=True)
     overlap_sms: int = field(default=0, validator=(instance_of(int), ge(0)), kw_only=True)
+    part: str = field(default="", kw_only=True)
+    inputs: DType | None = field(default=None, kw_only=True)
+    """The format in which the first operand comes, None for that of activations; else a kernel before converts it."""
+    routed: str = field(default="", kw_only=True)
+    """The index of the experts that rows are routed to, in a grouped GEMM: rows are pairs x, or tokens T."""
+    bias: bool = field(default=False, kw_only=True)
+    reduced: bool = field(default=True, kw_only=True)
+    """Whether partial sums are added up right here; if not, a later operation does so."""
 
     @label.default
     def _equation(self) -> str:
@@ -49,7 +64,7 @@ class Product:
 
     def __attrs_post_init__(self) -> None:
         read = self.tensors.of(2, 3)
-        read.check()
+        read.check({*self.routed, "t", "T", "x"} if self.routed else ())
         if (self.overlap_stage > 1) != (self.overlap_sms > 0):
             raise read.wrong(f"overlap_stage = {self.overlap_stage} and overlap_sms = {self.overlap_sms}: set 2 or more"
                              f" stages and 1 SM or more, or neither")
@@ -73,43 +88,87 @@ class Product:
     def indices(self) -> str:
         return self.tensors.indices
 
-    def lower(self, sizes: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        local = share(sizes, self.parallel, ranks, self.label)
+    @property
+    def quantized(self) -> bool:
+        """Whether the deployment decides in which format weights are stored."""
+        return self.weight_format is None
+
+    def parameters(self, sizes: Sizes) -> int:
+        return sum(map(sizes.volume, self.tensors.operands[1:])) + self.biases(sizes, Shard())
+
+    def biases(self, sizes: Sizes, shard: Shard) -> int:
+        """The number of biases on one rank, always in BF16."""
+        local = sizes.on(self.parallel, shard, self.label)
+        return self.bias * local.volume({*self.tensors.operands[-1]} & {*self.tensors.results[0], *self.routed})
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        products = sum(map(sizes.on(self.parallel, shard, self.label).volume, self.tensors.operands[1:]))
+        return products * self._formats(shard)[0].bytes + self.biases(sizes, shard) * DType.BF16.bytes
+
+    def _formats(self, shard: Shard) -> tuple[DType, DType]:
+        """The formats of weights and of activations."""
+        weights, activations = shard.precision.of(self.part)
+        return self.weight_format or weights, self.activation_format or activations
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local = sizes.on(self.parallel, shard, self.label)
         for pairs in (self.gather, self.scatter):
-            share(local, pairs, ranks, self.label)
-        yield from self._gathered(local, ranks)
-        parts = self.tensors.contractions()
+            local.on(pairs, shard, self.label)  # raises ConfigError for what does not divide
+        if not local.volume(self.tensors.results[0]):
+            return
+        yield from self._gathered(local, shard)
+        yield from self._converted(local, shard)
+        parts = self.tensors.contractions
         for number, part in enumerate(parts, 1):
             label = self.label if len(parts) == 1 else f"{self.label}_{number}"
-            yield Task(label, self._kernel(part, local))
-            yield from self._summed(label, part, local, ranks)
+            yield Op(label, self._kernel(part, local, shard))
+            if self.reduced:
+                yield from self._summed(label, part, local, shard)
 
-    def _kernel(self, part: Contraction, local: Sizes) -> Kernel:
+    def _kernel(self, part: Contraction, local: Sizes, shard: Shard) -> Kernel:
+        weights, activations = self._formats(shard)
+        if self.routed:
+            return self._grouped(part, local, weights, activations)
         count, m, n, k = map(local.volume, (part.batch, part.rows, part.columns, part.depth))
         if count == 1:
-            return Gemm(m, n, k, self.weights, self.activations)
-        if (self.weights, self.activations) != (DType.BF16, DType.BF16):
+            return Gemm(m, n, k, weights, activations)
+        if (weights, activations) != (DType.BF16, DType.BF16):
             raise ConfigError(self.label, f"has a batch over {part.batch}, and products with one are in BF16; leave"
                                           f" weights and activations at 'bf16'")
         return BatchedGemm(count, m, n, k)
 
-    def _gathered(self, local: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        size = local.volume(self.tensors.operands[0]) * self.activations.bytes
-        for _, group in self.gather:
-            if ranks[group] > 1:
-                yield Task(f"{self.label}_all_gather", Collective("all_gather", size, group))
+    def _grouped(self, part: Contraction, local: Sizes, weights: DType, activations: DType) -> GroupedGemm:
+        depth = local.volume({*part.depth} - {*self.routed})
+        inputs = min(local.volume(part.left) // depth, local.of["x"])
+        return GroupedGemm(local.expert_rows, local.volume(part.columns), depth, local.of["T"], weights, activations,
+                           inputs)
 
-    def _summed(self, label: str, part: Contraction, local: Sizes, ranks: Mapping[str, int]) -> Iterator[Task]:
-        """The collectives that make sums whole, those first that leave less to send."""
+    def _gathered(self, local: Sizes, shard: Shard) -> Iterator[Op]:
+        size = local.volume(self.tensors.operands[0]) * self._formats(shard)[1].bytes
+        for _, group in self.gather:
+            if shard.ranks(group) > 1:
+                yield Op(f"{self.label}_all_gather", Collective("all_gather", size, group))
+
+    def _converted(self, local: Sizes, shard: Shard) -> Iterator[Op]:
+        left, activations = self.tensors.operands[0], self._formats(shard)[1]
+        if self.inputs is None or self.inputs is activations:
+            return
+        values, family = float(local.volume(left)), "cast" if activations is DType.FP32 else "quantize"
+        yield Op(f"{self.label}_{family}", Pointwise(family, values * self.inputs.bytes, values * activations.bytes,
+                                                     values, local.of[left[0]]))
+
+    def _summed(self, label: str, part: Contraction, local: Sizes, shard: Shard) -> Iterator[Op]:
+        """The collectives that add up partial sums; reduce-scatters come first, for they leave less to send."""
         size = local.volume(part.out) * DType.BF16.bytes
         scattered = {group for _, group in self.scatter}
-        groups = dict.fromkeys(group for index, group in self.parallel if index in part.depth and ranks[group] > 1)
+        groups = dict.fromkeys(group for index, group in self.parallel if index in part.depth)
         for group in sorted(groups, key=lambda group: group not in scattered):
+            if shard.ranks(group) == 1:
+                continue
+            kind: CollectiveKind = "reduce_scatter" if group in scattered else "all_reduce"
+            yield Op(f"{label}_{kind}", Collective(kind, size, group))
             if group in scattered:
-                yield Task(f"{label}_reduce_scatter", Collective("reduce_scatter", size, group))
-                size /= ranks[group]
-            else:
-                yield Task(f"{label}_all_reduce", Collective("all_reduce", size, group))
+                size /= shard.ranks(group)
 
 
 op = Product

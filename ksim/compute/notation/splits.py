@@ -1,17 +1,62 @@
-"""Which group of ranks splits which index, and what is left of the sizes on one rank."""
+"""Layers of a user's own: which group of ranks splits which index, the sizes on one rank, and its launches."""
 
 from collections.abc import Mapping
+from typing import Protocol
+
+from attrs import frozen
 
 from ksim.compute.equation import Equation
-from ksim.compute.sizes import Sizes
+from ksim.compute.graph import Op
+from ksim.compute.notation import Operation
+from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.errors import ConfigError
+from ksim.specs.deployment import Shard
 
 #: The groups that a system's GPUs form, from the innermost: neighbours are of one tensor group.
 GROUPS = ("tensor", "context", "expert")
-#: Pairs of an index and the group that splits it.
-Splits = tuple[tuple[str, str], ...]
-#: As users write them: "K", which stands for {"K": "tensor"}.
+#: As users write splits: "K", which stands for {"K": "tensor"}.
 Written = str | Mapping[str, str] | Splits
+
+
+@frozen
+class Groups(Shard):
+    """The ranks of a user's layer: tensor groups as in models, and groups that split context and experts."""
+
+    context: int = 1
+    expert: int = 1
+
+
+@frozen
+class LayerSizes(Sizes):
+    """The sizes of a user's layer: its letters have no fixed meaning, and every size must divide over its ranks."""
+
+    def on(self, splits: Splits, shard: Shard, label: str = "") -> Sizes:
+        """The sizes on one rank; raises ConfigError that names *label* for one that does not divide."""
+        local = dict(self.of)
+        for index, group in splits:
+            ranks = shard.ranks(group)
+            if local[index] % ranks:
+                raise ConfigError(label, f"index {index!r} has size {local[index]}, which does not divide over"
+                                         f" {ranks} ranks (group {group!r})")
+            local[index] //= ranks
+        return LayerSizes(local)
+
+
+class LayerOperation(Operation, Protocol):
+    """An operation that a user writes."""
+
+    @property
+    def indices(self) -> str:
+        """Those that need a size."""
+        ...
+
+
+def lower(operation: LayerOperation, sizes: Mapping[str, int], ranks: Mapping[str, int]) -> list[Op]:
+    """What one rank launches, given the *ranks* of each group; raises ConfigError for an index without a size."""
+    if unknown := [index for index in operation.indices if index not in sizes]:
+        raise ConfigError(operation.label, f"index {unknown[0]!r} has no size; sizes has {', '.join(sizes)}")
+    groups = Groups(tensor=ranks["tensor"], context=ranks["context"], expert=ranks["expert"])
+    return list(operation.lower(LayerSizes(sizes), groups))
 
 
 def splits(written: Written) -> Splits:
@@ -35,18 +80,7 @@ def group_of(name: str) -> str:
 
 
 def check(equation: Equation, pairs: Splits, indices: str, word: str) -> None:
-    """Raise ValueError where one of *pairs* has an index that is not one of *indices*; *word* says what it is for."""
+    """Raise ValueError for a split index that is not one of *indices*; *word* is the argument that it is from."""
     for index, _ in pairs:
         if index not in indices:
             raise equation.wrong(f"{word} index {index!r} is not one of {', '.join(indices)}")
-
-
-def share(sizes: Sizes, pairs: Splits, ranks: Mapping[str, int], where: str) -> Sizes:
-    """The sizes on one rank; raises ConfigError that names *where* for one that does not divide."""
-    local = dict(sizes.of)
-    for index, group in pairs:
-        if local[index] % ranks[group]:
-            raise ConfigError(where, f"index {index!r} has size {local[index]}, which does not divide over"
-                                     f" {ranks[group]} ranks (group {group!r})")
-        local[index] //= ranks[group]
-    return Sizes(local)

@@ -118,7 +118,7 @@ def _attention_sweep(kernel: Any, gpu: Gpu) -> Shapes:
 
 
 def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
-    spread = [grouped_gemm.tiles(kernel.loads) for kernel in kernels]
+    spread = [grouped_gemm.tiles(kernel.expert_rows) for kernel in kernels]
     return {
         **_attributes(kernels, ("n", "k", "tokens")),
         **{name: np.array([each[name] for each in spread]) for name in spread[0]},

@@ -18,17 +18,17 @@ from ksim.report.plots.trace import plot_trace, trace_figure
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families
-from ksim.results.metrics import Limits, Summary
+from ksim.results.metrics import LatencyTargets, Summary
 
 __all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace",
            "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
 
 
-def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, directory: Path, limits: Limits,
+def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, directory: Path, limits: LatencyTargets,
                summary: Summary, subject: str) -> list[Path]:
     """Write every figure that the run has data for into *directory*; return the files.
 
-    *kernels* is its table, *summary* its numbers; *subject* says in each headline what ran.
+    *kernels* is its table, *summary* its numbers; *subject* is part of each title.
     """
     directory.mkdir(parents=True, exist_ok=True)
     files = []

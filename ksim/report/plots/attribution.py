@@ -1,4 +1,4 @@
-"""Where requests' time went, as stacked bars; and what became of it in another run, as waterfalls."""
+"""Where requests' time went, as stacked bars; and the change between two runs, as waterfalls."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
 
-#: Of the groups of phases, in their order.
+#: Colours of the groups of phases, in their order.
 COLOURS = (GREY, RED, BLUE, ORANGE, "#f0bf8d", GREEN, PALETTE[7], FAINT, PURPLE, PALETTE[6])
 
 
@@ -46,7 +46,7 @@ def plot_changes(path: Path, title: str, note: str, panels: Sequence[Mapping[str
 
 def breakdown_figure(title: str, note: str, panels: Mapping[str, Mapping[str, Floats]],
                      groups: Sequence[str]) -> Figure:
-    """One panel each, with an axis of its own, of bars by what they are called: seconds of each of *groups*."""
+    """One panel for each metric, with an axis of its own: bars by name, with the seconds of each of *groups*."""
     bars = sum(map(len, panels.values()))
     figure = canvas(10, 1.6 + 0.75 * len(panels) + 0.42 * bars, title, note)
     rows = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[0.6 + len(each) for each in panels.values()])
@@ -76,7 +76,7 @@ def _stack(axes: Axes, bars: Mapping[str, Floats], groups: Sequence[str]) -> Non
 
 def changes_figure(title: str, note: str, panels: Sequence[Mapping[str, tuple[Floats, Floats]]],
                    groups: Sequence[str]) -> Figure:
-    """A row of panels each: from one run's total, group by group, to the other's."""
+    """A row of panels for each metric: from one run's total to the other's, group by group."""
     widest = max(map(len, panels))
     figure = canvas(3.7 * widest + 1.4, 3.2 * len(panels) + 0.8, title, note)
     grid = figure.subplots(len(panels), widest, squeeze=False, sharey=True)

@@ -1,4 +1,4 @@
-"""What the GPUs draw over the run, and on what: watts over time, joules by kernel family."""
+"""Power of the GPUs over the run, and joules by kernel family."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,13 +28,13 @@ from ksim.results.kernels import HOST, IDLE, FamilyShare
 from ksim.results.series import all_static_power, power
 
 _BINS = 240
-#: So many families are shown, those that draw most; the others together.
+#: The number of families that are shown, those with the most energy; the others are shown together.
 MOST = 9
 _WAITING = {HOST: "waiting for the CPU", IDLE: "nothing to do"}
 
 
 def energy_figure(history: History, found: list[FamilyShare], title: str = "Energy") -> Figure:
-    """Above, static and dynamic watts per GPU over the run, under the limit; below, the joules of kernel families."""
+    """Above: static and dynamic watts per GPU over the run, under the limit.  Below: joules of kernel families."""
     bars = largest(found)
     total = sum(row.joules + row.static for row in found)
     figure = canvas(10, 5.6 + 0.28 * len(bars), title,
@@ -49,7 +49,7 @@ def energy_figure(history: History, found: list[FamilyShare], title: str = "Ener
 
 
 def largest(found: list[FamilyShare]) -> list[FamilyShare]:
-    """The families that draw most, the others as one."""
+    """The families with the most energy; the others are one family."""
     ordered = sorted(found, key=lambda row: (-row.joules - row.static, row.family))
     kept, rest = ordered[:MOST], ordered[MOST:]
     if len(rest) < 2:
@@ -80,7 +80,7 @@ def _watts(axes: Axes, history: History) -> None:
 
 
 def _peaks(axes: Axes, history: History) -> None:
-    """How far single steps go above the limit, and why they may."""
+    """How far single steps exceed the limit, and why they may."""
     watts = above_limit(history.steps)
     if len(watts):
         text = (f"{percent(len(watts) / len(history.steps))} of the steps draw more than the limit, up to"

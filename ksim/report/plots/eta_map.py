@@ -1,4 +1,4 @@
-"""The map of kernel families: how far from the roofline they are, and how differently so from GPU to GPU."""
+"""The map of kernel families: their distance from the roofline, and how much it differs from GPU to GPU."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import BLUE, DASHES, FAINT, GREEN, GREY, ORANGE, PLAIN, RED, canvas, grid_of
 
 _LARGEST, _SMALLEST = 900.0, 20.0
-#: Every zone that has no colour of its own is between safe and danger.
+#: Zones without a colour of their own are between safe and danger.
 _COLOURS = {"safe": GREEN, "danger": RED}
 _TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 200)
-#: Where the axes begin: below 1 a kernel beats its roof, as caches let it.
+#: The lower ends of the axes.  Below 1, a kernel beats its roof, which caches make possible.
 _LEAST = 0.88
-#: Both axes show -1 / sqrt of what they count, which leaves room where the good families are.
+#: Both axes show -1 / sqrt of their value, which leaves room for the good families.
 _SCALE = (lambda x: -1 / np.sqrt(np.maximum(x, 1e-3)), lambda x: 1 / np.minimum(x, -1e-3) ** 2)
 
 
 @frozen
 class FamilyMark:
-    """A family of kernels: eta over all GPUs, its least and largest, and its share of the step's time."""
+    """A family of kernels: eta over all GPUs, its minimum and maximum, and the family's share of the step's time."""
 
     name: str
     eta: float
@@ -37,7 +37,7 @@ class FamilyMark:
 
 @frozen
 class ZoneArea:
-    """A zone, by where it begins and ends in eta and in spread."""
+    """A zone: its lower bounds in eta and in spread."""
 
     name: str
     eta: tuple[float, float]
@@ -46,7 +46,7 @@ class ZoneArea:
 
 def eta_figure(title: str, gpus: Sequence[str], steps: Mapping[str, Sequence[FamilyMark]],
                zones: Sequence[ZoneArea]) -> Figure:
-    """Spread of eta over *gpus*, over its size; a panel for each step."""
+    """The spread of eta over *gpus*, over its size; a panel for each step."""
     width = 1.5 + 5.75 * len(steps)
     figure = canvas(width, 6.4, title, "a mark for every family: its area the share of the step's time, its line from"
                                        " the least eta to the largest")

@@ -16,25 +16,25 @@ from ksim.report.plots.style import GREY, INK
 
 Floats = NDArray[np.float64]
 
-#: How far from its mark a name may be, in points, and in how many directions.
+#: The distances of a name from its mark, in points, and the number of directions.
 _DISTANCES = (3, 8, 14, 21, 29, 38, 48, 60, 74, 90, 110)
 _DIRECTIONS = 16
-#: Names further away than this, in points, have a line to their mark, which is looked at in so many places.
+#: Names further away than this, in points, have a line to their mark.  Crossings are tested at so many points of it.
 _LED, _DOTS = 7, 30
-#: Room around a name, in points.
+#: Margin around a name, in points.
 _MARGIN = 1.5
-#: What it costs a name, beside its distance in points: to cover another or to leave the axes, to touch a mark or line,
-#: and for its own line to cross a name, another such line, or a mark.
+#: Costs of a place, beside the distance in points: the name covers another one or leaves the axes, it touches a mark or
+#: line; its own line crosses a name, another such line, or a mark.
 _COVERED, _TOUCHED, _CROSSED, _PASSED = 500.0, 60.0, 20.0, 1.0
-#: How often each name is placed anew when all others are there.
+#: How often each name is placed again when all others have their places.
 _SWEEPS = 2
-#: Places whose lines are looked at together.
+#: The number of places whose lines are tested together.
 _AT_ONCE = 8
 
 
 @frozen
 class Named:
-    """Where a mark is, in data coordinates, its radius in points, and what to write beside it; "" writes nothing."""
+    """The position of a mark in data coordinates, its radius in points, and its name; "" writes nothing."""
 
     x: float
     y: float
@@ -44,8 +44,11 @@ class Named:
 
 @define(eq=False)
 class _Label:
-    """A name: `offsets` from its mark where it may go and the `distances`, in points; there its `boxes`, and `dots`
-    along the lines to it, in pixels; and the one of these chosen."""
+    """A name and its possible places.
+
+    `offsets` from the mark and `distances` are in points.  For each place, `boxes` are in pixels, and so are `dots`
+    along the line to the mark.
+    """
 
     note: Annotation
     radius: float
@@ -63,25 +66,25 @@ class _Label:
         note.set_in_layout(False)
         box = note.get_window_extent()
         width, height = box.width / point, box.height / point
-        # To the right first, then turning away to both sides of it.
+        # To the right first, then further and further to both sides of it.
         steps = np.array([(step + 1) // 2 * (1 if step % 2 else -1) for step in range(_DIRECTIONS)])
         angles = np.tile(2 * np.pi * steps / _DIRECTIONS, len(_DISTANCES))
         distances = np.repeat(np.array(_DISTANCES, dtype=float), _DIRECTIONS)
         towards = np.column_stack([np.cos(angles), np.sin(angles)])
-        sides = np.clip(2.5 * towards, -1, 1)  # between the corners, where it is nearly above or below
+        sides = np.clip(2.5 * towards, -1, 1)  # between the corners, where the name is nearly above or below
         offsets = (mark.radius + distances)[:, None] * towards + sides * (width / 2, height / 2)
         middles, half = place + offsets * point, (np.array([width, height]) / 2 + _MARGIN) * point
         shares = np.linspace(0.1, 0.8, _DOTS)
         dots = place + (offsets * point)[:, None, :] * shares[:, None]
-        dots[distances <= _LED] = np.nan  # no line, which crosses nothing
+        dots[distances <= _LED] = np.nan  # no line, so nothing is crossed
         return cls(note, mark.radius, (width, height), offsets, distances,
                    np.column_stack([middles - half, middles + half]), dots)
 
     def place(self, names: Floats, lines: Floats, solid: Floats, marks: Floats, inside: Floats) -> None:
-        """Choose among the places, given the boxes of other names, the dots of their lines, and what else there is.
+        """Choose a place, given the boxes of other names, the dots of their lines, and everything else.
 
-        What a line crosses takes longest to find out, and only makes a place worse: the best without are looked at
-        first, and the others no more once one of these is better with all that it crosses.
+        Lines take longest to test, and only make a place worse.  So places are tried in the order of their cost
+        without a line, until no later place can be better.
         """
         costs = self._costs(names, lines, solid, inside)
         order = np.argsort(costs, kind="stable")
@@ -96,7 +99,7 @@ class _Label:
         self.chosen = chosen
 
     def _costs(self, names: Floats, lines: Floats, solid: Floats, inside: Floats) -> Floats:
-        """What each place costs but for the line from there to the mark."""
+        """The cost of each place without the line to the mark."""
         boxes = self.boxes
         outside = (boxes[:, :2] < inside[:2]).any(axis=1) | (boxes[:, 2:] > inside[2:]).any(axis=1)
         covered = _overlap(boxes, names).sum(axis=1) + outside
@@ -104,7 +107,7 @@ class _Label:
         return np.asarray(self.distances + _COVERED * covered + _TOUCHED * touched)
 
     def _crossings(self, places: NDArray[np.int64], names: Floats, lines: Floats, marks: Floats) -> Floats:
-        """What the lines from these *places* to the mark cost."""
+        """The cost of the lines from these *places* to the mark."""
         dots = _tiny(self.dots[places].reshape(-1, 2))
         crossed = _overlap(dots, names).any(axis=1).reshape(-1, _DOTS).sum(axis=1) \
             + _overlap(dots, _tiny(lines, 3)).any(axis=1).reshape(-1, _DOTS).any(axis=1)
@@ -125,10 +128,10 @@ class _Label:
 
 
 def name_marks(axes: Axes, marks: Sequence[Named], size: float = 8.5) -> None:
-    """Write the names of *marks* clear of each other, of all marks, lines and other texts; the first have first choice.
+    """Write the names of *marks* clear of each other, of all marks, lines and texts; the first marks choose first.
 
-    The axes must be complete but for the names: where things are follows from a trial layout of the figure, if it has a
-    layout engine.
+    The axes must be complete except for the names.  If the figure has a layout engine, a trial layout gives the
+    positions.
     """
     figure = cast("Figure", axes.figure)
     if figure.get_layout_engine() is not None:
@@ -156,19 +159,19 @@ def name_marks(axes: Axes, marks: Sequence[Named], size: float = 8.5) -> None:
 
 
 def _overlap(boxes: Floats, others: Floats) -> NDArray[np.bool_]:
-    """Which of *boxes* (rows) share a point with which of *others* (columns)."""
+    """Which of *boxes* (rows) overlap which of *others* (columns)."""
     mine, theirs = boxes[:, None, :], others[None, :, :]
     meet = (mine[..., :2] <= theirs[..., 2:]) & (theirs[..., :2] <= mine[..., 2:])
     return np.asarray(meet.all(axis=2))
 
 
 def _tiny(dots: Floats, half: float = 0.5) -> Floats:
-    """Boxes around *dots*."""
+    """Small boxes around *dots*."""
     return np.column_stack([dots - half, dots + half])
 
 
 def _line_boxes(axes: Axes) -> Floats:
-    """Small boxes all along the lines that are drawn."""
+    """Small boxes along all drawn lines."""
     dots = [np.empty((0, 2))]
     for line in axes.lines:
         for start, end in pairwise(line.get_transform().transform(line.get_xydata())):

@@ -1,4 +1,4 @@
-"""Latency distributions: which share of requests, or of tokens, is served within how long."""
+"""Latency distributions: the share of requests or tokens within each latency."""
 
 import numpy as np
 from attrs import frozen
@@ -22,11 +22,11 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats
 from ksim.results.history import History
-from ksim.results.metrics import Limits, Summary
+from ksim.results.metrics import LatencyTargets, Summary
 
-#: Points of a curve, and values that it is drawn from where there are many more.
+#: Points of a curve, and the number of values from which it is drawn if there are many more.
 _POINTS, _VALUES = np.linspace(0, 1, 201), 100_000
-#: Beyond this spread between the slow and the fast, a linear axis would hide one of them.
+#: Above this ratio between the slowest and the fastest, a linear axis would hide one of them.
 _WIDE = 25.0
 #: Share of the width that the label of the 99th percentile needs.
 _LABEL = 0.25
@@ -34,7 +34,10 @@ _LABEL = 0.25
 
 @frozen(eq=False)
 class _Panel:
-    """A latency: its values and target in ms, and what each value is of; `name` is that of its keys in the summary."""
+    """A latency: its values and target in ms, and what each value belongs to.
+
+    `name` is the name in keys of the summary.
+    """
 
     title: str
     name: str
@@ -43,7 +46,7 @@ class _Panel:
     things: str = "requests"
 
 
-def latency_figure(history: History, limits: Limits, summary: Summary, title: str = "Latency") -> Figure:
+def latency_figure(history: History, limits: LatencyTargets, summary: Summary, title: str = "Latency") -> Figure:
     """Cumulative distributions of TTFT, TPOT, ITL and end-to-end latency of the completed requests."""
     requests, done = history.requests, history.requests.completed
     count, tokens = int(done.sum()), int(requests.output[done].sum())
@@ -70,7 +73,7 @@ def latency_figure(history: History, limits: Limits, summary: Summary, title: st
 def _distribution(axes: Axes, panel: _Panel, marked: list[float]) -> None:
     few = np.sort(panel.values[:: -(-len(panel.values) // _VALUES)])
     quantiles = 1e3 * np.interp(_POINTS * (len(few) - 1), np.arange(len(few)), few)
-    # The largest of all, whichever are drawn.
+    # The largest of all values, drawn or not.
     high = 1e3 * reach(np.append(few, panel.values.max()))
     _axis(axes, quantiles, high, marked[-1], panel.limit)
     right = axes.get_xlim()[1]
@@ -86,7 +89,8 @@ def _distribution(axes: Axes, panel: _Panel, marked: list[float]) -> None:
 
 
 def _axis(axes: Axes, quantiles: Floats, high: float, tail: float, limit: float | None) -> None:
-    """From the fast to the slow, with room for the label of the 99th percentile, and for a target that is not far."""
+    """An axis from the fastest to the slowest, with room for the label of the 99th percentile and for a target nearby.
+    """
     low, shown = float(quantiles[2]), min(tail, high)
     if limit is not None and 1e3 * limit <= 2 * high:
         high = max(high, 1.05e3 * limit)
@@ -98,7 +102,7 @@ def _axis(axes: Axes, quantiles: Floats, high: float, tail: float, limit: float 
 
 
 def _notes(axes: Axes, panel: _Panel, right: float, beyond: list[tuple[int, float]]) -> None:
-    """The target, and how many values lie beyond the axis; at the lower right, under the curve."""
+    """The target, and the number of values beyond the axis; at the lower right, under the curve."""
     lines = []
     if panel.limit is not None:
         axes.axvline(1e3 * panel.limit, color=RED, linewidth=1.2, linestyle=DASHES)

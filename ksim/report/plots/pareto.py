@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import BLUE, GREY, canvas, grid_of
 
-#: Radii in points; more names than these would hide what they name.
+#: Radii in points, and the largest number of names; more would hide the marks.
 _LARGE, _SMALL, _NAMED = 4.0, 2.8, 24
 #: Values that differ by more than this factor are shown on a logarithmic scale, with ticks at these and their decades.
 _WIDE, _TICKS = 20.0, (1.0, 2.0, 5.0)
@@ -18,7 +18,7 @@ _WIDE, _TICKS = 20.0, (1.0, 2.0, 5.0)
 
 @frozen
 class Scale:
-    """An objective, and whether more of it is better."""
+    """An objective, and whether higher is better."""
 
     name: str
     maximise: bool = False
@@ -30,7 +30,7 @@ class Scale:
 
 @frozen
 class ParetoMark:
-    """A point: its value on each scale, and what to call it if it is on the front."""
+    """A point: its value on each scale, and its name if it is on the front."""
 
     values: tuple[float, ...]
     on_front: bool
@@ -38,9 +38,9 @@ class ParetoMark:
 
 
 def pareto_figure(title: str, note: str, scales: Sequence[Scale], marks: Sequence[ParetoMark]) -> Figure:
-    """The first objective over each other one, a panel for each; a single one over the number of the point.
+    """The first objective over each other one, in one panel each; a single objective over the number of the point.
 
-    Between two objectives the front is the edge of a shaded area, in which everything is beaten.
+    Between two objectives, the front is the edge of a shaded area, in which every point is dominated.
     """
     if len(scales) == 1:
         return _single(title, note, scales[0], marks)
@@ -78,7 +78,7 @@ def _single(title: str, note: str, scale: Scale, marks: Sequence[ParetoMark]) ->
 
 
 def _scale(axes: Axes, which: str, values: Sequence[float]) -> None:
-    """Logarithmic where values differ much, else as matplotlib would; plain numbers in either."""
+    """A logarithmic axis if values differ much, else matplotlib's choice; plain numbers in both."""
     axis = getattr(axes, f"{which}axis")
     if values and min(values) > 0 and max(values) > _WIDE * min(values):
         axes.set(**{f"{which}scale": "log"})
@@ -94,11 +94,11 @@ def _draw(axes: Axes, marks: Sequence[ParetoMark], place: int) -> None:
             axes.scatter([values[place] for values in chosen], [values[0] for values in chosen], s=(2 * radius) ** 2,
                          color=colour, edgecolor="white", linewidth=0.8, zorder=3 + on_front, label=label)
     axes.margins(0.08)
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # stay, whatever else is drawn
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # keep these ends, whatever else is drawn
 
 
 def _line(axes: Axes, scales: Sequence[Scale], marks: Sequence[ParetoMark]) -> None:
-    """What the front beats, and its edge, from each of its points to the next by way of the worse of both."""
+    """The area that the front dominates, and its edge: between two points, it takes the worse value of both."""
     corners = sorted({mark.values for mark in marks if mark.on_front}, key=lambda values: values[1],
                      reverse=scales[1].maximise)
     x = [values[1] for values in corners for _ in range(2)]
@@ -109,7 +109,7 @@ def _line(axes: Axes, scales: Sequence[Scale], marks: Sequence[ParetoMark]) -> N
 
 
 def _names(marks: Sequence[ParetoMark], place: int) -> list[Named]:
-    """Where there are marks, with the names of those on the front, together for those at one place."""
+    """The positions of marks, and the names of those on the front; marks at the same position share a name."""
     shared: dict[tuple[float, float], list[str]] = {}
     leading = [mark for mark in marks if mark.on_front]
     for mark in leading[:_NAMED]:

@@ -1,4 +1,4 @@
-"""The roofline: how close each kernel comes to what the GPU's arithmetic and memory allow."""
+"""The roofline: how close each kernel comes to the GPU's peaks of arithmetic and memory."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
 
-#: Kernels of a run closer than this, in decades either way, share one label; of a step, only those that coincide.
+#: Kernels of a run within this distance, in decades, share one label; kernels of a step only if they coincide.
 _NEAR, _SAME = 0.3, 0.02
 
 
 @frozen
 class Panel:
-    """One step: what it computes, its kernels that have a place on a roofline, and their share of its time."""
+    """One step: what it computes, its kernels that fit on a roofline, and their share of its time."""
 
     title: str
     marks: Sequence[Mark]
@@ -35,14 +35,14 @@ def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline
     panels = [Panel(title, list(_marks(work_columns(history, usage, which))))
               for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]
     roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
-    alone = len(roofs) == 1  # then the headline has its name
+    alone = len(roofs) == 1  # then its name is in the title
     _draw(figure, [Roof("" if alone else name, *peaks) for name, *peaks in roofs], panels,
           margins=Margins(left=0.85, columns=0.9))
     return figure
 
 
 def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Panel]) -> Figure:
-    """Achieved FLOP/s of each kernel over its FLOP per byte, a panel for each step."""
+    """FLOP/s of each kernel over its FLOP per byte, a panel for each step."""
     note = "a mark for every kernel: its area the share of the step's time, its colour what limits it"
     if any(mark.low == mark.low for panel in panels for mark in panel.marks):
         note += ", its bar the 90 % interval"
@@ -67,7 +67,7 @@ def _draw(figure: Figure, roofs: Sequence[Roof], panels: Sequence[Panel], near: 
 
 
 def _marks(columns: dict[str, Any]) -> Iterator[Mark]:
-    """The kernels that compute and move something, with their intensity and rate."""
+    """The kernels with both FLOP and bytes, with their intensity and rate."""
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         if row["flops"] > 0 and row["bytes"] > 0 and row["gpu_seconds"] > 0:

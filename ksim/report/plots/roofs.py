@@ -1,4 +1,4 @@
-"""Marks under a roof: kernels over what a GPU's arithmetic and memory allow."""
+"""Marks under a roof: kernels against a GPU's peaks of arithmetic and memory."""
 
 from collections.abc import Sequence
 from math import isnan, nan, sqrt
@@ -14,14 +14,14 @@ from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import BOUND_COLOURS, FAINT, INK, PLAIN, PREFIXED, decades
 
 _LARGEST, _SMALLEST = 900.0, 14.0
-#: Marks that together take less of the time have no label, unless every mark is to have one.
+#: Marks that take less of the time together have no label, unless every mark must have one.
 _SMALL = 0.01
 _NAMES = 2
 
 
 @frozen
 class Roof:
-    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s; a name unless there is only one."""
+    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s.  It needs a name if there are several."""
 
     name: str
     flops: float
@@ -30,7 +30,7 @@ class Roof:
 
 @frozen
 class Mark:
-    """A kernel: FLOP per byte, FLOP/s with the ends of their interval (nan if unknown), its time, what limits it."""
+    """A kernel: FLOP per byte, FLOP/s with the ends of its interval (nan if unknown), time and bound."""
 
     label: str
     intensity: float
@@ -42,7 +42,7 @@ class Mark:
 
 
 def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: float = 100.0) -> None:
-    """Draw what arithmetic and memory allow, and leave *room* to the right of all that is to be seen."""
+    """Draw the peaks of arithmetic and memory, and leave *room* to the right of everything."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("FLOP per byte")
@@ -51,7 +51,7 @@ def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: f
     left = min([mark.intensity for mark in marks] + [ridge / 100]) / 4
     right = max([mark.intensity for mark in marks] + [ridge]) * room
     for roof in roofs:
-        intensity = np.array([left, roof.flops / roof.bandwidth, right])  # straight lines where both scales are logs
+        intensity = np.array([left, roof.flops / roof.bandwidth, right])  # straight lines on logarithmic scales
         axes.plot(intensity, np.minimum(roof.flops, roof.bandwidth * intensity), color=INK, linewidth=1.3)
         name = f"{roof.name}, " if roof.name else ""
         axes.annotate(f"{name}{roof.flops / 1e12:,.0f} TFLOP/s", (right, roof.flops), xytext=(0, 4), ha="right",
@@ -72,7 +72,7 @@ def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: f
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Draw each kernel, its area its share of the time, its colour what limits it."""
+    """Draw each kernel: its area is its share of the time, its colour is its bound."""
     total = sum(mark.seconds for mark in marks)
     for mark in _longest_first(marks):
         colour = BOUND_COLOURS[mark.bound]
@@ -84,7 +84,7 @@ def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
 
 
 def label_marks(axes: Axes, marks: Sequence[Mark], near: float, name_all: bool = False) -> None:
-    """Name the kernels; those closer than *near*, in decades either way, share one label."""
+    """Name the kernels; those within *near*, in decades, share one label."""
     total = sum(mark.seconds for mark in marks)
     named = []
     for cluster in _clusters(_longest_first(marks), near):
@@ -96,7 +96,7 @@ def label_marks(axes: Axes, marks: Sequence[Mark], near: float, name_all: bool =
 
 
 def draw_bounds(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Say which colour is which bound, for those that occur in *marks*."""
+    """Draw a legend of the bounds that occur in *marks*."""
     bounds = [bound for bound in BOUNDS if any(mark.bound == bound for mark in marks)]
     dots = [Line2D([], [], marker="o", linestyle="", markersize=8, color=BOUND_COLOURS[b], label=b) for b in bounds]
     axes.legend(handles=dots, loc="lower right", title="limited by", alignment="left")
@@ -116,7 +116,7 @@ def _names(cluster: Sequence[Mark]) -> str:
 
 
 def _clusters(marks: Sequence[Mark], near: float) -> list[list[Mark]]:
-    """Marks that one label can stand for, each cluster's longest first."""
+    """Marks that share a label, the longest of each cluster first."""
     clusters: list[list[Mark]] = []
     for mark in marks:
         close = next((cluster for cluster in clusters if _distance(mark, cluster[0]) < near), None)
@@ -125,5 +125,5 @@ def _clusters(marks: Sequence[Mark], near: float) -> list[list[Mark]]:
 
 
 def _distance(one: Mark, other: Mark) -> float:
-    """How far apart two marks are, in decades."""
+    """The distance of two marks, in decades."""
     return float(max(abs(np.log10(one.intensity / other.intensity)), abs(np.log10(one.rate / other.rate))))

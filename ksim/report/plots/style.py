@@ -1,4 +1,4 @@
-"""How ksim's figures look."""
+"""The style of ksim's figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -27,15 +27,15 @@ BOUND_COLOURS = {"memory": BLUE, "compute": ORANGE, "communication": PURPLE, "la
 
 #: Pillow's lowest level of compression: half the time of matplotlib's own PNGs, and files as large.
 _LEVEL = 1
-#: Dashes of lines that are not data.
+#: Dash pattern of lines that are not data.
 DASHES = (0, (4, 3))
 
 _LOOKS: Any = {
     "font.size": 9.5,
     "text.color": INK,
-    # Hinting takes twice as long, and bends letters that have enough dots without.
+    # Hinting takes twice as long, and distorts letters that have enough pixels.
     "text.hinting": "none",
-    # Names are no formulas, whatever signs they have.
+    # Names are not formulas, whatever characters they have.
     "text.parse_math": False,
     "axes.labelcolor": INK,
     "axes.labelsize": 9.5,
@@ -43,7 +43,7 @@ _LOOKS: Any = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 8,
-    # Fixed: matplotlib would lay out every tick label to find a place for the title.
+    # Otherwise matplotlib lays out every tick label to find a place for the title.
     "axes.titley": 1.0,
     "axes.edgecolor": GREY,
     "axes.spines.top": False,
@@ -56,7 +56,7 @@ _LOOKS: Any = {
     "ytick.color": FAINT,
     "xtick.minor.visible": False,
     "ytick.minor.visible": False,
-    # The grid shows where ticks are.
+    # The grid shows the ticks.
     "xtick.bottom": False,
     "ytick.left": False,
     "legend.frameon": False,
@@ -68,13 +68,13 @@ _LOOKS: Any = {
     "figure.constrained_layout.w_pad": 0.08,
 }
 _DPI = 150
-#: Points of tick labels.
+#: Size of tick labels, in points.
 _SMALL = 9.0
 
 
 @contextmanager
 def looks() -> Iterator[None]:
-    """Draw with ksim's looks and nothing of the user's matplotlibrc."""
+    """Draw in ksim's style, without the user's matplotlibrc."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_LOOKS)
@@ -88,17 +88,17 @@ def write(figure: Figure, path: Path) -> Path:
 
 
 def canvas(width: float, height: float, title: str, note: str = "", fixed: bool = False) -> Figure:
-    """A figure of *width* x *height* inches with a headline, and a fainter line under it.
+    """A figure of *width* x *height* inches with a title, and a fainter line under it.
 
-    Unless it is *fixed*, matplotlib finds out how much room texts need, which takes longer than to draw them: that is
-    for figures whose labels have any length.
+    Unless it is *fixed*, matplotlib measures all texts to lay it out, which takes longer than drawing.  That is for
+    figures with labels of any length.
     """
-    layout: Any = "none" if fixed else None  # matplotlib takes it, and its types do not know
+    layout: Any = "none" if fixed else None  # matplotlib accepts it, but its types do not say so
     figure = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
-    FigureCanvasAgg(figure)  # measures texts; without a canvas, matplotlib makes one for each
-    # An empty line keeps room for the note, which a figure title cannot style apart.
+    FigureCanvasAgg(figure)  # used to measure texts; without it, matplotlib makes a canvas for each
+    # An empty line keeps room for the note, because a figure title has one style.
     size = min(13.0, 13.0 * 8.6 * width / max(len(title), 1))
-    # Only where it has no place of its own, a layout makes room for it.
+    # A layout makes room for it only if it has no position of its own.
     place: dict[str, Any] = {"y": 1 - 0.1 / height} if fixed else {}
     figure.suptitle(f"{title}\n" if note else title, x=0.012, ha="left", fontsize=size, fontweight="bold", **place)
     if note:
@@ -120,7 +120,7 @@ class Margins:
 
 def grid_of(figure: Figure, rows: int, columns: int, heights: Sequence[float] | None = None,
             share_x: bool = False, margins: Margins | None = None) -> list[Axes]:
-    """Axes of *rows* x *columns*, row by row; those of a fixed figure have *margins*."""
+    """Axes of *rows* x *columns*, row by row; in a fixed figure they have *margins*."""
     if margins is None:
         grid = figure.subplots(rows, columns, sharex=share_x, squeeze=False, height_ratios=heights)
         return [axes for row in grid for axes in row]
@@ -128,7 +128,7 @@ def grid_of(figure: Figure, rows: int, columns: int, heights: Sequence[float] | 
 
 
 def _placed(figure: Figure, columns: int, heights: Sequence[float], share_x: bool, margins: Margins) -> list[Axes]:
-    """Axes that leave *margins*, whose rows share the height that is left in these proportions."""
+    """Axes with *margins*; the rows share the rest of the height in these proportions."""
     (width, height), found = figure.get_size_inches().tolist(), list[Axes]()
     wide = (width - margins.left - margins.right - (columns - 1) * margins.columns) / columns
     room = height - margins.top - margins.bottom - (len(heights) - 1) * margins.rows
@@ -155,14 +155,14 @@ def beside(axes: Axes, text: str, colour: str = FAINT) -> None:
 
 
 def percent_axis(axes: Axes, full: bool = False) -> None:
-    """Let the vertical axis show shares as per cent, from nothing and, if *full*, to everything."""
+    """Show shares on the vertical axis as per cent, from 0 and, if *full*, to 100."""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_ylim(0, 1.02 if full else None)
 
 
 def log_axis(axes: Axes, low: float, high: float, room: float) -> None:
-    """Let the horizontal axis be logarithmic from *low* to *high*, with plain numbers, about *room* of them."""
+    """Make the horizontal axis logarithmic from *low* to *high*, with about *room* plain numbers."""
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(decades(low, high, room))
@@ -171,7 +171,7 @@ def log_axis(axes: Axes, low: float, high: float, room: float) -> None:
 
 
 def decades(low: float, high: float, room: float) -> LogLocator:
-    """Ticks of a logarithmic axis from *low* to *high*, about *room* of them at most."""
+    """Ticks of a logarithmic axis from *low* to *high*, at most about *room* of them."""
     spanned = max(math.log10(high / low), 0.1)
     fits = next((subs for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)) if len(subs) * spanned <= room), (1.0,))
     return LogLocator(base=10.0 ** max(1, math.ceil(spanned / room)), subs=fits, numticks=99)
@@ -186,26 +186,30 @@ def linear_ticks(axes: Axes, x: int = 8, y: int = 5) -> None:
 
 def boxes(axes: Axes, left: Floats, right: Floats, bottom: Floats, top: Floats, colour: str, label: str = "",
           edge: float = 0.0) -> None:
-    """Bars from *left* to *right* and from *bottom* to *top*, with white edges of *edge* points, as one object, which
-    is drawn faster than one for each."""
+    """Bars from *left* to *right* and from *bottom* to *top*, with white edges of *edge* points.
+
+    They are one object, which draws faster than one for each.
+    """
     corners: Any = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
     axes.add_collection(PolyCollection(corners, facecolors=colour, edgecolors="white", linewidths=edge, label=label),
                         autolim=False)
 
 
 def reach(values: Floats, room: float = 2.0) -> float:
-    """How far an axis goes that is to show *values*, from 0 on: to the largest, unless that is over three times as much
-    as nearly all (98 %, and at least the smaller half) have, so that a few do not press the others together: then it
-    has *room* times as much as those."""
+    """The upper end of an axis from 0 that shows *values*.
+
+    It is the maximum, unless that is more than three times the value that nearly all (98 %, and at least the smaller
+    half) stay below.  Then it is *room* times that value, so that a few values do not squeeze the others.
+    """
     if not len(values):
         return 0.0
     most, bulk = float(values.max()), float(np.quantile(values, 0.98, method="lower"))
     return most if most <= 3 * bulk or bulk <= 0 else room * bulk
 
 
-#: Numbers as they are, thousands apart.
+#: Plain numbers with separators of thousands.
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 and value % 1 == 0 else f"{value:g}")
-#: Large numbers by their prefixes.
+#: Large numbers with unit prefixes.
 PREFIXED = FuncFormatter(lambda value, _: measure(value, "").strip().replace(".00", "").replace(".0", ""))
 
 
@@ -216,4 +220,4 @@ def write_png(figure: Figure, path: Path, dpi: int) -> None:
     canvas.draw()  # type: ignore[no-untyped-call]
     pixels = np.asarray(canvas.buffer_rgba())[..., :3]  # type: ignore[no-untyped-call]
     Image.fromarray(np.ascontiguousarray(pixels)).save(path, "png", compress_level=_LEVEL, dpi=(dpi, dpi))
-    FigureCanvasAgg(figure)  # gives up the drawn one: figures are cycles, which nobody collects while a run is saved
+    FigureCanvasAgg(figure)  # releases the drawn canvas: it is part of a cycle, and garbage collection is off

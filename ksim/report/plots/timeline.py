@@ -1,4 +1,4 @@
-"""How load, throughput, cache and power went over the run."""
+"""Load, throughput, cache and power over the run."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,13 +24,16 @@ from ksim.results.arrays import Floats, sums
 from ksim.results.history import History
 from ksim.results.series import kv_usage, power, running, waiting
 
-#: Points of a curve; bins of requests, which are much fewer than tokens.
+#: Points of a curve; bins for requests, of which there are far fewer than tokens.
 _BINS, _REQUEST_BINS = 240, 60
 
 
 def timeline_figure(history: History, title: str = "The run over time") -> Figure:
-    """Requests running and waiting, requests offered and served, output tokens per second, KV cache in use and watts
-    per GPU, over the run."""
+    """Five panels over the run.
+
+    They show running and waiting requests, offered and completed requests per second, output tokens per second, KV
+    cache usage, and watts per GPU.
+    """
     end, note = shown_span(history)
     edges = np.linspace(0, end, _BINS + 1)
     figure = canvas(10, 9.2, title, f"every point the mean over {number(float(edges[1]))} s{note}", fixed=True)
@@ -44,7 +47,7 @@ def timeline_figure(history: History, title: str = "The run over time") -> Figur
 
 
 def shown_span(history: History) -> tuple[float, str]:
-    """Up to when figures show the run, and a note if that leaves out a few requests long after all others."""
+    """The time up to which figures show the run, and a note if that leaves out a few requests long after all others."""
     requests = history.requests
     moments = np.concatenate([requests.arrival, requests.last_token[requests.output > 0]])
     end = reach(moments, room=1.1)
@@ -69,7 +72,7 @@ def _load(axes: Axes, history: History, edges: Floats) -> None:
 
 
 def _rates(axes: Axes, history: History, edges: Floats) -> None:
-    """Requests that arrive per second beside those that are completed; a burst of arrivals may leave the axis."""
+    """Arrivals and completions per second; a burst of arrivals may leave the axis."""
     axes.set_title("Requests per second")
     coarse = np.linspace(0, edges[-1], _REQUEST_BINS + 1)
     requests = history.requests

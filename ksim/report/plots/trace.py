@@ -1,4 +1,4 @@
-"""What a trace asks for: when its requests arrive, and how long they are."""
+"""The load of a trace: when its requests arrive, and how long they are."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ def plot_trace(path: Path | str, arrivals: Sequence[float], prompts: Sequence[in
 
 
 def trace_figure(arrivals: Sequence[float], prompts: Sequence[int], outputs: Sequence[int], title: str) -> Figure:
-    """Arrival rate over time, distributions of prompt and output lengths, and of the time between arrivals.
+    """Arrival rate over time, and distributions of prompt lengths, output lengths and times between arrivals.
 
     *arrivals* are in seconds, in any order; *prompts* and *outputs* in tokens.
     """
@@ -54,7 +54,7 @@ def trace_figure(arrivals: Sequence[float], prompts: Sequence[int], outputs: Seq
 
 
 def _rate(axes: Axes, times: Floats) -> None:
-    """Requests per second; a few that arrive long after all others are counted beside it."""
+    """Requests per second; a note counts the few that arrive long after all others."""
     axes.set_title("Requests per second")
     axes.set_xlabel("seconds from the start of the trace")
     span = float(times[-1] - times[0]) if len(times) > 1 else 0.0
@@ -97,7 +97,7 @@ def _lengths(axes: Axes, title: str, lengths: Floats, colour: str) -> None:
 
 
 def _gaps(axes: Axes, gaps: Floats) -> None:
-    """How the time between arrivals compares with that of a Poisson process of the same rate."""
+    """The time between arrivals, compared with a Poisson process of the same rate."""
     axes.set_title("Between two arrivals")
     axes.set_xlabel("times the mean")
     axes.set_ylabel("share of arrivals")

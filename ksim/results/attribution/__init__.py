@@ -1,4 +1,4 @@
-"""Where each request's time went: seconds of every phase, which add up to its TTFT, and to the rest of its E2EL.
+"""Where each request's time went: seconds of every phase, which add up to its TTFT and to the rest of its E2EL.
 
 docs/explain.md defines the phases.
 """
@@ -16,13 +16,16 @@ from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import AGAIN, DECODE, PREEMPTED, PREFILL, Stretches
 from ksim.results.history import History
 
-#: How far sums over all steps of a run may be off, in seconds or as a share.
+#: Largest rounding error of sums over all steps of a run, in seconds or as a share.
 _ROUNDING = 1e-8
 
 
 def attribution_table(shares: Shares) -> pa.Table:
-    """One row per completed request, in the order of arrival: its `id`, and seconds in ``to_first.PHASE`` and
-    ``after.PHASE``.  Families without a second anywhere are left out."""
+    """One row per completed request, in order of arrival.
+
+    Columns are its `id`, and seconds in ``to_first.PHASE`` and ``after.PHASE``.  Kernel families in which no request
+    spent time are left out.
+    """
     history = shares.history
     split = _Split.of(history, Activity(history, shares))
     rows = np.flatnonzero(history.requests.completed)
@@ -36,7 +39,7 @@ def attribution_table(shares: Shares) -> pa.Table:
 
 
 def _settled(seconds: Floats, totals: Floats) -> Floats:
-    """*seconds* without the rounding that parts them from *totals*, which the largest phase of each row makes up."""
+    """*seconds* that add up to *totals* exactly: the largest phase of each row absorbs the rounding."""
     seconds = np.maximum(seconds, 0.0)
     rounding = np.abs(totals - seconds.sum(axis=1))
     assert (rounding <= _ROUNDING * np.maximum(1.0, totals)).all(), "phases leave something out, or count it twice"
@@ -47,9 +50,9 @@ def _settled(seconds: Floats, totals: Floats) -> Floats:
 
 @define(eq=False)
 class _Split:
-    """The seconds of each request in each phase, of both parts of its time: (parts, requests, phases).
+    """The seconds of each request in each phase, for both parts of its time: (parts, requests, phases).
 
-    `windows` says from when to when each part lasts.
+    `windows` has the beginning and the end of each part.
     """
 
     history: History
@@ -80,7 +83,7 @@ class _Split:
         self._add(0, phases.QUEUE, rows, requests.admitted - requests.received)
 
     def _behind_gpus(self) -> None:
-        """From the end of the step of each part's last token: the host takes it in, and hands it on."""
+        """Add the time after the GPUs finish each part's last token: the host processes and delivers it."""
         requests = self.history.requests
         rows = np.flatnonzero(requests.completed)
         for part, places in enumerate((requests.first[:-1], requests.first[1:] - 1)):
@@ -92,8 +95,10 @@ class _Split:
             self._add(part, phases.DELIVERY, rows, end - taken)
 
     def _clipped(self, part: int, rows: Ints, begin: Floats, end: Floats) -> tuple[Floats, Floats]:
-        """What of the time between *begin* and *end* is in this part: up to the GPUs' end of the first token's step,
-        or from the first token on."""
+        """The time between *begin* and *end* that lies in this part.
+
+        The first part ends when the GPUs finish the step of the first token; the second begins with the first token.
+        """
         requests = self.history.requests
         if part:
             begin = np.maximum(begin, requests.first_token[rows])
@@ -102,7 +107,10 @@ class _Split:
         return begin, np.maximum(begin, end)
 
     def _stretches(self) -> None:
-        """What engines do while each request runs, as if all prompts were others'; and who waits to run again."""
+        """Add what engines do while each request runs, and the time in which it is preempted.
+
+        At first, all prompt tokens count as those of other requests.
+        """
         rows, states, begin, end = self.stretches.table()
         for part in range(2):
             since, until = self._clipped(part, rows, begin, end)
@@ -122,11 +130,11 @@ class _Split:
         self._add(part, phases.OTHERS_DECODE, rows[~decoding], decodes[~decoding].sum(axis=1))
 
     def _families(self, prefix: str) -> list[str]:
-        """The phase of each family that is computed, where *prefix* says what for."""
+        """The phases of the kernel families, with this *prefix*; communication has a phase of its own."""
         return [*(prefix + family for family in self.activity.shares.families[:-1]), phases.COMMUNICATION]
 
     def _own_prefills(self) -> None:
-        """Move what a request's own tokens cost from the others' to its own."""
+        """Move the time of a request's own prompt tokens from others' prefill to its own phases."""
         pieces, stints = self.activity.shares.pieces, self.stretches.stints
         steps, rows, states = pieces.step, stints.row[pieces.stint], stints.state[pieces.stint]
         own = self._own_seconds(pieces)
@@ -144,6 +152,6 @@ class _Split:
                 self._add(part, names[place], rows[first], column[first])
 
     def _own_seconds(self, pieces: Pieces) -> Floats:
-        """GPU seconds of each piece by `Shares.parts`: no more than all prompts of its step have."""
+        """GPU seconds of each piece by `Shares.parts`; at most those of all prompts in its step."""
         shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
         return np.minimum(self.activity.seconds(pieces.step) * shares, self.activity.prompts(pieces.step))

@@ -1,4 +1,4 @@
-"""What an engine does at each moment, as seconds that have added up by then."""
+"""What an engine does at each moment, as cumulative seconds."""
 
 from functools import cached_property
 
@@ -10,9 +10,9 @@ from ksim.results.attribution.shares import Shares
 from ksim.results.history import History
 from ksim.results.steps import Steps
 
-#: What is told apart beside the families of decodes, which follow in the order of `Shares.families`.
+#: Activities.  The kernel families of decodes follow them, in the order of `Shares.families`.
 UPDATE, SCHEDULE, LAUNCH, PROMPTS = range(4)
-#: The first of them.
+#: The first family of decodes.
 DECODES = 4
 
 
@@ -20,11 +20,11 @@ DECODES = 4
 class Activity:
     """Every moment of an engine's time belongs to the step that ends next: to its GPUs, or to the host before it.
 
-    A step has its GPUs from its start to its end, but not before the step ahead of it has ended: where batches
-    overtake nobody, as on one stage, that is all of its time; of several stages' it is what the step adds.  Before
-    that, the host takes in the last step's tokens until it schedules this one, then schedules and prepares it.
-    The GPUs' time is split as `Shares` says: what is not clear of launches, and, where there are several stages,
-    between them, is stretched over the families.
+    GPU time of a step is the time from its start to its end, after the step before it has ended.  With one stage,
+    that is all of its time.  With several stages, it is what the step adds.  Before it, the host processes the tokens
+    of the last step until it schedules this one, then schedules and prepares this one.  GPU time is split as `Shares`
+    says.  It is longer than the kernels where the GPUs wait between stages; the kernel families then share the
+    difference in proportion.  Waits for launches are kept apart.
     """
 
     history: History
@@ -40,32 +40,34 @@ class Activity:
 
     @property
     def begins(self) -> Floats:
-        """When the GPUs' time of each step begins."""
+        """When GPU time of each step begins."""
         return self._steps.begun
 
     @cached_property
     def launches(self) -> Floats:
-        """For how much of it the GPUs wait for launches; all of it where the step has no kernels."""
+        """The part of GPU time in which GPUs wait for launches; all of it if the step has no kernels."""
         lengths, busy = self.ends - self.begins, self._steps.stage_seconds
         return np.where(busy > 0, np.minimum(self._steps.launch_waits, lengths), lengths)
 
     @cached_property
     def _stretched(self) -> Floats:
-        """How many times as long the rest takes as the kernels of each step."""
+        """The rest of GPU time over the time of kernels, for each step."""
         working = self.ends - self.begins - self.launches
         return shares(working, self.shares.seconds.sum(axis=1))
 
     def seconds(self, steps: Ints) -> Floats:
-        """The rest of some *steps* by `Shares.parts`: (steps, parts)."""
+        """GPU time of *steps* without waits for launches, by `Shares.parts`: (steps, parts)."""
         return self.shares.seconds[steps] * self._stretched[steps][:, None]
 
     def prompts(self, steps: Ints) -> Floats:
-        """What their chunks have of that: (steps, parts)."""
+        """The part of that time that belongs to prompt chunks: (steps, parts)."""
         return self.seconds(steps) * self.shares.prompts(steps)
 
     def _into(self, found: Floats, rows: slice) -> None:
-        """Write down how long an engine does what in each of its steps, the host's time before it included:
-        (activities, steps).  Few steps have chunks."""
+        """Write the seconds of each activity into *found*: (activities, steps).
+
+        A step includes the host's time before it.  Few steps have prompt chunks.
+        """
         ahead, begins = self._steps.ahead[rows], self.begins[rows]
         scheduled = np.clip(self._steps.scheduled[rows], ahead, begins)
         found[UPDATE], found[SCHEDULE], found[LAUNCH] = scheduled - ahead, begins - scheduled, self.launches[rows]
@@ -79,7 +81,7 @@ class Activity:
 
     @cached_property
     def _curves(self) -> list["_Curve"]:
-        """Of each engine."""
+        """The curve of each engine."""
         return [self._curve(self._steps.rows(place)) for place in range(len(self.history.engines))]
 
     def _curve(self, rows: slice) -> "_Curve":
@@ -99,17 +101,18 @@ class Activity:
 
 @frozen(eq=False)
 class _Curve:
-    """What has added up by when: `knots` in time, the beginning and three for each step, with straight lines between.
+    """Cumulative seconds of each activity.
 
-    `added` is what has added up after so many steps, (activities, 1 + steps): up to its first knot an engine updates in
-    a step, up to the second it schedules, and up to the third its GPUs have it.
+    `knots` are times: the beginning, and three for each step.  In between, seconds grow linearly.  `added` has the
+    cumulative seconds after each number of steps: (activities, 1 + steps).  In a step, the engine updates up to the
+    first knot, schedules up to the second, and its GPUs work up to the third.
     """
 
     knots: Floats
     added: Floats
 
     def by(self, times: Floats) -> Floats:
-        """What has added up by each of *times*: (times, activities)."""
+        """Cumulative seconds at each of *times*: (times, activities)."""
         knots, last = self.knots, len(self.knots) - 1
         before = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, max(last - 1, 0))
         after = np.minimum(before + 1, last)

@@ -1,4 +1,4 @@
-"""A saved run's phases, read back: of one request, or behind the mean, the median and the p99 of all."""
+"""The phases of a saved run: of one request, or behind the mean, the median and the p99 of all."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +21,11 @@ STATISTICS = ("mean", *_BANDS)
 
 @frozen(eq=False)
 class Breakdown:
-    """The completed requests of the run in `directory`: seconds of each of `names`, (requests, phases), up to the
-    first token and after it, and how many tokens each request got."""
+    """The completed requests of the run in `directory`.
+
+    Their seconds are by `names`, up to the first token and after it: (requests, phases).  `tokens` counts their
+    output tokens.
+    """
 
     directory: Path
     ids: Ints
@@ -33,7 +36,7 @@ class Breakdown:
 
     @classmethod
     def read(cls, directory: Path) -> "Breakdown":
-        """Read what `Result.save` wrote; raises ConfigError where there is no run, or one without attribution."""
+        """Read what `Result.save` wrote; raises ConfigError if there is no run, or a run without attribution."""
         if not (directory / "summary.json").is_file():
             raise ConfigError(str(directory), "there is no run; name a directory that `ksim run -o` has written")
         if not (directory / "attribution.parquet").is_file():
@@ -51,7 +54,7 @@ class Breakdown:
         return cls(directory, ids, np.array([output[each] for each in ids.tolist()], np.int64), names, *parts)
 
     def place(self, request: int) -> int:
-        """The row of a request; raises ConfigError for one that is not there, or did not complete."""
+        """The row of a request; raises ConfigError if it does not exist or did not complete."""
         places = np.flatnonzero(self.ids == request)
         if len(places):
             return int(places[0])
@@ -68,7 +71,7 @@ class Breakdown:
         return f"there is no request {request} among {len(table['id']):,}{hint}"
 
     def of(self, request: int) -> dict[str, Floats]:
-        """The phases of one request, in seconds: to its first token, after it, and all together."""
+        """The phases of one request in seconds: up to its first token, after it, and in all."""
         row = self.place(request)
         return {TO_FIRST: self.to_first[row], AFTER: self.after[row], "all": self.to_first[row] + self.after[row]}
 
@@ -80,19 +83,19 @@ class Breakdown:
         return self.to_first if name == "ttft" else self.to_first + self.after
 
     def statistics(self) -> dict[str, Floats]:
-        """The phases behind each statistic of each metric, by names such as ``p99_ttft``; each adds up to it."""
+        """The phases behind each statistic of each metric, by names such as ``p99_ttft``."""
         return {f"{statistic}_{metric}": behind(statistic, self.metric(metric))
                 for metric in METRICS for statistic in STATISTICS if len(self.metric(metric))}
 
     def only(self, ids: Iterable[int]) -> "Breakdown":
-        """Only the requests of these *ids*, in the order of the ids."""
+        """The requests with these *ids*, in the order of the ids."""
         rows = {number: row for row, number in enumerate(self.ids.tolist())}
         kept = np.array([rows[number] for number in sorted(ids)], dtype=np.int64)
         return evolve(self, ids=self.ids[kept], output=self.output[kept], to_first=self.to_first[kept],
                       after=self.after[kept])
 
     def with_names(self, names: list[str]) -> "Breakdown":
-        """The same with *names*, of which its own are some: what it has none of is zero."""
+        """The same for these *names*; phases that it does not have are zero."""
         def spread(seconds: Floats) -> Floats:
             wide = np.zeros((len(seconds), len(names)))
             wide[:, [names.index(name) for name in self.names]] = seconds
@@ -102,7 +105,7 @@ class Breakdown:
 
 
 def paired(one: Breakdown, other: Breakdown) -> tuple[Breakdown, Breakdown]:
-    """The requests that completed in both runs, and all phases of both; raises ConfigError where there are none."""
+    """The requests that completed in both runs, and all phases of both; raises ConfigError if there are none."""
     common = set(one.ids.tolist()) & set(other.ids.tolist())
     if not common:
         raise ConfigError(f"{one.directory}, {other.directory}", "no request completed in both runs; compare runs of"
@@ -116,8 +119,8 @@ def paired(one: Breakdown, other: Breakdown) -> tuple[Breakdown, Breakdown]:
 def behind(statistic: str, seconds: Floats) -> Floats:
     """The phases that add up to a *statistic* of the row sums of *seconds*: (requests, phases) to (phases).
 
-    Of a mean, their means.  A percentile is one or two requests', by chance; so it is split as the requests around
-    it are on average: those from 45 to 55 % for the median, the last 2 % for the p99.
+    For a mean, they are the mean phases.  A percentile is one or two requests, which may be outliers.  So its phases
+    are averaged over the requests around it: those from 45 to 55 % for the median, the slowest 2 % for the p99.
     """
     if statistic == "mean":
         return np.asarray(seconds.mean(axis=0))
@@ -134,7 +137,7 @@ def _stacked(columns: list[Floats], rows: int) -> Floats:
 
 
 def _columns(path: Path) -> Mapping[str, Any]:
-    """A parquet file as arrays; raises DataError where it is none."""
+    """A parquet file as arrays; raises DataError if it is none."""
     try:
         table = parquet.read_table(path)
     except (OSError, ArrowException) as error:

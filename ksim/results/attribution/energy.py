@@ -1,4 +1,4 @@
-"""Whose a run's joules are: each request's share of its steps, and what GPUs drew while there was no step."""
+"""Whose a run's joules are: each request's share of its steps, and static energy while there was no step."""
 
 from functools import cached_property
 
@@ -13,12 +13,12 @@ from ksim.results.kernels import joules_of
 
 @define(eq=False, slots=False)
 class Energy:
-    """The joules of steps, dynamic and static, by what they are shared by; and what each request has of them.
+    """The joules of steps, dynamic and static, by what they are shared by; and the share of each request.
 
-    Dynamic joules are those of the step's kernels, static ones the GPUs' power from the end of the step ahead, or this
-    one's start, to its end, split over kernels by the time that they take.  Both are shared as time is (`Shares`),
-    except where data ranks share experts: what their steps of one round spend on experts, and on dummy steps of
-    ranks without work, is shared by all new tokens of the round.
+    Dynamic joules are those of the step's kernels.  Static joules are the GPUs' static power up to the end of the
+    step, from its start or from the end of the step before it; they are split over kernels by time.  Both are shared
+    as time is (`Shares`).  Where data-parallel ranks share experts, the joules that the steps of one round spend on
+    experts, and on dummy steps, are shared by all new tokens of the round.
     """
 
     shares: Shares
@@ -34,7 +34,7 @@ class Energy:
 
     @cached_property
     def joules(self) -> Floats:
-        """The joules of each step by what they are shared by: tokens, pairs, keys; (steps, 3)."""
+        """The joules of each step by what they are shared by (tokens, pairs, keys): (steps, 3)."""
         seconds = self.shares.seconds
         _, dynamic = joules_of(self.history, self.shares.usage, Part.of)
         whole = seconds.sum(axis=1)
@@ -47,10 +47,10 @@ class Energy:
         return self._shared(found, pooled)
 
     def _shared(self, found: Floats, pooled: Floats) -> Floats:
-        """The joules *found*, and those *pooled*, which tokens of all steps of a round have alike.
+        """The joules *found*, plus *pooled* ones, which all tokens of a round share equally.
 
-        A dummy step has no tokens, so all of its joules are the others'.  What a round without tokens spent, as where
-        a run was cut off, stays with its dummies.
+        A dummy step has no tokens, so the tokens of other ranks share all of its joules.  If a round has no tokens,
+        as in a run that was cut off, its joules stay with its dummy steps.
         """
         steps, rounds = self.history.steps, self.history.steps.rounds
         if rounds is None:
@@ -66,29 +66,31 @@ class Energy:
 
     @cached_property
     def prefill(self) -> float:
-        """The share of prompt chunks, recomputation included."""
+        """The joules of prompt chunks, recomputation included."""
         chunks, totals = self.shares.chunks, self.shares.totals
         return float((self.joules * shares(chunks.astype(np.float64), totals)).sum())
 
     @property
     def decode(self) -> float:
-        """The share of decodes."""
+        """The joules of decodes."""
         return float(self.joules.sum()) - self.prefill
 
     @property
     def idle(self) -> float:
-        """What GPUs drew while there was no step."""
+        """Static joules while there was no step."""
         return self.history.static_joules - float(self.static.sum())
 
     @property
     def unattributed(self) -> float:
-        """What no completed request has of the steps: those that did not complete have it."""
+        """Joules of steps that belong to no completed request."""
         return float(self.joules.sum()) - float(np.nansum(self.requests))
 
     @cached_property
     def requests(self) -> Floats:
-        """What each request has up to the step of its first token, and after it: (requests, 2); nan for those that did
-        not complete."""
+        """Joules of each request up to the step of its first token, and after it: (requests, 2).
+
+        They are nan for requests that did not complete.
+        """
         requests, pieces = self.history.requests, self.shares.pieces
         prompts = sizes(pieces.new, pieces.context)
         rates = self._rates()
@@ -101,7 +103,7 @@ class Energy:
         return np.where(requests.completed[:, None], found, np.nan)
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
-        """What tokens of one step each take of those of the requests at *rows*: with the first of them, and after."""
+        """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
         requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
         steps, known = self._tokens(rows)
         amounts = (rates[PAIRS] + rates[KEYS])[steps]
@@ -115,14 +117,16 @@ class Energy:
         return found
 
     def _rates(self) -> list[Floats]:
-        """Joules for each token, pair and key of each step."""
+        """Joules per token, pair and key of each step."""
         totals = self.shares.totals
         return [shares(self.joules[:, by], totals[:, by]) for by in (TOKENS, PAIRS, KEYS)]
 
     def _tokens(self, rows: slice) -> tuple[Places, Ints]:
-        """The step of each token of the requests at *rows*; and of those of completed ones that came from a step of one
-        token, how many their sequence had, with the one that it came from.  All but those with which a request had
-        caught up do; these are 0, as are others'."""
+        """The step of each token of the requests at *rows*, and the length of its sequence then.
+
+        The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up,
+        and for requests that did not complete, because their steps may compute more than one token.
+        """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
         ahead = requests.prompt[rows] - requests.first[rows]
@@ -133,7 +137,7 @@ class Energy:
 
     @cached_property
     def _caught_up(self) -> Ints:
-        """Where the tokens stand with which requests had caught up."""
+        """The places of the tokens with which requests caught up."""
         requests, stints = self.history.requests, self.shares.stretches.stints
         which = stints.first >= 0
         return np.sort(requests.runs.place(stints.row[which], stints.first[which]))

@@ -1,4 +1,4 @@
-"""The phases that a request's time is split into, by name."""
+"""The names of the phases into which a request's time is split."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefil
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
 SCHEDULE, LAUNCH, UPDATE = "schedule", "launch", "update"
 COMMUNICATION, DELIVERY = "communication", "delivery"
-#: Before the names of kernel families.
+#: Prefixes of the names of kernel families.
 PREFILL, DECODE = "prefill.", "decode."
 
-#: What phases are shown together as.
+#: Groups in which phases are shown.
 GROUPS = {
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
@@ -28,13 +28,13 @@ GROUPS = {
 
 
 def phases(families: Sequence[str]) -> list[str]:
-    """All phases in the order of a request's way, with kernels of these *families*."""
+    """All phases in the order of a request's life, with kernels of these *families*."""
     return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
             COMMUNICATION, DELIVERY]
 
 
 def members(group: str, names: Sequence[str]) -> list[str]:
-    """Which of *names* belong to *group*."""
+    """The *names* that belong to *group*."""
     own = GROUPS[group]
     return [name for name in names if any(name.startswith(of) if of.endswith(".") else name == of for of in own)]

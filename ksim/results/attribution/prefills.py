@@ -11,7 +11,7 @@ from ksim.results.steps import Steps
 
 @frozen(eq=False)
 class Pieces:
-    """`new` tokens on top of `context` that step `step` computed for a stint, before its first token or with it.
+    """Step `step` computed `new` tokens after `context` ones, for a stint, until it has caught up.
 
     Columns of (pieces,); `stint` is a row of `Stints`.
     """
@@ -23,7 +23,8 @@ class Pieces:
 
     @classmethod
     def of(cls, steps: Steps, requests: Requests, stints: Stints) -> "Pieces":
-        """Those of *stints*, in the order of the *steps*: what a request prefills belongs to its latest admission."""
+        """The pieces of *stints*, in order of *steps*.  A prompt chunk belongs to the latest admission of its request.
+        """
         rows, known = requests.find(steps.chunk_request)
         step = steps.chunk_step
         stint = np.searchsorted(_order(stints.row, stints.begin, len(steps)), _order(rows, step, len(steps)),
@@ -34,5 +35,5 @@ class Pieces:
 
 
 def _order(rows: Ints, steps: Ints, count: int) -> Ints:
-    """Numbers that sort by the row of the request, and then by the step, of which there are *count*."""
+    """Numbers that sort by the row of the request, then by the step; *count* is the number of steps."""
     return rows * (count + 1) + steps

@@ -1,4 +1,4 @@
-"""Whose a step's GPU seconds are: those of decodes, or those of prompts, kernel family by kernel family."""
+"""Whose a step's GPU seconds are: those of decodes or of prompts, kernel family by kernel family."""
 
 from functools import cached_property
 
@@ -13,26 +13,29 @@ from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import seconds_of
 
-#: The family of all that GPUs send each other.
+#: The family of all communication between GPUs.
 COMMUNICATION = "communication"
-#: Families whose work grows with what sequences have in the cache, and not only with new tokens.
+#: Families whose work grows with the cached tokens of sequences, not only with new tokens.
 _ATTENTION = frozenset({"attention", "mla", "sparse_mla", "index_scores"})
-#: One that reads a number for each (query, key) pair, however fast.
+#: A family that reads a number for each (query, key) pair, whatever its bound.
 _OF_PAIRS = "index_topk"
-#: Kernels of a mixture's experts, which compute on the tokens of all data ranks (compute/blocks.py, `experts`).
+#: Kernels of experts, which compute on the tokens of all data-parallel ranks (compute/blocks.py, `experts`).
 EXPERTS = frozenset({"topk", "experts_gate_up", "experts_act", "experts_down", "combine"})
 #: What a family is shared by: new tokens; (query, key) pairs; keys read.
 TOKENS, PAIRS, KEYS = range(3)
 
 
 def sizes(new: Ints, context: Ints) -> tuple[Ints, Ints, Ints]:
-    """The tokens, pairs and keys of sequences with *new* tokens on top of *context* in the cache."""
+    """The tokens, (query, key) pairs and keys of sequences with *new* tokens after *context* cached ones."""
     return new, new * context + new * (new + 1) // 2, context + new
 
 
 @frozen
 class Part:
-    """Kernels of one family that are shared alike; *pooled* ones work for the tokens of all data ranks."""
+    """Kernels of one family that are shared in the same way.
+
+    `by` is TOKENS, PAIRS or KEYS.  *pooled* kernels work for the tokens of all data-parallel ranks.
+    """
 
     family: str
     by: int
@@ -52,7 +55,7 @@ class Part:
 
 @define(eq=False, slots=False)
 class Shares:
-    """The GPU seconds of each step by `parts`, (steps, parts), and which share of them its prompts have.
+    """The GPU seconds of each step by `parts`, (steps, parts), and the share that belongs to prompts.
 
     They are those of one rank of each pipeline stage, added up over the stages.
     """
@@ -66,16 +69,16 @@ class Shares:
 
     @cached_property
     def families(self) -> list[str]:
-        """The families, communication last whether there is any or not."""
+        """The families; communication is last, even if there is none."""
         return [*sorted({part.family for part in self.parts} - {COMMUNICATION}), COMMUNICATION]
 
     @cached_property
     def family(self) -> Ints:
-        """Which of `families` each part is of."""
+        """The place in `families` of each part."""
         return each(self.parts, lambda part: self.families.index(part.family))
 
     def prompts(self, steps: Ints) -> Floats:
-        """Which share of each part the chunks of some *steps* have: (steps, parts)."""
+        """The share of each part that belongs to the prompt chunks of *steps*: (steps, parts)."""
         return shares(self.chunks[steps].astype(np.float64), self.totals[steps])[:, self.by]
 
     @cached_property
@@ -93,7 +96,7 @@ class Shares:
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
 
     def of(self, steps: Ints, new: Ints, context: Ints) -> Floats:
-        """Which share of each part of *steps* is that of *new* tokens on top of *context* tokens: (steps, parts)."""
+        """The share of each part of *steps* for *new* tokens after *context* tokens: (steps, parts)."""
         own = np.stack(sizes(new, context), axis=1)
         return np.minimum(1.0, own / np.maximum(self.totals[steps], 1))[:, self.by]
 
@@ -104,5 +107,5 @@ class Shares:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """What each of their stints computes before it has caught up."""
+        """What each stint computes until it has caught up."""
         return Pieces.of(self.history.steps, self.history.requests, self.stretches.stints)

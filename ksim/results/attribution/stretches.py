@@ -1,4 +1,4 @@
-"""What each request does when: it prefills, decodes, has lost its cache, or computes again what it lost."""
+"""What each request does when: it prefills, decodes, is preempted, or computes lost tokens again."""
 
 from functools import cached_property
 
@@ -15,11 +15,11 @@ PREFILL, DECODE, PREEMPTED, AGAIN = range(4)
 
 @frozen(eq=False)
 class Stints:
-    """Requests' times in a batch list, one after another for each: columns of (stints,).
+    """The times of requests among the running ones: columns of (stints,), request by request.
 
-    Each is from its admission, with `known` tokens of which `cached` were found, to its last step before it is pushed
-    out, or is done.  `begin` is the row of its engine's first step therein, `first` that of the step of its first
-    token, -1 where it gets none; what it computes before that comes from steps up to, but not with, `before`.
+    A stint lasts from an admission, with `known` tokens of which `cached` were found, to the request's last step
+    before it is preempted or done.  `begin` is the row of its engine's first step in it.  `first` is the row of the
+    step of its first token, -1 without one.  What the stint computes before that comes from steps before `before`.
     """
 
     row: Ints
@@ -38,7 +38,7 @@ class Stints:
 
     @property
     def state(self) -> Ints:
-        """What each does until it has caught up."""
+        """What each stint does until it has caught up."""
         return np.where(self.again, AGAIN, PREFILL)
 
 
@@ -46,8 +46,8 @@ class Stints:
 class Stretches:
     """The stints of all completed requests; in between, they are preempted.
 
-    *ends* says when the GPUs are through with each step.  A request that is pushed out still gets the tokens that it
-    has in flight, and is preempted once their step has ended.
+    *ends* says when the GPUs finish each step.  A preempted request still gets its tokens in flight, and counts as
+    preempted when their step has ended.
     """
 
     history: History
@@ -55,7 +55,7 @@ class Stretches:
 
     @cached_property
     def stints(self) -> Stints:
-        """In the order of their requests."""
+        """The stints in the order of their requests."""
         requests = self.history.requests
         row, number, events = self._admissions()
         admitted = events["time"]
@@ -74,7 +74,7 @@ class Stretches:
                       again=number > 0)
 
     def _admissions(self) -> tuple[Ints, Ints, Columns]:
-        """Those of completed requests: whose, which of theirs, and what the events say; request by request."""
+        """Admissions of completed requests: row of the request, number of the admission, columns of the events."""
         requests, events = self.history.requests, self.history.events[Admitted]
         rows = requests.rows(events["request_id"])
         order = np.argsort(rows, kind="stable")
@@ -82,7 +82,7 @@ class Stretches:
         return rows[order], _numbered(rows[order]), {name: column[order] for name, column in events.items()}
 
     def _preempted(self, row: Ints, number: Ints) -> Floats:
-        """When the requests at these rows were pushed out for the *number*-th time from 0; inf where they were not."""
+        """When the requests at these rows were preempted for the *number*-th time, from 0; inf where they were not."""
         requests = self.history.requests
         rows = requests.rows(requests.preempted["request_id"])
         order = np.argsort(rows, kind="stable")
@@ -91,7 +91,7 @@ class Stretches:
         return np.where(place < first[row + 1], np.append(times, np.inf)[np.minimum(place, len(times))], np.inf)
 
     def _first_step(self, engine: Ints, times: Floats) -> Ints:
-        """The row of the first step that an engine scheduled at one of these times, or later."""
+        """The row of the first step that an engine scheduled at or after each of these times."""
         steps, found = self.history.steps, np.zeros(len(times), np.int64)
         for place in range(len(self.history.engines)):
             rows, which = steps.rows(place), engine == place
@@ -99,7 +99,7 @@ class Stretches:
         return found
 
     def table(self) -> tuple[Ints, Ints, Floats, Floats]:
-        """Each stretch as columns: the row of its request, what it does, from when, and until when."""
+        """Stretches as columns: the row of the request, what it does, beginning and end."""
         stints = self.stints
         rows, begin, caught_up, end = stints.row, stints.admitted, stints.caught_up, stints.end
         again = np.flatnonzero(rows[1:] == rows[:-1])
@@ -110,5 +110,5 @@ class Stretches:
 
 
 def _numbered(rows: Ints) -> Ints:
-    """How many of the same come before each of *rows*, which are in order."""
+    """How many equal values come before each of *rows*, which are sorted."""
     return np.arange(len(rows)) - np.searchsorted(rows, rows)

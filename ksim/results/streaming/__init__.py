@@ -1,4 +1,4 @@
-"""Results of runs that are too long to be kept: written while they go on, and forgotten.
+"""Results of runs that are too long to be kept: they are written during the run, and forgotten.
 
-docs/glossary.md says what such a run does not tell.
+docs/glossary.md says what such a run leaves out.
 """

@@ -1,4 +1,4 @@
-"""How a latency is distributed, of any number of values in little memory."""
+"""The distribution of a latency, for any number of values in little memory."""
 
 from math import exp, log
 
@@ -8,9 +8,9 @@ from attrs import define, field
 from ksim.results.arrays import Floats, Ints
 from ksim.results.metrics import PERCENTILES, Summary
 
-#: How far, relatively, a percentile may be off.
+#: The largest relative error of a percentile.
 RESOLUTION = 1e-3
-#: Values are told apart from 1 ns to 30 years, in steps of twice the resolution; what is less counts as 0.
+#: The range is 1 ns to 30 years, in steps of twice the resolution; smaller values count as 0.
 _LEAST, _MOST = 1e-9, 1e9
 _STEP = log(1.0 + 2.0 * RESOLUTION)
 _BINS = int(log(_MOST / _LEAST) / _STEP) + 2
@@ -18,7 +18,7 @@ _BINS = int(log(_MOST / _LEAST) / _STEP) + 2
 
 @define(eq=False)
 class Histogram:
-    """Values in seconds, by their logarithm; how many, their mean and spread, the least and the largest are exact."""
+    """Values in seconds, by their logarithm.  Count, mean, standard deviation, minimum and maximum are exact."""
 
     _bins: Ints = field(factory=lambda: np.zeros(_BINS, np.int64))
     count: int = 0
@@ -28,7 +28,7 @@ class Histogram:
     _squares: float = 0.0
 
     def add(self, values: Floats) -> None:
-        """Take in *values*, none of them nan or negative."""
+        """Add *values*, none of them nan or negative."""
         if not len(values):
             return
         number, mean, total = len(values), float(values.mean()), self.count + len(values)
@@ -41,19 +41,19 @@ class Histogram:
         self._bins += np.bincount(places.astype(np.int64), minlength=_BINS)
 
     def percentile(self, percent: float) -> float:
-        """Linearly interpolated between values, each of them known to the resolution."""
+        """Linear interpolation between values, each known to the resolution."""
         place = (self.count - 1) * percent / 100
         below, above = self._value(int(place)), self._value(min(int(place) + 1, self.count - 1))
         return below + (place - int(place)) * (above - below)
 
     def _value(self, place: int) -> float:
-        """The value that so many are smaller than, or as small."""
+        """The value at this rank."""
         number = int(np.searchsorted(np.cumsum(self._bins), place, side="right"))
         middle = _LEAST * exp(_STEP * (number - 0.5)) if number else 0.0
         return min(max(middle, self.least), self.most)
 
     def spread(self, name: str) -> Summary:
-        """What `metrics.spread` says, in milliseconds."""
+        """The numbers of `metrics.spread`, in milliseconds."""
         keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))]
         if not self.count:
             return dict.fromkeys(keys)

@@ -1,4 +1,4 @@
-"""How many requests were in flight at once, and in the fullest second how many tokens came, as a run goes on."""
+"""Peaks during a run: the most requests in flight, and the most tokens in a second."""
 
 import numpy as np
 from attrs import define, field
@@ -10,7 +10,7 @@ from ksim.results.series import Series
 
 @define(eq=False)
 class Concurrency:
-    """The most completed requests in flight at once; what is not yet sure to be complete is kept."""
+    """The most completed requests in flight at once.  It keeps requests that others may still overlap."""
 
     peak: int = 0
     _level: float = 0.0
@@ -18,7 +18,7 @@ class Concurrency:
     _changes: Floats = field(factory=lambda: np.zeros(0))
 
     def add(self, requests: Requests, done: Bools, until: float) -> None:
-        """Take in the completed requests *done*; no other will be that arrived before *until*."""
+        """Add the completed requests *done*; no later one will have arrived before *until*."""
         count = int(done.sum())
         times = np.concatenate([self._times, requests.arrival[done], requests.last_token[done]])
         changes = np.concatenate([self._changes, np.ones(count), -np.ones(count)])
@@ -31,7 +31,7 @@ class Concurrency:
 
 @define(eq=False)
 class Seconds:
-    """Output tokens of completed requests in each second from the first arrival on that has any."""
+    """Output tokens of completed requests in each second that has any, counted from the first arrival."""
 
     begin: float | None = None
     _first: float = np.inf
@@ -39,7 +39,7 @@ class Seconds:
     _counts: Ints = field(factory=lambda: np.zeros(0, np.int64))
 
     def add(self, requests: Requests, done: Bools) -> None:
-        """Take in the completed requests *done*."""
+        """Add the completed requests *done*."""
         accepted = requests.arrival[np.isnan(requests.rejected)]
         if self.begin is None and len(accepted):
             self.begin = float(accepted[0])
@@ -52,7 +52,7 @@ class Seconds:
 
     @property
     def most(self) -> float | None:
-        """Tokens in the fullest second; None where the seconds did not begin with the first request that completed."""
+        """Tokens in the fullest second; None if the first request did not complete."""
         if not len(self._counts):
             return 0.0
         return float(self._counts.max()) if self._first == self.begin else None

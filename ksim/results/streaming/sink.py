@@ -1,4 +1,4 @@
-"""A log that writes what has ended while the run goes on, and forgets it."""
+"""A log that writes requests and steps when they end, and forgets them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from ksim.flow.step_block import StepBlock
 from ksim.results.arrays import Bools
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
-from ksim.results.metrics import Limits, Summary
+from ksim.results.metrics import LatencyTargets, Summary
 from ksim.results.refusals import Refusals
 from ksim.results.requests import Requests
 from ksim.results.streaming.tally import Tally
@@ -21,19 +21,19 @@ from ksim.results.tables import request_table, step_table
 
 Events = dict[type[Event], Columns]
 
-#: So many requests that have ended, or new steps, are written at once.
+#: The number of ended requests, or of new steps, that are written at once.
 _REQUESTS, _STEPS = 1 << 12, 1 << 12
 
 
 class Sink(Log):
-    """Takes in events as a log does, and writes requests.parquet and steps.parquet.
+    """Takes events as a log does, and writes requests.parquet and steps.parquet.
 
-    `Finished` and `Rejected` are the last events of a request; those that come before the steps that its tokens
-    are from wait for them.  What is kept are requests that have not ended, and steps since the first admission of
+    `Finished` and `Rejected` are the last events of a request.  If they come before the steps that sampled its
+    tokens, they wait for these.  The sink keeps requests that have not ended, and steps since the first admission of
     any of them.
     """
 
-    def __init__(self, directory: Path, limits: Limits) -> None:
+    def __init__(self, directory: Path, limits: LatencyTargets) -> None:
         super().__init__()
         self._tally, self._directory = Tally(limits), directory
         self._writers: dict[str, parquet.ParquetWriter] = {}
@@ -43,7 +43,7 @@ class Sink(Log):
         self._written: dict[int, int] = {}
 
     def add(self, event: Event) -> None:
-        """Take in one event."""
+        """Take one event."""
         kind = type(event)
         if kind is Stepped:
             self._write_many()
@@ -70,12 +70,12 @@ class Sink(Log):
             writer.close()
 
     def summary(self) -> Summary:
-        """Write the rest, requests that have not ended too, and return the numbers of the run."""
+        """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
         return self._tally.summary(sorted(self.engines, key=lambda built: built.engine))
 
     def _write_many(self) -> None:
-        """Write what there is, if it is much: before more happens, when all has been told of what did."""
+        """Write if there is much to write; called before the next event, when all events so far are complete."""
         if self._ended >= _REQUESTS or self._stepped >= _STEPS:
             self._write()
 
@@ -102,7 +102,7 @@ class Sink(Log):
             self._writers[name].write_table(table)
 
     def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
-        """The events of which all is known, where engines have made so many *steps*, and those that wait for more."""
+        """The events that are complete after so many *steps* of each engine, and those that wait for more steps."""
         emitted, late = self.columns(Emitted), np.zeros(0, np.int64)
         for engine in np.unique(emitted["engine"]).tolist():
             early = (emitted["engine"] == engine) & (emitted["last"] >= steps.get(engine, 0))
@@ -115,7 +115,7 @@ class Sink(Log):
         return now, later
 
     def _forget(self, history: History, ended: Bools, now: Events, later: Events) -> None:
-        """Keep only what is still needed of the events that were told *now*, and those for *later*."""
+        """Keep only what is still needed of the events written *now*, and those for *later*."""
         requests = history.requests
         for kind, columns in now.items():
             rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
@@ -137,5 +137,5 @@ def _only(columns: Columns, which: Bools) -> Columns:
 
 
 def _first_arrival(requests: Requests, ended: Bools) -> float:
-    """When the first arrived that has not ended, or any that is to come."""
+    """The arrival of the first request that has not ended, or of the next one to come."""
     return float(min(requests.arrival[~ended].min(initial=np.inf), requests.arrival.max(initial=-np.inf)))

@@ -11,7 +11,7 @@ from ksim.results.arrays import Bools, floats, ratio
 from ksim.results.history import History, static_joules
 from ksim.results.metrics import (
     LATENCIES,
-    Limits,
+    LatencyTargets,
     Summary,
     batches,
     cache,
@@ -29,9 +29,9 @@ from ksim.results.totals import Served, Work
 
 @define(eq=False)
 class Tally:
-    """What parts of a run add up to, so far."""
+    """The totals of the parts of a run so far."""
 
-    limits: Limits
+    limits: LatencyTargets
     duration: float = 0.0
     work: Work | None = None
     served: Served = Factory(Served)
@@ -41,8 +41,10 @@ class Tally:
     _flown: float = 0.0
 
     def add(self, history: History, ended: Bools, stepped: Bools, until: float) -> None:
-        """Take in the requests that have *ended* and the steps in *stepped*; all others that complete will have
-        arrived at *until*, or later."""
+        """Add the requests that have *ended* and the steps in *stepped*.
+
+        All others that complete will have arrived at *until* or later.
+        """
         requests, done = history.requests, history.requests.completed & ended
         self.duration = max(self.duration, history.duration)
         self.work = Work.of(history, stepped) + self.work if self.work else Work.of(history, stepped)
@@ -56,7 +58,7 @@ class Tally:
             self.latencies[name].add(values)
 
     def summary(self, engines: Sequence[EngineBuilt]) -> Summary:
-        """The numbers of summary.json; what needs more than sums is None."""
+        """The numbers of summary.json; None for those that need more than sums."""
         work, duration = self.work, self.duration
         assert work is not None, "a run ends with an entry of the rest of it"
         last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))

@@ -1,4 +1,4 @@
-"""Hold the calibrated oracles against measured kernels."""
+"""Compare oracles with measured kernels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,20 +18,26 @@ from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency.oracle import ProfileOracle
 from ksim.oracles.efficiency.profile import Profile
 from ksim.oracles.efficiency.profiled import Profiled, shipped
-from ksim.simulation.lookup import plugin
+from ksim.simulation.plugins import plugin
 from ksim.specs.hardware import Gpu
-from ksim.validation.kernels.cells import Cell, Judged, cells, coverage, families
-from ksim.validation.kernels.judges import by_grid, by_holding_out, by_others, by_profile, one_by_one
+from ksim.validation.kernels.cells import Cell, PredictedRows, cells, coverage, families
+from ksim.validation.kernels.protocols import (
+    predict_by_profile,
+    predict_from_grid,
+    predict_from_others,
+    predict_held_out,
+    predict_one_by_one,
+)
 
-__all__ = ["Cell", "Question", "Verdict", "validate"]
+__all__ = ["Cell", "Question", "KernelReport", "validate"]
 
 
 @frozen(kw_only=True)
 class Question:
-    """What is to be judged: an `oracle` by the measurements at `path`, those of `gpu` if it is named.
+    """Which `oracle` to compare with the measurements at `path`, of all GPUs or only of `gpu`.
 
-    `leave_out` names a GPU or an architecture whose efficiencies are learned
-    from all others at `path`; `train` the GPUs to learn from.
+    `leave_out` names a GPU or an architecture that is predicted from all others at `path`; `train` names the GPUs to
+    learn from.
     """
 
     path: Path
@@ -42,8 +48,8 @@ class Question:
 
 
 @frozen(eq=False)
-class Verdict:
-    """What came out, cell by cell and family by family, with the rows left out and the reasons."""
+class KernelReport:
+    """Errors by cell and by family, with the rows left out and the reasons."""
 
     cells: tuple[Cell, ...]
     families: dict[str, dict[str, float]]
@@ -53,29 +59,31 @@ class Verdict:
 
     @property
     def mean(self) -> float:
-        """The mean over families of their mean absolute errors, in per cent."""
+        """The mean over families of their mean absolute errors in per cent."""
         return sum(family["mape"] for family in self.families.values()) / len(self.families)
 
 
-def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Judge; raises KsimError for measurements that cannot be used and questions that make no sense."""
+def validate(question: Question, say: Callable[[str], None] = lambda _: None) -> KernelReport:
+    """Compare the oracle with the measurements; raises KsimError for measurements that cannot be used."""
     notes = _Notes()
     measured = read(question.path)
     oracle = plugin("oracles", question.oracle)
-    judged: list[Judged] = []
+    predicted: list[PredictedRows] = []
     for spec, taken in by_spec(measured):
         say(spec.name)
         selected = tuple(_selected(spec, taken, question, notes))
-        judged += _judge(question, oracle, spec, selected, notes)
-    if not judged:
+        predicted += _predict(question, oracle, spec, selected, notes)
+    if not predicted:
         gpus = ", ".join(sorted({rows.gpu or rows.source.device or "one that it does not name" for rows in measured}))
-        raise DataError(str(question.path), "; ".join([f"has nothing to judge; it is of {gpus}", *notes.remarks]))
-    return Verdict(tuple(cells(judged)), families(judged), coverage(judged), tuple(notes.left), tuple(notes.remarks))
+        problem = f"has nothing to compare with; it is of {gpus}"
+        raise DataError(str(question.path), "; ".join([problem, *notes.remarks]))
+    return KernelReport(tuple(cells(predicted)), families(predicted), coverage(predicted), tuple(notes.left),
+                        tuple(notes.remarks))
 
 
 @define
 class _Notes:
-    """What is said beside the figures."""
+    """Remarks, and the rows left out."""
 
     left: list[tuple[str, LeftOut]] = field(factory=list)
     remarks: list[str] = field(factory=list)
@@ -102,9 +110,9 @@ def _selected(spec: FitSpec, taken: Sequence[Measurements], question: Question, 
             yield selected
 
 
-def _judge(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Selected],
-           notes: _Notes) -> Iterator[Judged]:
-    """Judge in the way that the question and the kind of the measurements ask for."""
+def _predict(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Selected],
+             notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict by the protocol that the question and the kind of the measurements ask for."""
     if question.leave_out or question.train:
         yield from _apart(question, spec, selected, notes)
         return
@@ -113,36 +121,36 @@ def _judge(question: Question, oracle: Any, spec: FitSpec, selected: Sequence[Se
         path = question.oracle.options.get("path")
         if name == "measured" and not path and not own.rows[0].source.swept:
             if spec.grid is not None:
-                yield from by_grid(spec, own)
+                yield from predict_from_grid(spec, own)
             else:
                 notes.remarks.append(f"{own.gpu.name}: {spec.name} has no grid that a sweep would measure")
         elif name == "measured" and _fitted_to(own, Path(path) if path else shipped(own.rows[0].gpu or "")):
-            yield from by_holding_out(spec, own.rows, own.core)
+            yield from predict_held_out(spec, own.rows, own.core)
         else:
             yield from _priced(oracle, spec, own, notes)
 
 
-def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: _Notes) -> Iterator[Judged]:
-    """By an oracle as it ships."""
+def _priced(oracle: Any, spec: FitSpec, own: Selected, notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict by an oracle as it ships."""
     profiled = _profiled(oracle, own.gpu)
     for rows, dataset in zip(own.rows, own.core, strict=True):
         if profiled is None and spec.measures not in MAKERS:
             notes.remarks.append(f"{own.gpu.name}: {spec.name} has no kernels that this oracle could be asked about")
             continue
-        found = (one_by_one(oracle, rows, dataset, "unseen") if profiled is None else
-                 by_profile(profiled, spec, rows, dataset, "unseen"))
-        if found is None:
+        predicted = (predict_one_by_one(oracle, rows, dataset, "unseen") if profiled is None else
+                     predict_by_profile(profiled, spec, rows, dataset, "unseen"))
+        if predicted is None:
             notes.remarks.append(f"{own.gpu.name}: the profile knows nothing of {spec.name}")
         else:
-            yield found
+            yield predicted
 
 
 def _profiled(oracle: Any, gpu: Gpu) -> Profiled | None:
     return oracle.prices(gpu) if isinstance(oracle, ProfileOracle) else None
 
 
-def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], notes: _Notes) -> Iterator[Judged]:
-    """By what the others teach."""
+def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], notes: _Notes) -> Iterator[PredictedRows]:
+    """Predict some GPUs by what is learned from others."""
     if question.train:
         teachers = [own for own in selected if _is(own, question.train)]
         pupils = [own for own in _wanted(selected, question.gpu) if own not in teachers]
@@ -152,15 +160,15 @@ def _apart(question: Question, spec: FitSpec, selected: Sequence[Selected], note
         if not architectures and question.leave_out not in _all_names(selected):
             notes.remarks.append(f"{spec.name}: has no rows of {question.leave_out!r}")
             return
-        # Twins must not teach each other: GPUs of one architecture are left out together.
+        # GPUs of one architecture are nearly the same, so they are left out together.
         teachers = [own for own in selected if own.gpu.architecture not in architectures]
         pupils = [own for own in selected if _is(own, (question.leave_out,))]
         how = f"without {', '.join(sorted(architectures))}"
     if not teachers or not pupils:
-        notes.remarks.append(f"{spec.name}: nobody to learn it from, or nobody to judge")
+        notes.remarks.append(f"{spec.name}: no GPU to learn it from, or none to predict")
         return
-    yield from by_others(spec, [dataset for own in teachers for dataset in own.core],
-                         [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
+    yield from predict_from_others(spec, [dataset for own in teachers for dataset in own.core],
+                                   [pair for own in pupils for pair in zip(own.rows, own.core, strict=True)], how)
 
 
 def _wanted(selected: Sequence[Selected], gpu: str) -> Sequence[Selected]:
@@ -186,8 +194,8 @@ def _fitted_to(own: Selected, path: Path) -> bool:
 
 
 def check_question(question: Question) -> None:
-    """Raise ConfigError for what contradicts itself."""
+    """Raise ConfigError for options that contradict each other."""
     if question.leave_out and question.train:
-        raise ConfigError("--train", "names those to learn from, and --leave-out those not to; give one of them")
+        raise ConfigError("--train", "names the GPUs to learn from, and --leave-out those not to; give one of them")
     if (question.leave_out or question.train) and question.oracle.name != "learned":
         raise ConfigError("--oracle", f"{question.oracle.name} learns from no other GPU; only 'learned' does")

@@ -1,4 +1,4 @@
-"""How far predictions are off, cell by cell: a GPU, a family of kernels, a number format, and what its rows are for."""
+"""Errors of predictions, cell by cell: by GPU, family of kernels, number format, and purpose of the rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,15 +9,16 @@ from attrs import frozen
 from ksim.calibration.measurements import Measurements
 from ksim.oracles.efficiency.physics import Array
 
-#: How many of the worst shapes a cell names.
+#: How many of its worst shapes a cell names.
 WORST = 5
 
 
 @frozen(eq=False)
-class Judged:
-    """Rows of one GPU, family and format with what was predicted for them; `how` tells whether they had been seen.
+class PredictedRows:
+    """Measured rows of one GPU, family and format, and the seconds predicted for them.
 
-    `low` and `high` are the ends of the 90 % intervals, nan where there are none.
+    `how` says whether the prediction had seen these rows.  `low` and `high` are the ends of the 90 % intervals; nan
+    where there are none.
     """
 
     gpu: str
@@ -30,13 +31,17 @@ class Judged:
 
     @property
     def errors(self) -> Array:
-        """Predicted over measured, less one."""
+        """Predicted over measured seconds, less one."""
         return np.asarray(self.seconds / self.rows.seconds - 1)
 
 
 @frozen
 class Cell:
-    """Errors in per cent: `mape` their mean size, then quantiles of it, `bias` their mean; `coverage` of intervals."""
+    """Errors in per cent of the rows with one tag.
+
+    `mape` is the mean absolute error; `median`, `p90` and `p99` are its quantiles; `bias` is the mean signed error.
+    `coverage` is the share of rows inside their 90 % intervals.
+    """
 
     gpu: str
     family: str
@@ -53,49 +58,50 @@ class Cell:
     worst: tuple[str, ...]
 
 
-def cells(judged: Iterable[Judged]) -> Iterator[Cell]:
-    """One for each tag of each."""
-    for each in judged:
-        for tag in np.unique(each.rows.tags):
-            yield _cell(each, str(tag), each.rows.tags == tag)
+def cells(predicted: Iterable[PredictedRows]) -> Iterator[Cell]:
+    """A cell for each tag of each table of rows."""
+    for part in predicted:
+        for tag in np.unique(part.rows.tags):
+            yield _cell(part, str(tag), part.rows.tags == tag)
 
 
-def _cell(judged: Judged, tag: str, of: np.ndarray[Any, np.dtype[np.bool_]]) -> Cell:
-    errors, rows = 100 * judged.errors[of], judged.rows.take(of)
+def _cell(predicted: PredictedRows, tag: str, of: np.ndarray[Any, np.dtype[np.bool_]]) -> Cell:
+    errors, rows = 100 * predicted.errors[of], predicted.rows.take(of)
     size = np.abs(errors)
-    inside = (judged.low[of] <= rows.seconds) & (rows.seconds <= judged.high[of])
+    inside = (predicted.low[of] <= rows.seconds) & (rows.seconds <= predicted.high[of])
     worst = [f"{rows.describe(int(i))}: {1e6 * rows.seconds[i]:.4g} us, {errors[i]:+.0f} %"
              for i in np.argsort(-size)[:WORST]]
     median, p90, p99 = np.percentile(size, (50, 90, 99)).tolist()
-    return Cell(judged.gpu, judged.family, judged.rows.dtype, tag, judged.how, len(rows), float(size.mean()), median,
-                p90, p99, float(errors.mean()), None if np.isnan(judged.low[of]).any() else 100 * float(inside.mean()),
-                tuple(worst))
+    covered = None if np.isnan(predicted.low[of]).any() else 100 * float(inside.mean())
+    return Cell(predicted.gpu, predicted.family, predicted.rows.dtype, tag, predicted.how, len(rows),
+                float(size.mean()), median, p90, p99, float(errors.mean()), covered, tuple(worst))
 
 
-def families(judged: Sequence[Judged]) -> dict[str, dict[str, float]]:
-    """Each family's errors in per cent: of all rows of a GPU, and of GPUs the mean; formats but BF16 stand apart."""
-    names = dict.fromkeys(name_of(each) for each in judged)
-    found = {}
+def families(predicted: Sequence[PredictedRows]) -> dict[str, dict[str, float]]:
+    """The errors of each family in per cent, as means over GPUs; formats other than BF16 are families of their own."""
+    names = dict.fromkeys(name_of(part) for part in predicted)
+    errors = {}
     for name in names:
         by_gpu: dict[str, list[Array]] = {}
-        for each in judged:
-            if name_of(each) == name:
-                by_gpu.setdefault(each.gpu, []).append(100 * np.abs(each.errors))
+        for part in predicted:
+            if name_of(part) == name:
+                by_gpu.setdefault(part.gpu, []).append(100 * np.abs(part.errors))
         sizes = [np.concatenate(parts) for parts in by_gpu.values()]
-        found[name] = {"mape": float(np.mean([size.mean() for size in sizes])),
-                       "median": float(np.mean([np.median(size) for size in sizes])),
-                       "points": sum(len(size) for size in sizes)}
-    return found
+        errors[name] = {"mape": float(np.mean([size.mean() for size in sizes])),
+                        "median": float(np.mean([np.median(size) for size in sizes])),
+                        "points": sum(len(size) for size in sizes)}
+    return errors
 
 
-def name_of(judged: Judged) -> str:
-    return judged.family if judged.rows.dtype == "bf16" else f"{judged.family}/{judged.rows.dtype}"
+def name_of(predicted: PredictedRows) -> str:
+    """The family of the rows, with their format unless that is BF16."""
+    return predicted.family if predicted.rows.dtype == "bf16" else f"{predicted.family}/{predicted.rows.dtype}"
 
 
-def coverage(judged: Sequence[Judged]) -> float | None:
-    """The share in per cent of all rows that lie in their intervals; None where there are none."""
-    known = [each for each in judged if not np.isnan(each.low).any()]
+def coverage(predicted: Sequence[PredictedRows]) -> float | None:
+    """The share in per cent of rows that lie inside their intervals; None where there are no intervals."""
+    known = [part for part in predicted if not np.isnan(part.low).any()]
     if not known:
         return None
     return 100 * float(np.mean(np.concatenate([
-        (each.low <= each.rows.seconds) & (each.rows.seconds <= each.high) for each in known])))
+        (part.low <= part.rows.seconds) & (part.rows.seconds <= part.high) for part in known])))

@@ -1,1 +1,1 @@
-"""Serving runs of a real vLLM against our own: how far off are latency, throughput, energy and single steps?"""
+"""Serving runs of a real vLLM, compared with simulated ones in latency, throughput, energy and single steps."""

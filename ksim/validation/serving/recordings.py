@@ -14,18 +14,18 @@ from ksim.foundation.files import regular_file
 from ksim.specs.deployment import EngineSettings
 
 Row = dict[str, Any]
-#: What an engine file says that the engine worked out, by our name for the setting.
+#: Settings that the engine worked out, by their keys in an engine file, and our names for them.
 _RESOLVED = {"num_gpu_blocks": "num_gpu_blocks_override", "block_size": "block_size",
              "async_scheduling": "async_scheduling", "cudagraph": "cudagraph_mode",
              "capture_sizes": "cudagraph_capture_sizes"}
-#: What every row needs, and the least value of it.
+#: The columns that every row needs, with their least values.
 _REQUEST = {"index": 0, "sent_s": None, "isl": 1, "osl": 1, "ttft_s": 0.0, "e2e_s": 0.0}
 _STEP = {"schedule_start_s": None, "decodes": 0, "decode_context_tokens": 0}
 
 
 @frozen
 class Sent:
-    """A request as it was sent and served; seconds, from the start of the run and from its own."""
+    """A request as it was sent and served, in seconds: `sent` from the start of the run, the others from `sent`."""
 
     index: int
     sent: float
@@ -44,7 +44,7 @@ class Sent:
 
 @frozen
 class Scheduled:
-    """One call of the scheduler: when it began, and the batch that it made."""
+    """A call of the scheduler: its start, and the batch that it made."""
 
     start: float
     decodes: int
@@ -57,10 +57,11 @@ class Scheduled:
 
 
 @frozen
-class Run:
-    """One load on an engine, its requests in the order in which they were sent; `wall` (s) and `joules` may be unknown.
+class RecordedRun:
+    """A load on an engine: its requests in the order in which they were sent, and the steps that served them.
 
-    `concurrency` is how many the client had under way at most, None where it sent them when their time came.
+    `concurrency` is the most requests that the client had in flight; None where it sent requests at given times.
+    `wall` (seconds) and `joules` are None where they were not measured.
     """
 
     name: str
@@ -73,35 +74,35 @@ class Run:
 
 @frozen
 class Recording:
-    """The runs of one engine: its model's config.json, its arguments as vLLM names them, and what it made of them."""
+    """The runs of one engine, with its model's config.json, its arguments in vLLM's names, and the resolved ones."""
 
     name: str
     path: Path
     config: Mapping[str, Any]
     arguments: Mapping[str, str]
     resolved: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
 
 def find(folder: Path) -> list[Path]:
     """The ``engine_*.json`` files at *folder*; raises DataError where there are none."""
     if folder.is_file():
         return [folder]
-    found = sorted(folder.glob("engine_*.json"))
-    if not found:
+    files = sorted(folder.glob("engine_*.json"))
+    if not files:
         raise DataError(str(folder), "has no engine_*.json; expected those of recorded runs, with"
                                      " requests_*.parquet (and steps_*.parquet) beside them")
-    return found
+    return files
 
 
 def read(path: Path) -> Recording:
-    """Read the engine file *path* and its tables; raises DataError that names what is missing or impossible."""
+    """Read the engine file *path* and its tables; raises DataError, which names what is missing or impossible."""
     name = path.stem.removeprefix("engine_")
     table = _engine(path)
     requests = _requests(path.with_name(f"requests_{name}.parquet"))
     steps = _steps(path.with_name(f"steps_{name}.parquet"))
     facts = {str(run.get("run")): run for run in table.get("runs") or []}
-    runs = [Run(run, concurrency, rows, tuple(steps.get(run, ())), _fact(path, facts, run, "wall_s"),
+    runs = [RecordedRun(run, concurrency, rows, tuple(steps.get(run, ())), _fact(path, facts, run, "wall_s"),
                 _fact(path, facts, run, "joules")) for run, (concurrency, rows) in requests.items()]
     resolved = {ours: table[theirs] for theirs, ours in _RESOLVED.items() if table.get(theirs) is not None}
     return Recording(name, path, table["config"], table["engine_args"], resolved, tuple(runs))
@@ -129,7 +130,7 @@ def _fact(path: Path, facts: Mapping[str, Any], run: str, key: str) -> float | N
 
 
 def _rows(path: Path, least: Mapping[str, float | None], texts: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
-    """The rows of the table *path*, with their numbers; raises DataError for a column that is not there."""
+    """The numbered rows of the table *path*; raises DataError for a missing column or an impossible value."""
     frame = load(path)
     if missing := [name for name in (*texts, *least) if name not in frame]:
         raise DataError(str(path), f"has no column {', '.join(missing)}; it has {', '.join(frame.names)}")
@@ -143,7 +144,7 @@ def _rows(path: Path, least: Mapping[str, float | None], texts: tuple[str, ...])
 
 
 def _requests(path: Path) -> dict[str, tuple[int | None, tuple[Sent, ...]]]:
-    """For each run, its concurrency and requests."""
+    """The concurrency and the requests of each run."""
     runs: dict[str, list[Sent]] = {}
     limits: dict[str, int | None] = {}
     for number, row in _rows(path, _REQUEST, ("run",)):
@@ -164,7 +165,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _steps(path: Path) -> dict[str, list[Scheduled]]:
-    """For each run, the scheduler's calls; none where the file is not there."""
+    """The scheduler's calls of each run; none where there is no file."""
     runs: dict[str, list[Scheduled]] = {}
     if not path.exists():
         return runs
@@ -182,16 +183,18 @@ def _steps(path: Path) -> dict[str, list[Scheduled]]:
     return runs
 
 
-def scored(runs: tuple[Run, ...]) -> tuple[list[Run], list[str]]:
-    """The runs to be judged, and the names of those left out: the warm-up, and the first static run, which hold what
-    an engine does only once, such as compiling."""
+def scored(runs: tuple[RecordedRun, ...]) -> tuple[list[RecordedRun], list[str]]:
+    """The runs to compare, and the names of those left out.
+
+    The warm-up and the first static run are left out: they include what an engine does only once, such as compiling.
+    """
     static = next((run.name for run in runs if run.name.startswith("static")), None)
     out = [run.name for run in runs if run.name in ("warm", static)]
     return [run for run in runs if run.name not in out], out
 
 
 def serve_table(recording: Recording) -> tuple[dict[str, Any], list[str]]:
-    """The arguments that are settings of ours, as the engine resolved them, and the names of the others.
+    """The arguments that ksim has as settings, as the engine resolved them, and the names of the others.
 
     Raises ConfigError for a value of the wrong kind.
     """
@@ -202,7 +205,7 @@ def serve_table(recording: Recording) -> tuple[dict[str, Any], list[str]]:
 
 
 def _typed(where: str, value: Any) -> Any:
-    """The value of an argument that may have been written down as text."""
+    """The value of an argument, which may have been recorded as text."""
     if not isinstance(value, str):
         return value
     if value in ("True", "False"):

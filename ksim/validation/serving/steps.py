@@ -11,9 +11,9 @@ from ksim.foundation.errors import ConfigError
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.limits import Limits
-from ksim.simulation.assembly import Site
+from ksim.simulation.deployment import Deployment
 from ksim.simulation.sizing import limits
-from ksim.validation.serving.recordings import Run, Scheduled
+from ksim.validation.serving.recordings import RecordedRun, Scheduled
 
 
 @frozen
@@ -31,7 +31,7 @@ class Interval:
         return 100.0 * (self.predicted / self.measured - 1.0)
 
 
-def intervals(site: Site, run: Run) -> tuple[list[Interval], int]:
+def intervals(site: Deployment, run: RecordedRun) -> tuple[list[Interval], int]:
     """The intervals of *run*, each from what was recorded up to its beginning, and how many could not be told.
 
     A turn of the engine's loop makes a batch and launches it, and waits for the oldest once enough are in flight.  What
@@ -112,7 +112,7 @@ class _Replayed:
         return self.times.now
 
     def launch(self, turn: Turn) -> tuple[()]:
-        if turn.schedule:
+        if not turn.empty:
             batch = batch_of(self._step)
             load = self.timer.summarize(batch)
             blocks = sum(-(-new // self.block_tokens) for new, _ in self._step.chunks)
@@ -122,7 +122,7 @@ class _Replayed:
         return ()
 
     def wait(self, turn: Turn) -> tuple[()]:
-        if turn.schedule:
+        if not turn.empty:
             self._waited = self.times.oldest_end > self.times.now
             self.times.finish()
         return ()

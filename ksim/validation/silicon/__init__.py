@@ -1,4 +1,4 @@
-"""Hold whole serving runs, as vLLM, SGLang and TensorRT-LLM did them, against simulations of the same."""
+"""Compare measured serving runs of vLLM, SGLang and TensorRT-LLM with simulations of them."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from ksim.validation.silicon.rows import Row, read, reference
 from ksim.validation.silicon.runs import Answer, answers
 from ksim.validation.silicon.scores import Reference, Score, group_of, score, scores
 
-__all__ = ["Answer", "NotRun", "Question", "Row", "Score", "Verdict", "chosen", "find", "scenario", "validate"]
+__all__ = ["Answer", "NotRun", "Question", "Row", "Score", "SiliconReport", "chosen", "find", "scenario", "validate"]
 
-#: The other simulator's answers, where they lie beside the measurements.
+#: The file of the other simulator's answers, if it lies beside the measurements.
 _BESIDE = "aiconfigurator_predictions.parquet"
 
 
 @frozen(kw_only=True)
 class Question:
-    """Which rows of the table at `path` to play, those without flags and copies unless `all_rows`.
+    """Which rows of the table at `path` to simulate: those without flags and without copies, or `all_rows`.
 
-    `backend`, `model` and `system` name rows by the values in the table, a model also by part of its path; `limit`
-    takes so many of them, drawn by the hash of their groups, 0 all.  `statistic` is "mean" or "median" over requests,
-    "" the one that was found for each source.  `reference` is a table of another simulator's answers.
+    `backend`, `model` and `system` select rows by the values in the table; `model` may be part of a path.  `limit`
+    takes so many rows, drawn by the hashes of their groups; 0 takes all.  `statistic` is "mean" or "median" over
+    requests, or "" for the one that each source states.  `reference` is a table of another simulator's answers.
     """
 
     path: Path
@@ -41,8 +41,11 @@ class Question:
 
 
 @frozen(eq=False)
-class Verdict:
-    """What came out, row by row, by kinds of runs, by backends and over all, and how many rows could not be played."""
+class SiliconReport:
+    """The answers row by row, and scores by kind of run, by backend and over all.
+
+    `reasons` counts the rows that could not be simulated.
+    """
 
     answers: tuple[Answer, ...]
     groups: tuple[Score, ...]
@@ -52,27 +55,27 @@ class Verdict:
     reference: Reference
 
 
-def validate(question: Question, say: Callable[[int, int], None] = lambda done, of: None) -> Verdict:
-    """Play the rows and judge; *say* hears how many are done, of how many.
+def validate(question: Question, say: Callable[[int, int], None] = lambda done, of: None) -> SiliconReport:
+    """Simulate the rows and score the answers; *say* is called with how many are done, and of how many.
 
     Raises DataError for tables that cannot be used, ConfigError where no row is asked for.
     """
     rows = chosen(question)
     others = _others(question)
-    found = []
+    given = []
     for done, answer in enumerate(answers(rows, question.jobs), 1):
-        found.append(answer)
+        given.append(answer)
         say(done, len(rows))
-    found.sort(key=lambda answer: answer.row.id)
-    reasons = Counter(answer.reason for answer in found if answer.reason)
-    return Verdict(
-        tuple(found), tuple(scores(found, group_of, question.statistic, others)),
-        tuple(scores(found, lambda answer: (answer.row.backend,), question.statistic, others)),
-        score(("all",), found, question.statistic, others), dict(reasons.most_common()), others)
+    given.sort(key=lambda answer: answer.row.id)
+    reasons = Counter(answer.reason for answer in given if answer.reason)
+    return SiliconReport(
+        tuple(given), tuple(scores(given, group_of, question.statistic, others)),
+        tuple(scores(given, lambda answer: (answer.row.backend,), question.statistic, others)),
+        score(("all",), given, question.statistic, others), dict(reasons.most_common()), others)
 
 
 def chosen(question: Question) -> list[Row]:
-    """The rows that *question* asks for, in the table's order."""
+    """The rows that *question* selects, in the table's order."""
     rows = [row for row in read(question.path) if _wanted(row, question)]
     if not rows:
         raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --backend, --model and"

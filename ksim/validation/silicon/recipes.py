@@ -1,4 +1,4 @@
-"""From a measured run to the scenario that plays it again, with all that its row does not say."""
+"""From a measured run to a scenario that simulates it, with all that its row does not say."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,29 @@ from typing import Any
 from attrs import field, frozen
 
 from ksim.foundation import catalog
-from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.scenario import Scenario
 from ksim.specs.deployment import QUANTIZATIONS
 from ksim.validation.silicon.rows import Row
-from ksim.validation.silicon.waves import prompts
 
-#: InferenceX gives `max_model_len` so much more than prompt and output (benchmarks/single_node/gptoss_fp4_h200.sh).
+#: InferenceX sets `max_model_len` to so much more than prompt and output (benchmarks/single_node/gptoss_fp4_h200.sh).
 _SLACK = 200
-#: GPUs of the largest single node in the source; rows of more are deployments over several nodes.
+#: GPUs of the largest single node in the source; rows with more are deployments over several nodes.
 _NODE = 8
+#: A run that generates at most so many tokens is simulated whole; the median run of the silicon samples then takes a
+#: second.
+_WHOLE = 250_000
+#: The fewest waves of a run that is cut: the burst, three in between, and the last.
+_FEWEST = 5
 
 
 class NotRun(KsimError):
-    """Why a row has no scenario; the text is the same for all rows with the same reason."""
+    """Why a row has no scenario; rows with the same reason have the same text."""
 
 
 @frozen
 class Backend:
-    """What plays an engine: its release and host, and the settings in which it differs from vLLM's defaults."""
+    """How an engine is simulated: a release, a host, and the settings that differ from vLLM's defaults."""
 
     engine: str
     host: str
@@ -36,10 +39,10 @@ class Backend:
 
 @frozen
 class Source:
-    """How runs of one origin are loaded.
+    """The load of the runs from one source.
 
-    Lengths lie evenly between two shares of the nominal one; each run sends `waves` times its concurrency of prompts,
-    all that it may at once first; its latencies are the `statistic` over requests.
+    Lengths are uniform between two shares of the nominal length.  A run sends `waves` times its concurrency of prompts,
+    and starts with as many at once as its concurrency allows.  Its latencies are the `statistic` over requests.
     """
 
     prompt: tuple[float, float]
@@ -51,9 +54,10 @@ class Source:
 
 @frozen
 class Rule:
-    """Settings for the rows whose fields have one of the values in `when`; the data file says what both may name.
+    """Settings of the rows whose fields have one of the values in `when`; the data file lists fields and values.
 
-    `queued` requests are in flight beyond the concurrency that a row states; `output` replaces the source's shares.
+    `queued` requests are in flight beyond the concurrency that a row states.  `output` replaces the shares of the
+    source.
     """
 
     when: Mapping[str, tuple[str, ...]]
@@ -65,7 +69,7 @@ class Rule:
 
 @frozen
 class Recipes:
-    """All that is assumed about measured runs; the data file says where each comes from."""
+    """What is assumed about measured runs; the data file says where each assumption comes from."""
 
     models: Mapping[str, str]
     gpus: Mapping[str, str]
@@ -75,13 +79,13 @@ class Recipes:
     rules: tuple[Rule, ...]
 
     def model(self, row: Row) -> str:
-        """The catalogue's name for the row's checkpoint; for one that no pattern knows, the last part of its path."""
+        """The catalogue's name of the row's checkpoint; where no pattern matches, the last part of its path."""
         path = row.model_path.lower()
         return next((name for pattern, name in self.models.items() if re.search(pattern, path)),
                     path.rpartition("/")[2])
 
     def source(self, row: Row) -> tuple[str, Source]:
-        """How the row's run was loaded, and the name of that; raises NotRun for an origin that is not known."""
+        """The row's source and its name; raises NotRun for an unknown source."""
         for name, source in self.sources.items():
             if row.source.startswith(name):
                 return name, source
@@ -90,11 +94,11 @@ class Recipes:
 
 @cache
 def recipes() -> Recipes:
-    return structure(Recipes, catalog.load("recipes", "silicon"), "recipes/silicon")
+    return catalog.value(Recipes, "recipes", "silicon")
 
 
 def scenario(row: Row) -> Scenario:
-    """The scenario of *row*; raises NotRun with a reason for rows that cannot be played."""
+    """The scenario of *row*; raises NotRun, with the reason, for a row that cannot be simulated."""
     _check(row)
     known = recipes()
     name, source = known.source(row)
@@ -134,7 +138,7 @@ def _model(name: str) -> str:
 
 
 def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
-    """The engine's settings: what the backend does differently, the row's own, then what the scripts set."""
+    """The engine's settings: those of the backend, those of the row, then those of the rules."""
     name, source = known.source(row)
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
@@ -156,12 +160,12 @@ def _rules(row: Row, known: Recipes, source: str) -> list[Rule]:
 
 
 def _graphs(concurrency: int) -> int:
-    """The batch that whole graphs must hold where an engine pads: more than vLLM, whose largest is no larger."""
+    """The largest batch of full CUDA graphs for an engine that pads: a multiple of 16."""
     return -(-concurrency // 16) * 16
 
 
 def _fields(row: Row, known: Recipes) -> dict[str, str]:
-    """What rules may ask of a row, as texts."""
+    """The fields of a row that rules may match, as text."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
             "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
@@ -173,7 +177,7 @@ def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
 
 
 def _own(serve: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """*serve* with the row's own values in place of their names."""
+    """*serve* with the row's values in place of their names."""
     return {key: _own(value, values) if isinstance(value, Mapping) else
             values[value] if isinstance(value, str) and value in values else value for key, value in serve.items()}
 
@@ -188,10 +192,10 @@ def _quantization(row: Row, known: Recipes) -> str:
 def _parallelism(row: Row) -> dict[str, Any]:
     """How the row's GPUs share the work.
 
-    With attention data parallelism the source counts GPUs twice over: vLLM's tp_size is then all GPUs of the node, each
-    a replica of the attention with `--data-parallel-size=$TP`; where experts are sliced over more GPUs than attention,
-    the attention has replicas; of TensorRT-LLM's, attention_dp_size is the product of
-    moe_tp_size and moe_ep_size, each of which is at most all GPUs.
+    With attention data parallelism, the source counts GPUs twice.  For vLLM, tp_size is then the number of all GPUs,
+    each of which has a replica of the attention (`--data-parallel-size=$TP`).  Where experts are sliced over more GPUs
+    than the attention, the attention has replicas.  For TensorRT-LLM, attention_dp_size is the product of moe_tp_size
+    and moe_ep_size, each of which is at most the number of all GPUs.
     """
     experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
@@ -202,6 +206,19 @@ def _parallelism(row: Row) -> dict[str, Any]:
         return {"tensor_parallel_size": row.tensor, "pipeline_parallel_size": row.pipeline, **experts}
     gpus = row.tensor if row.tensor > 1 else max(row.moe_tp, row.moe_ep, 1)
     return {"tensor_parallel_size": 1, "data_parallel_size": gpus, **experts}
+
+
+def waves(concurrency: int, output: int, full: int) -> int:
+    """How many of *full* waves of *concurrency* prompts to simulate.
+
+    All of them, where they generate few enough tokens; else fewer, but at least five.
+    """
+    return min(full, max(_FEWEST, _WHOLE // (concurrency * output)))
+
+
+def prompts(concurrency: int, output: int, full: int) -> int:
+    """How many prompts the simulated waves have."""
+    return concurrency * waves(concurrency, output, full)
 
 
 def _workload(row: Row, source: Source, rules: Sequence[Rule]) -> dict[str, Any]:

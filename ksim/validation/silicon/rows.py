@@ -1,4 +1,4 @@
-"""Measured serving runs, row by row, as a table of silicon samples has them."""
+"""Measured serving runs: the rows of a table of silicon samples."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,16 +13,17 @@ from ksim.foundation.errors import DataError
 _TEXTS = ("id", "backend", "backend_version", "model_path", "system", "precision", "mode", "source", "group", "flags")
 _COUNTS = ("isl", "osl", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "concurrency")
 _TIMES = ("silicon_ttft_ms", "silicon_tpot_ms")
-#: What a table may lack: every row is then a measurement of its own, without remarks, its source unknown.
+#: Columns that a table may lack: every row is then a measurement of its own, without flags, from an unknown source.
 _OPTIONAL = {"backend_version", "precision", "source", "group", "flags", "primary"}
 
 
 @frozen
 class Row:
-    """One measured run: its names as in the source, sizes in tokens, GPUs and requests, times in seconds.
+    """A measured run, with the names of its source, sizes in tokens, GPUs and requests, and times in seconds.
 
-    `prompt` and `output` are nominal tokens a request, `concurrency` the requests in flight over all GPUs, 0 where it
-    is not known.  `attention_dp` is 0 in rows that a flag calls "dp0".  `primary` is False for a copy of another row.
+    `prompt` and `output` are the nominal tokens of a request.  `concurrency` is the number of requests in flight over
+    all GPUs; 0 where it is not known.  `attention_dp` is 0 in rows with the flag "dp0".  `primary` is False for a copy
+    of another row.
     """
 
     id: str
@@ -49,9 +50,9 @@ class Row:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of the table at *path*, Parquet or CSV.
+    """Read the rows of the table at *path*, Parquet or CSV.
 
-    Raises DataError for a file that cannot be read, a column that is missing, and a value that cannot be.
+    Raises DataError for a file that cannot be read, a missing column, and an impossible value.
     """
     frame = load(path)
     if missing := [name for name in (*_TEXTS, *_COUNTS, *_TIMES) if name not in frame and name not in _OPTIONAL]:
@@ -67,7 +68,7 @@ def read(path: Path) -> list[Row]:
 
 
 def reference(path: Path) -> dict[str, tuple[float, float]]:
-    """What another simulator says of the rows: TTFT and TPOT in seconds by id; raises DataError as `read` does."""
+    """Another simulator's answers: TTFT and TPOT in seconds by row id; raises DataError as `read` does."""
     frame = load(path)
     names = [name for name in frame.names if name != "id"]
     ttft, tpot = ([name for name in names if name.endswith(f"{what}_ms")] for what in ("ttft", "tpot"))
@@ -84,7 +85,7 @@ def reference(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _records(frame: Frame) -> Iterator[dict[str, Any]]:
-    """The rows of *frame* as plain values; None for an absent number, "" for an absent text."""
+    """The rows of *frame* as plain values; None for a missing number, "" for a missing text."""
     columns: dict[str, list[Any]] = {}
     for name in _TEXTS:
         columns[name] = frame.texts(name).tolist() if name in frame else [""] * len(frame)

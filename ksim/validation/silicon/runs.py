@@ -1,22 +1,24 @@
-"""Play measured runs again, several at a time."""
+"""Simulate measured runs, several at a time."""
 
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from ksim.foundation.errors import KsimError
+from ksim.oracles.efficiency.physics import Array
 from ksim.simulation.simulate import simulate
 from ksim.validation.silicon.recipes import NotRun, recipes, scenario
 from ksim.validation.silicon.rows import Row
-from ksim.validation.silicon.waves import mean, median, weights
 
 
 @frozen
 class Latency:
-    """Seconds: two statistics over the requests of a run."""
+    """The mean and the median of a latency over the requests of a run, in seconds."""
 
     mean: float
     median: float
@@ -24,9 +26,9 @@ class Latency:
 
 @frozen
 class Answer:
-    """What ksim says of a row: latencies in seconds, tokens per second and GPU; or the `reason` why it says nothing.
+    """The prediction for a row: latencies in seconds, and tokens per second and GPU; or the `reason` why there is none.
 
-    `took` is the seconds that the simulation did.
+    `took` is how long the simulation took, in seconds.
     """
 
     row: Row
@@ -37,14 +39,14 @@ class Answer:
     took: float = 0.0
 
     def predicted(self, what: str, statistic: str = "") -> float:
-        """TTFT or TPOT in seconds, by *statistic*, or else by the one that the row's source states."""
+        """TTFT or TPOT in seconds, by *statistic* or by default the one that the row's source states."""
         latency: Latency = getattr(self, what)
         value: float = getattr(latency, statistic or recipes().source(self.row)[1].statistic)
         return value
 
 
 def answer(row: Row) -> Answer:
-    """Play *row*."""
+    """Simulate *row*."""
     began = time.perf_counter()
     try:
         played = scenario(row)
@@ -64,17 +66,46 @@ def answer(row: Row) -> Answer:
 
 
 def _reason(error: KsimError) -> str:
-    """What a refused scenario has in common with others: the kind of the error, and its text without the figures."""
+    """The kind of *error* and its text without figures, so that similar errors read the same."""
     text = str(error).split(":")[0] if type(error).__name__ == "DoesNotFit" else str(error)
     return f"{type(error).__name__}: {text}"
 
 
 def answers(rows: Sequence[Row], jobs: int) -> Iterator[Answer]:
-    """Play *rows* by *jobs* processes; the answers come as they are ready."""
+    """Simulate *rows* in *jobs* processes, the longest first."""
     if jobs == 1 or len(rows) < 2:
         yield from map(answer, rows)
         return
-    # The longest first, so that no process is left with one at the end.
+    # With the longest first, no process is left with a long one at the end.
     ordered = sorted(rows, key=lambda row: (-row.concurrency * row.output, row.id))
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(answer, ordered, chunksize=1)
+
+
+def weights(concurrency: int, played: int, full: int) -> Array:
+    """How many prompts of the *full* waves each of the *played* prompts stands for, in their order.
+
+    The first wave, which arrives all at once, and the last, in which concurrency falls, stand for themselves.  The
+    waves in between stand for all waves in between.
+    """
+    count = played // concurrency
+    stands_for = np.ones(played)
+    if count < full:
+        stands_for[concurrency: played - concurrency] = (full - 2) / (count - 2)
+    return stands_for
+
+
+def mean(values: Array, weight: Array) -> float:
+    """The weighted mean of the *values* that are not nan; nan where all are."""
+    known = ~np.isnan(values)
+    return float(np.average(values[known], weights=weight[known])) if known.any() else float("nan")
+
+
+def median(values: Array, weight: Array) -> float:
+    """The weighted median of the *values* that are not nan; nan where all are."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return float("nan")
+    order: NDArray[Any] = np.argsort(values[known], kind="stable")
+    share = np.cumsum(weight[known][order])
+    return float(values[known][order][np.searchsorted(share, share[-1] / 2)])

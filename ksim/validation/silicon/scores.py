@@ -1,4 +1,4 @@
-"""How far answers are from what was measured, group by group of runs, beside what another simulator says."""
+"""Errors of answers by group of runs, beside those of another simulator."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
@@ -7,13 +7,13 @@ from attrs import frozen
 
 from ksim.validation.silicon.runs import Answer
 
-#: What another simulator says of rows: TTFT and TPOT in seconds by id.
+#: Another simulator's answers: TTFT and TPOT in seconds by row id.
 Reference = Mapping[str, tuple[float, float]]
 
 
 @frozen
 class Error:
-    """Errors of one quantity in per cent: `bias` the median signed one, `median` and `mean` of their sizes."""
+    """Errors of a quantity in per cent: `bias` is the median signed one; `median` and `mean` are of absolute ones."""
 
     bias: float
     median: float
@@ -21,7 +21,7 @@ class Error:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]]) -> "Error | None":
-        """Of pairs of predicted and measured; None where there are none."""
+        """The errors of pairs of predicted and measured values; None without pairs."""
         errors = [100 * (predicted / measured - 1) for predicted, measured in pairs]
         if not errors:
             return None
@@ -30,10 +30,9 @@ class Error:
 
 @frozen
 class Quantity:
-    """TTFT or TPOT of a group of rows: medians of what was `measured` and `predicted` in seconds, and the errors.
+    """TTFT or TPOT of a group of rows: the medians of what was `measured` and `predicted`, in seconds, and the errors.
 
-    `reference` are another simulator's errors where it has answers, and `same`
-    our own over those very rows.
+    `reference` has another simulator's errors where it has answers, and `same` has ours on the same rows.
     """
 
     measured: float | None
@@ -45,7 +44,7 @@ class Quantity:
 
 @frozen
 class Score:
-    """One group of rows: how many there are, were `answered`, and were also `referred` to by another simulator."""
+    """A group of rows: their number, how many ksim `answered`, and how many of these another simulator answers."""
 
     name: tuple[str, ...]
     rows: int
@@ -56,13 +55,14 @@ class Score:
 
 
 def group_of(answer: Answer) -> tuple[str, ...]:
+    """The kind of run that *answer* is for."""
     row = answer.row
     return row.model_path, row.system, row.backend, row.precision or "16 bit"
 
 
 def scores(answers: Sequence[Answer], key: Callable[[Answer], tuple[str, ...]], statistic: str,
            reference: Reference) -> list[Score]:
-    """One score for each value of *key*, in its order."""
+    """A score for each value of *key*, in their order."""
     groups: dict[tuple[str, ...], list[Answer]] = {}
     for answer in answers:
         groups.setdefault(key(answer), []).append(answer)
@@ -70,10 +70,10 @@ def scores(answers: Sequence[Answer], key: Callable[[Answer], tuple[str, ...]], 
 
 
 def score(name: tuple[str, ...], answers: Sequence[Answer], statistic: str, reference: Reference) -> Score:
-    """The score of *answers*, by a *statistic* over requests, or each by its source's where it is ""."""
+    """The score of *answers* by a *statistic* over requests; "" takes that of each row's source."""
     answered = [answer for answer in answers if not answer.reason]
-    ttft = _quantity(answered, "ttft", statistic, {name: each[0] for name, each in reference.items()})
-    tpot = _quantity(answered, "tpot", statistic, {name: each[1] for name, each in reference.items()})
+    ttft = _quantity(answered, "ttft", statistic, {name: times[0] for name, times in reference.items()})
+    tpot = _quantity(answered, "tpot", statistic, {name: times[1] for name, times in reference.items()})
     referred = sum(answer.row.id in reference for answer in answered)
     return Score(name, len(answers), len(answered), referred, ttft, tpot)
 

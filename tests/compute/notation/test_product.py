@@ -104,7 +104,7 @@ def test_without_a_label_it_is_called_by_its_equation():
 @examples(100)
 def test_flop_are_two_for_each_product_of_sizes(text, data):
     sizes = {index: data.draw(st.integers(1, 64)) for index in parse(text).indices}
-    parts = parse(text).contractions()
+    parts = parse(text).contractions
     assert flops(op(text), sizes) == sum(2 * prod(sizes[index] for index in {*part.left, *part.right})
                                          for part in parts)
 
@@ -114,7 +114,7 @@ def test_flop_are_two_for_each_product_of_sizes(text, data):
 def test_flop_of_all_ranks_are_those_of_the_whole(text, group, ranks, data):
     """Where every product has the split index; and sums are sent just where it is contracted."""
     read = parse(text)
-    shared = [index for index in read.indices if all(index in part.left + part.right for part in read.contractions())]
+    shared = [index for index in read.indices if all(index in part.left + part.right for part in read.contractions)]
     index = data.draw(st.sampled_from(shared)) if shared else None
     if index is None:
         return

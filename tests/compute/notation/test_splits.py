@@ -2,8 +2,7 @@
 
 import pytest
 
-from ksim.compute.notation.splits import share, splits
-from ksim.compute.sizes import Sizes
+from ksim.compute.notation.splits import Groups, LayerSizes, splits
 
 
 def test_an_index_alone_is_split_by_the_tensor_group():
@@ -23,4 +22,5 @@ def test_what_is_no_split(written, problem):
 
 def test_two_groups_split_one_index_one_after_the_other():
     pairs = (("K", "tensor"), ("s", "context"), ("K", "context"))
-    assert share(Sizes({"K": 8, "s": 6, "m": 5}), pairs, {"tensor": 4, "context": 2}, "").of == {"K": 1, "s": 3, "m": 5}
+    local = LayerSizes({"K": 8, "s": 6, "m": 5}).on(pairs, Groups(tensor=4, context=2))
+    assert local.of == {"K": 1, "s": 3, "m": 5}

@@ -13,7 +13,7 @@ from ksim.oracles.compiled.formulas import COUNT_INTERVALS, StagedFormula, batch
 from ksim.oracles.efficiency.attention import cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts
 from ksim.oracles.efficiency.attention_rates import CONSTANTS, Rates
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 
 batches = st.builds(
     lambda contexts, times, chunks: Batch.of(*[(1, context) for context in contexts] * times, *chunks),

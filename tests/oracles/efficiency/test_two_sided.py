@@ -17,7 +17,7 @@ from ksim.oracles.efficiency.families import FAMILIES, family_of
 from ksim.oracles.efficiency.two_sided import CONSTANTS, Constants, constants_of, physics
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured
-from ksim.simulation.lookup import gpu_of
+from ksim.simulation.hardware import gpu_of
 from tests.cost.toys import TOY
 
 H200, B200, L40S = (gpu_of(name) for name in ("h200", "b200", "l40s"))

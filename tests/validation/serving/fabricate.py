@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from ksim.flow.events import Stepped
 from ksim.report.result import Result
 from ksim.validation.serving import replay
-from ksim.validation.serving.recordings import Recording, Run, Sent
+from ksim.validation.serving.recordings import RecordedRun, Recording, Sent
 
 #: Two layers: quick to simulate.
 CONFIG = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
@@ -28,18 +28,18 @@ def sent(*lengths: tuple[int, int], every: float = 0.0, group: int | None = None
             for number, (prompt, output) in enumerate(lengths)]
 
 
-def run(name: str, requests: Sequence[Sent], concurrency: int | None = None) -> Run:
-    return Run(name, concurrency, tuple(requests), (), None, None)
+def run(name: str, requests: Sequence[Sent], concurrency: int | None = None) -> RecordedRun:
+    return RecordedRun(name, concurrency, tuple(requests), (), None, None)
 
 
-def played(loaded: Run, arguments: dict[str, str] = ARGUMENTS) -> Result:
+def played(loaded: RecordedRun, arguments: dict[str, str] = ARGUMENTS) -> Result:
     """What ksim makes of a run."""
     recording = Recording("tiny", Path("tiny"), CONFIG, arguments, {"num_gpu_blocks_override": BLOCKS}, ())
-    site, _ = replay.site(recording, replay.Setting())
-    return replay.simulate(site, loaded)
+    deployment, _ = replay.deployment_of(recording, replay.ServerSpec())
+    return replay.simulate(deployment, loaded)
 
 
-def record(folder: Path, runs: Sequence[Run], name: str = "tiny", arguments: dict[str, str] = ARGUMENTS,
+def record(folder: Path, runs: Sequence[RecordedRun], name: str = "tiny", arguments: dict[str, str] = ARGUMENTS,
            slower: float = 1.0) -> Path:
     """Write down what ksim makes of *runs*, with all times *slower*; return the engine's file."""
     requests: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def record(folder: Path, runs: Sequence[Run], name: str = "tiny", arguments: dic
     return path
 
 
-def _requests(loaded: Run, result: Result, slower: float) -> list[dict[str, Any]]:
+def _requests(loaded: RecordedRun, result: Result, slower: float) -> list[dict[str, Any]]:
     times = result.history.requests
     return [{"run": loaded.name, "index": one.index, "concurrency": loaded.concurrency, "sent_s": one.sent,
              "isl": one.prompt, "osl": one.output, "prefix_group": one.prefix_group, "prefix_len": one.prefix,
@@ -66,7 +66,7 @@ def _requests(loaded: Run, result: Result, slower: float) -> list[dict[str, Any]
             for one, ttft, e2e in zip(loaded.requests, times.ttft, times.e2e, strict=True)]
 
 
-def _steps(loaded: Run, result: Result, slower: float) -> list[dict[str, Any]]:
+def _steps(loaded: RecordedRun, result: Result, slower: float) -> list[dict[str, Any]]:
     return [{"run": loaded.name, "schedule_start_s": slower * step.scheduled, "decodes": len(step.batch.contexts),
              "decode_context_tokens": step.batch.contexts.total + len(step.batch.contexts),
              "prefills": json.dumps([list(chunk) for chunk in step.batch.chunks])}

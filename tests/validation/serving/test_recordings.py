@@ -53,7 +53,7 @@ def test_steps_that_go_back_in_time_are_named(engine):
         recordings.read(engine)
 
 
-def test_chunks_that_are_none_are_named(engine):
+def test_malformed_prompt_chunks_are_named(engine):
     path = engine.with_name("steps_tiny.parquet")
     change(path, "prefills", ["[[1]]"] * pq.read_table(path).num_rows)
     with pytest.raises(DataError, match=r"prefills is '\[\[1\]\]'; expected a list such as"):
@@ -75,7 +75,7 @@ def test_an_engine_file_needs_its_parts(engine, key, value, said):
         recordings.read(engine)
 
 
-def test_a_run_cannot_take_no_time(engine):
+def test_a_run_without_duration_is_refused(engine):
     table = json.loads(engine.read_text())
     table["runs"][0]["wall_s"] = 0
     engine.write_text(json.dumps(table))

@@ -1,0 +1,137 @@
+"""A deployment: a scenario with every name looked up and every setting that it leaves open filled in."""
+
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ksim.compute.model import Model
+from ksim.cost.overlap import Overlap
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import DoesNotFit
+from ksim.network.network import Network
+from ksim.oracles.efficiency.scaled import ScaledOracle
+from ksim.results.footprint import Rates
+from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
+from ksim.simulation.models import model_of
+from ksim.simulation.plugins import oracle_choice, plugin
+from ksim.simulation.routing import routing_of
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.sizing import check_step, kv_blocks, shards_of
+from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.engine import EngineVersion
+from ksim.specs.experts import Routing
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.host import Host
+
+
+@frozen
+class Deployment:
+    """What the engines of a scenario have in common.
+
+    `scenario` has every setting filled in.  Where it `skips`, an engine may compute several steps ahead of the clock;
+    the results are the same.
+    """
+
+    scenario: Scenario
+    model: Model
+    gpu: Gpu
+    system: System
+    network: Network
+    oracle: Any
+    host: Host
+    version: EngineVersion
+    routing: Routing = Routing()
+    rates: Rates = Rates()
+    skips: bool = True
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Deployment":
+        """Look up all that *scenario* names and derive the settings that it leaves open.
+
+        No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed.
+        """
+        model, system = model_of(scenario.model), system_of(scenario.gpu, scenario.system, scenario.nodes)
+        gpu = gpu_of(system.gpu)
+        version = engine_of(scenario.engine)
+        serve = Defaults(scenario.serve, version, model, gpu).complete()
+        _check_gpus(serve, system)
+        network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
+        oracle = oracle_choice(scenario.oracle, system.gpu)
+        resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
+                          oracle=oracle)
+        scaled = _for_release(plugin("oracles", oracle), version)
+        return cls(resolved, model, gpu, system, network, scaled, host_of(scenario.host), version,
+                   routing_of(scenario.routing, model), rates_of(scenario.energy, system))
+
+    @property
+    def serve(self) -> EngineSettings:
+        """The engine's settings, complete."""
+        return self.scenario.serve
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What users should know of the GPU."""
+        power = self.gpu.power
+        if power.basis != "estimated":
+            return ()
+        return (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
+                f" {power.idle:g} idle): joules may be {power.reach:.0%} off",)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """One rank's share of the model in each pipeline stage."""
+        return shards_of(self.model, self.serve, self.routing)
+
+    @property
+    def kv_blocks(self) -> int:
+        """How many KV blocks each rank has; raises DoesNotFit where there are too few."""
+        return kv_blocks(self.model, self.shards, self.gpu, self.serve, self.system)
+
+    def check_memory(self) -> None:
+        """Raise DoesNotFit where the weights and the KV cache of one whole sequence do not fit into memory."""
+        _ = self.kv_blocks
+
+    def check_step(self, batch: Batch) -> None:
+        """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
+        check_step(self.model, self.shards, self.gpu, self.serve, self.system, batch)
+
+    def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
+        """The GPUs of each rank group of a pipeline stage; *first* is the first GPU of its engine."""
+        serve = self.serve
+        width = serve.tensor_parallel_size
+        start = first + stage * width
+        replicas = tuple(range(stage * width, serve.gpus * serve.data_parallel_size, serve.gpus))
+        return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": replicas,
+                "expert": tuple(gpu + rank for gpu in replicas for rank in range(width))}
+
+    def timers(self, first: int = 0) -> list[StepTimer]:
+        """A step timer for each pipeline stage of the engine whose first GPU is *first*."""
+        serve = self.serve
+        captured = graphs(serve)
+        overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
+        timers = [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
+                            self.host, overlap)
+                  for stage, shard in enumerate(self.shards)]
+        for timer in timers[1:]:
+            timers[0].share_with(timer)
+        return timers
+
+
+def _check_gpus(serve: EngineSettings, system: System) -> None:
+    """Raise DoesNotFit where *system* has fewer GPUs than the replicas need."""
+    needed = serve.gpus * serve.data_parallel_size
+    if needed <= system.gpus:
+        return
+    advice = (f"set nodes to {-(-needed // system.gpus_per_node)} or more" if system.network else
+              "name a system that has as many, or with a [network] between nodes (docs/plugins.md)")
+    count = serve.data_parallel_size
+    replicas = f"{count} replicas of {serve.gpus} need" if count > 1 else "one replica needs"
+    raise DoesNotFit(f"{replicas} {needed} GPUs, and {system.name} has {system.gpus}; {advice}")
+
+
+def _for_release(oracle: Any, version: EngineVersion) -> Any:
+    """*oracle* with its times scaled to the kernels that *version* launches."""
+    return ScaledOracle(oracle, version.paces) if version.paces else oracle

@@ -1,0 +1,145 @@
+"""Hardware by name: GPUs, systems, networks and hosts, with the engine releases and electricity grids beside them.
+
+Each function reads a data file: one of the catalogue's by its name, or a user's by its path.  It raises UnknownName for
+a name that the catalogue lacks, DataError for a file that cannot be read, and ConfigError for a value that cannot be.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from attrs import evolve
+
+from ksim.calibration.datasheet import check_quantities, gpu_named
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, structure
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import HOUR, KWH
+from ksim.network.network import Network
+from ksim.network.protocols import Protocol, measured
+from ksim.results.footprint import Rates
+from ksim.simulation.plugins import plugin
+from ksim.specs.engine import EngineVersion
+from ksim.specs.footprint import Footprint, Grid
+from ksim.specs.hardware import Gpu, Link, System, Transport
+from ksim.specs.host import Host
+
+
+def gpu_of(name: str) -> Gpu:
+    """Read a GPU; what its file leaves out of `[power]` is estimated."""
+    return gpu_named(name)
+
+
+#: The system whose links a GPU gets whose file names none, and the share of PCIe's bandwidth that is reached.
+USUAL, REACHED = "pcie-l4", 0.63
+
+
+def system_of(gpu: str | None, system: str | None = None, nodes: int | None = None) -> System:
+    """Read the *system* of that name, or the usual system of *gpu*; one of the two may be None.
+
+    The system gets *gpu* and *nodes* where they are given.  A GPU whose file names no system stands alone if it has
+    NVLink, and in a node of eight over PCIe if it has none.  Raises ConfigError for a GPU that the system cannot have:
+    another than its own, or one with slower links.
+    """
+    if not gpu and not system:
+        raise ConfigError("gpu, system", "name one of them (see `ksim list gpus`, `ksim list systems`)")
+    own = gpu_of(gpu) if gpu else None
+    name = system or (own.system if own else "")
+    if not name and own:
+        return _unnamed(own, cast("str", gpu), nodes)
+    table = catalog.load("systems", name)
+    if nodes is not None:
+        table["nodes"] = nodes
+    if own is not None:
+        if gpu != table.get("gpu") and own.system != name:
+            raise ConfigError("gpu", f"is {gpu!r}, but system {name!r} has {table.get('gpu')!r}; name one of them")
+        table["gpu"] = gpu
+    check_quantities(_links(table), f"system {name}")
+    read = structure(System, table, f"system {name}")
+    _check_links(read, own or gpu_of(read.gpu), name)
+    return read
+
+
+def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
+    """A system for a GPU whose file names none."""
+    if nodes is not None and nodes > 1:
+        raise ConfigError("nodes", f"{nodes} nodes of {own.name} need a system that says how they are connected; name"
+                                   " one (docs/plugins.md)")
+    if own.nvlink:
+        link = Link(own.nvlink, source="the GPU's own; one card uses none of it")
+        return System(f"one {own.name}", gpu, 1, "nvlink", link)
+    like = catalog.value(System, "systems", USUAL)
+    return evolve(like, name=f"8 x {own.name} over PCIe", gpu=gpu, network=None, transports=(), source="assumed",
+                  inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
+
+
+def _links(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
+    """The bandwidth of each link of a system: its key, its value, and its unit and range."""
+    for key in ("inside", "network", "between_sockets"):
+        if isinstance(link := table.get(key), Mapping) and "bandwidth" in link:
+            yield f"{key}.bandwidth", link["bandwidth"], ("B/s", 1e8, 1e14)
+
+
+def _check_links(system: System, gpu: Gpu, name: str) -> None:
+    """Raise ConfigError where the links of *gpu* are slower than those of *system*."""
+    has = gpu.nvlink if system.interconnect == "nvlink" else gpu.pcie
+    if has < system.inside.bandwidth * (1 - 1e-9):
+        raise ConfigError("system", f"{name!r} joins its GPUs over {system.interconnect} of"
+                                    f" {system.inside.bandwidth / 1e9:g} GB/s, and {gpu.name} has {has / 1e9:g} GB/s of"
+                                    " it; name a system of that GPU, or none")
+
+
+def network_of(system: System, collectives: Iterable[Choice]) -> Network:
+    """Build the network of *system*, on which these algorithms carry out *collectives*."""
+    algorithms = {choice.name: plugin("network.collectives", choice) for choice in collectives}
+    return Network(system, algorithms, protocols_of(system), gpu_of(system.gpu).channel)
+
+
+def protocols_of(system: System) -> dict[str, Protocol]:
+    """The transport protocols that were measured on *system*."""
+    return measured(system, [catalog.value(Transport, "transports", name) for name in system.transports])
+
+
+def engine_of(name: str) -> EngineVersion:
+    """Read an engine's release."""
+    return structure(EngineVersion, _with_base("engines", name), f"engine {name}")
+
+
+def host_of(name: str) -> Host:
+    """Read a host: what its CPUs add to requests and steps."""
+    return structure(Host, _with_base("hosts", name), f"host {name}")
+
+
+def _with_base(folder: str, name: str) -> dict[str, Any]:
+    """The data file *name*; a file that is `like` another states only the differences."""
+    table = catalog.load(folder, name)
+    if "like" not in table:
+        return table
+    if not isinstance(like := table.pop("like"), str):
+        raise ConfigError(f"{name}: like", f"expected a name of `{folder}` or a file, not {like!r}")
+    return _merge(catalog.load(folder, like), table)
+
+
+def grid_of(name: str) -> Grid:
+    """Read an electricity grid."""
+    return catalog.value(Grid, "grids", name)
+
+
+def rates_of(stated: Footprint, system: System) -> Rates:
+    """What a joule and a GPU-second of *system* emit and cost."""
+    grams = stated.carbon_intensity if stated.grid is None else grid_of(stated.grid).intensity
+    return Rates(
+        grams=_per(grams, KWH), dollars=_per(stated.price_per_kwh, KWH),
+        gpu_dollars=_per(stated.price_per_gpu_hour, HOUR), pue=stated.pue,
+        beside=stated.host_watts / system.gpus_per_node + stated.nic_watts,
+    )
+
+
+def _per(rate: float | None, unit: float) -> float | None:
+    return None if rate is None else rate / unit
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """*base* with *changes*; nested tables are merged too."""
+    return {**base, **{
+        key: _merge(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value
+        for key, value in changes.items()}}

@@ -1,0 +1,170 @@
+"""A model on one page: its parameters by part, its formats, its cache, and on which GPUs it fits."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
+from ksim.compute.model import Model
+from ksim.foundation import catalog
+from ksim.foundation.errors import KsimError
+from ksim.foundation.units import GIB
+from ksim.oracles import peak
+from ksim.simulation.defaults import Defaults
+from ksim.simulation.hardware import engine_of, gpu_of, system_of
+from ksim.simulation.models import model_of
+from ksim.simulation.sizing import RESERVED, Memory, memory, shards_of, usable
+from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.engine import EngineVersion
+from ksim.specs.hardware import Gpu, System
+
+__all__ = ["Fit", "ModelCard", "fits_on"]
+
+#: Tensor-parallel sizes that are tried by default.
+TENSOR_SIZES = (1, 2, 4, 8, 16, 32, 64)
+#: Larger sizes than this are tried only until one fits.
+USUAL = 8
+
+#: The memory of each stage's ranks, by what it depends on beside the GPU: shards and the size of a step.
+MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None], list[Memory]]
+
+
+@frozen
+class ModelCard:
+    """What `ksim model` shows; `settings` are complete but for those that depend on the GPU."""
+
+    model: Model
+    settings: EngineSettings
+    parts: tuple[ModelPart, ...]
+    kinds: tuple[AttentionKind, ...]
+    fits: tuple["Fit", ...]
+
+    @classmethod
+    def of(cls, name: str, gpus: Sequence[str], settings: EngineSettings, engine: str,
+           tensor_sizes: Sequence[int] = ()) -> "ModelCard":
+        """The card of the model called *name* on *gpus*, or on all of the catalogue's, at these *tensor_sizes*.
+
+        Raises KsimError for an unknown model, GPU or release, and for settings that the model cannot have.
+        """
+        model, version, gpus = model_of(name), engine_of(engine), gpus or catalog.entries("gpus")
+        complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
+        shard = Shard(precision=complete.precision)
+        return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
+                   tuple(fits_on(gpus, model, settings, version, tensor_sizes)))
+
+    @property
+    def weights(self) -> float:
+        """Bytes of all weights, stored once."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def cache(self) -> float:
+        """Bytes of KV cache that a token takes, over all layers."""
+        return sum(kind.bytes_per_token for kind in self.kinds)
+
+    @property
+    def state(self) -> float:
+        """Bytes that a sequence of any length takes beside its KV cache."""
+        return sum(kind.bytes_per_sequence for kind in self.kinds)
+
+    def table(self) -> dict[str, Any]:
+        """The card as plain keys and values, in bytes and tokens."""
+        decoder, precision = self.model.decoder, self.settings.precision
+        return {
+            "model": self.model.name, "layers": self.model.layers, "max_model_len": self.settings.max_model_len,
+            "longest_context": self.model.max_length,
+            "parameters": self.model.parameters(), "active_parameters": self.model.active_parameters(),
+            "experts": decoder.sizes.get("E", 0), "experts_per_token": decoder.top_k,
+            "tied_embeddings": decoder.tied, "parts": [asdict(part) for part in self.parts],
+            "quantization": self.settings.quantization, "weight_format": str(precision.weights),
+            "activation_format": str(precision.activations), "kv_cache_format": str(precision.cache),
+            "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
+            "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
+            "attention": [asdict(kind) for kind in self.kinds],
+            "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
+        }
+
+
+@frozen
+class Fit:
+    """A model on `tensor` GPUs, and `why` it does not fit there, if it does not.
+
+    `weights` are the bytes on the GPU that has most of them, `tokens` the room of the KV cache, and `sequences` how
+    many sequences of `length` tokens that is.
+    """
+
+    gpu: str
+    tensor: int
+    gpus: int
+    length: int = 0
+    weights: float = 0.0
+    tokens: int = 0
+    sequences: int = 0
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return not self.why
+
+
+def fits_on(gpus: Sequence[str], model: Model, settings: EngineSettings, version: EngineVersion,
+            tensor_sizes: Sequence[int] = ()) -> Iterator[Fit]:
+    """How *model* fits each of *gpus* with *settings*, at *tensor_sizes* or by default at those of the GPU's system.
+
+    A default size that does not divide the model is left out.  Raises KsimError for an unknown GPU.
+    """
+    known: MemoryByShards = {}
+    for name in gpus:
+        gpu, system, some_fit = gpu_of(name), system_of(name), False
+        for tensor in tensor_sizes or [size for size in TENSOR_SIZES if size <= max(system.gpus, 1)]:
+            if not tensor_sizes and tensor > USUAL and some_fit:
+                break
+            fit = _fit(model, name, gpu, system, evolve(settings, tensor_parallel_size=tensor), version, known)
+            some_fit |= fit.fits
+            if tensor_sizes or not fit.why.startswith("tensor_parallel_size"):
+                yield fit
+
+
+def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSettings, version: EngineVersion,
+         known: MemoryByShards) -> Fit:
+    needed = settings.gpus * settings.data_parallel_size
+    failed = Fit(name, settings.tensor_parallel_size, needed)
+    if needed > system.gpus:
+        return evolve(failed, why=f"{system.name} has {system.gpus} GPU{'s' * (system.gpus > 1)}")
+    try:
+        serve = Defaults(settings, version, model, gpu).complete()
+        peak(gpu, serve.precision.activations)
+        ranks = _ranks(model, gpu, serve, known)
+    except KsimError as error:
+        return evolve(failed, why=str(error))
+    assert serve.block_size and serve.max_model_len, "complete settings have both"
+    length, size = serve.max_model_len, serve.block_size
+    blocks = min(rank.blocks(size) for rank in ranks) - 1  # vLLM's null block is never handed out
+    if serve.num_gpu_blocks_override is not None:
+        blocks = serve.num_gpu_blocks_override - 1
+    tokens, weights = max(blocks, 0) * size, max(rank.weights for rank in ranks)
+    return Fit(name, serve.tensor_parallel_size, needed, length, weights, tokens, tokens // length,
+               _shortage(ranks, tokens, length))
+
+
+def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:
+    """The memory of a rank of each stage; only what depends on the GPU is worked out for each."""
+    shards = tuple(shards_of(model, serve))
+    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs
+    if key not in known:
+        known[key] = [memory(model, shard, gpu, serve) for shard in shards]
+    return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]
+
+
+def _shortage(ranks: Sequence[Memory], tokens: int, length: int) -> str:
+    """Why a KV cache of *tokens* tokens is too small for one sequence, or ""."""
+    if tokens >= length:
+        return ""
+    if tokens > 0:
+        return f"KV cache has room for {tokens:,} tokens, fewer than max_model_len"
+    missing = max(rank.weights + rank.activations + rank.states + RESERVED - rank.usable for rank in ranks)
+    largest = max(ranks, key=lambda rank: rank.weights)
+    if largest.weights > largest.usable:
+        return f"weights exceed the {largest.usable / GIB:.1f} GiB that can be used"
+    return f"{max(missing, 0.0) / GIB:.1f} GiB short of weights, activations and {RESERVED / GIB:.1f} GiB for CUDA"

@@ -1,0 +1,85 @@
+"""Models by name: the config.json that a name stands for, and the family of models that it belongs to."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ksim.compute.model import Config, Model
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+
+__all__ = ["family", "lookalike", "model_of", "model_of_table"]
+
+#: Keys that tell a family, and the family to try; the most specific come first.
+SIGNS = (
+    (("linear_num_value_heads",), "qwen3_next"), (("index_topk", "kv_lora_rank"), "glm_moe_dsa"),
+    (("kv_lora_rank", "q_lora_rank"), "deepseek_v3"), (("num_local_experts",), "mixtral"),
+    (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
+)
+#: Keys that every Llama has, and keys that no Llama has.
+LLAMA = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
+NO_LLAMA = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_d_ssm", "ssm_state_size", "layers_block_type",
+            "kv_lora_rank", "n_routed_experts", "num_experts", "moe_num_experts", "hybrid_override_pattern",
+            "attn_layer_period", "d_kv", "is_encoder_decoder", "alibi", "conv_L_cache")
+
+
+def model_of(name: str) -> Model:
+    """Read a model: a catalogue name, or the path of a config.json or of its folder.
+
+    Raises UnknownName, DataError or ConfigError.
+    """
+    return model_of_table(name, catalog.load("models", name))
+
+
+def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
+    """The model that a config.json with the content *table* describes; *name* is for messages.
+
+    Raises ConfigError.
+    """
+    config = Config(name, table)
+    return Model(name, catalog.find("compute.architectures", family(config))(config))
+
+
+def family(config: Config) -> str:
+    """The architecture that builds *config*: the one of its `model_type`, or a user's ``package.module:function``.
+
+    Raises ConfigError for a family that ksim does not know; the message says how to go on.
+    """
+    known, name = catalog.names("compute.architectures"), config.get("model_type", "")
+    if not name:
+        raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's; it"
+                                                        f" names the family ({', '.join(known)})")
+    if name in known or ":" in name:
+        return name
+    recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
+              " (docs/plugins.md, A model family)")
+    raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
+                                                    f"{_hint(config, name, known)}; {recipe}")
+
+
+def _word(name: str) -> str:
+    """*name* as a function might be called."""
+    return name if name.isidentifier() else "function"
+
+
+def _hint(config: Config, name: str, known: list[str]) -> str:
+    """What to try in place of *name*, a family that is not *known*."""
+    inner = config.table.get("text_config")
+    if isinstance(inner, dict) and inner.get("model_type"):
+        said = inner["model_type"]
+        return f"; its text_config is of {said!r}: take that part alone as config.json" if said in known else (
+            f"; its text_config is of {said!r}, which is not known either")
+    if similar := lookalike(config):
+        return f"; by its keys it looks like {similar}: set model_type to {similar!r} in a copy to try"
+    close = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; the nearest by name is {close[0]!r}" if close else ""
+
+
+def lookalike(config: Config) -> str:
+    """The family that *config* resembles by its keys, such as "llama" for any dense gated model; "" for none."""
+    has = {key for key, value in config.table.items() if value is not None}
+    for keys, name in SIGNS:
+        if has >= {*keys}:
+            return name
+    gated = config.table.get("hidden_act", "silu") in ("silu", "gelu_pytorch_tanh")
+    return "llama" if gated and has >= {*LLAMA} and has.isdisjoint(NO_LLAMA) else ""

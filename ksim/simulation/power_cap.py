@@ -1,0 +1,76 @@
+"""Whether GPUs can keep to a power cap: before a run, by the steps that it may have; after it, by those it had."""
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+from ksim.cost.clock import Clock, Setting
+from ksim.engine.governors import checked
+from ksim.flow.batch import Batch
+from ksim.foundation.errors import ConfigError
+from ksim.simulation.deployment import Deployment
+
+#: Tokens of the shorter of the two prompts that are tried.
+SHORT_PROMPT = 512
+
+
+def check(deployment: Deployment) -> None:
+    """Raise ConfigError for a power cap that none of a run's steps could keep.
+
+    A GPU draws least at its lowest clock.  At that clock, decodes of few and many sequences with little and much in
+    the cache, a short prompt and the longest chunk are tried.  A cap below what each of them draws is also below what
+    any mixture of them draws.
+    """
+    cap, gpu = deployment.scenario.power.cap, deployment.gpu
+    if cap is None:
+        return
+    checked(Setting(cap), gpu, "power")
+    drawn = {words: max(_least_watts(deployment, batch)) for words, batch in _typical_steps(deployment).items()}
+    words, least = min(drawn.items(), key=lambda item: item[1])
+    if cap < least:
+        raise ConfigError("power.cap", f"no step of {deployment.model.name} keeps {cap:g} W on {gpu.name}: at its"
+                                       f" lowest clock, {_lowest_megahertz(deployment)}, {words} draws {least:.0f} W;"
+                                       f" the lowest cap that all of them keep is about {ceil(max(drawn.values()))} W")
+
+
+def remarks(deployment: Deployment, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Remarks on a power cap that GPUs exceeded, in some steps or on average."""
+    cap, share = deployment.scenario.power.cap, summary["above_limit_share"]
+    if cap is None or not summary["duration"]:
+        return
+    mean = summary["average_watts"] / summary["gpus"]
+    if share:
+        yield (f"power.cap = {cap:g} W was not kept: for {share:.1%} of their time at work, GPUs drew up to"
+               f" {summary['max_step_watts']:.0f} W at their lowest clock, {_lowest_megahertz(deployment)}; over the"
+               f" whole run they drew {mean:.0f} W each")
+    elif mean > cap:
+        gpu = deployment.gpu
+        credit = gpu.power.clocks.credit if gpu.power.clocks else 0.0
+        yield (f"power.cap = {cap:g} W was kept only in the long run: GPUs drew {mean:.1f} W each on average, as"
+               f" {gpu.name} may spend {credit:g} J above its limit before its clock falls")
+
+
+def _typical_steps(deployment: Deployment) -> dict[str, Batch]:
+    """Typical steps, by a description of each."""
+    serve = deployment.serve
+    tokens = deployment.kv_blocks * (serve.block_size or 1)
+    most, sequences, length = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
+    assert most and sequences and length, "settings are derived before engines are built"
+    chunk = min(most, length - 1)
+    counts = sorted({sequences, *(4**power for power in range(6) if 4**power < sequences)})
+    decodes = {f"a decode of {count} after {context} tokens": Batch.of(*[(1, context)] * count) for count in counts
+               for context in (1, max(1, min(length - 1, tokens // count)))}
+    return decodes | {f"a prompt of {new} tokens": Batch.of((new, 0)) for new in {min(SHORT_PROMPT, chunk), chunk}}
+
+
+def _least_watts(deployment: Deployment, batch: Batch) -> Iterator[float]:
+    """The watts of a GPU of each stage at its lowest clock."""
+    power = deployment.gpu.power
+    assert power.clocks is not None, "a cap needs clocks"
+    clock = Clock(power, power.clocks)
+    return (clock.least_watts(timer.step_cost(batch)) for timer in deployment.timers())
+
+
+def _lowest_megahertz(deployment: Deployment) -> str:
+    clocks = deployment.gpu.power.clocks
+    return f"{clocks.least / 1e6 if clocks else 0.0:g} MHz"

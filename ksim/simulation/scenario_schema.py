@@ -1,0 +1,107 @@
+"""The JSON Schema of scenario files, with which editors complete keys and mark mistakes.
+
+It accepts every scenario that ksim accepts, and some more: rules about several keys at once are ksim's alone.  Like the
+tables of docs/scenario.md and the help of the flags, it comes from the documentation of the keys (foundation/keys.py).
+`python -m benchmarks.reference` writes the file that is kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import attrs
+
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice, kinds_of, plain
+from ksim.foundation.keys import Key, keys
+from ksim.simulation.scenario import Scenario
+
+#: Where the schema is kept.
+FILE = catalog.DATA / "scenario.schema.json"
+
+Schema = dict[str, Any]
+
+_SCALARS: Mapping[Any, str] = {int: "integer", float: "number", bool: "boolean", str: "string", Path: "string"}
+_BOUNDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
+#: Texts that `foundation.units.quantity` accepts: a number, usually with a unit.
+_QUANTITY: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.]"}
+_TIME: Schema = {"type": "string", "pattern": r"^\s*[-+]?[\d.][-+\d.eE]*\s*[kMGTPmunp]?s\s*$"}
+
+
+def schema() -> Schema:
+    """The schema of a scenario file, in draft 7, which TOML editors understand."""
+    tables: dict[str, Schema] = {}
+    whole = _table(Scenario, tables)
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "ksim scenario", **whole,
+            "definitions": dict(sorted(tables.items()))}
+
+
+def _table(cls: type, tables: dict[str, Schema]) -> Schema:
+    """The schema of the table from which the attrs class *cls* is made; schemas of inner tables go into *tables*."""
+    required = [key.name for key in keys(cls) if key.required]
+    if any(key.name == "kind" for key in keys(cls)):
+        required.append("kind")
+    return {"type": "object", "additionalProperties": False, **({"required": required} if required else {}),
+            "properties": {key.name: _key(key, tables) for key in keys(cls)}}
+
+
+def _key(key: Key, tables: dict[str, Schema]) -> Schema:
+    said = {"description": key.described} if key.text else {}
+    default = None if attrs.has(key.kind) or kinds_of(key.kind) else plain(key.default)
+    if default is not None and not key.required:
+        said["default"] = default
+    value = _value(key, tables)
+    return {**({"allOf": [value]} if "$ref" in value else value), **said}
+
+
+def _value(key: Key, tables: dict[str, Schema]) -> Schema:
+    """The schema of a key's value."""
+    if key.choices:
+        return {"enum": list(key.choices)}
+    if key.timed and key.quantity:
+        return {"anyOf": [{"const": 0}, _TIME]}
+    if key.quantity:
+        return {"anyOf": [{"type": "number", **_limits(key)}, _QUANTITY]}
+    if key.kind is Choice:
+        return _choice(key)
+    if key.names:
+        named = {"anyOf": [{"enum": key.names}, {"type": "string"}]}
+        return {"type": "array", "items": named} if get_origin(key.kind) is tuple else named
+    return {**_of_type(key.kind, tables), **_limits(key)}
+
+
+def _limits(key: Key) -> Schema:
+    return {_BOUNDS[sign]: bound for sign, bound in key.bounds if abs(bound) != float("inf")}
+
+
+def _choice(key: Key) -> Schema:
+    """A plug-in: a name, or a table of one with its options."""
+    name: Schema = {"anyOf": [{"enum": key.names}, {"type": "string"}]} if key.names else {"type": "string"}
+    return {"anyOf": [*name.get("anyOf", [name]),
+                      {"type": "object", "required": ["name"], "properties": {"name": name}}]}
+
+
+def _of_type(kind: Any, tables: dict[str, Schema]) -> Schema:
+    if kinds := kinds_of(kind):
+        return {"anyOf": [_of_type(member, tables) for member in kinds.values()]}
+    if attrs.has(kind):
+        if kind.__name__ not in tables:
+            tables[kind.__name__] = {}
+            tables[kind.__name__] = _table(kind, tables)
+        return {"$ref": f"#/definitions/{kind.__name__}"}
+    return _of_parts(get_origin(kind), get_args(kind), tables) or (
+        {"type": _SCALARS[kind]} if kind in _SCALARS else {})  # any other type accepts anything
+
+
+def _of_parts(origin: Any, parts: tuple[Any, ...], tables: dict[str, Schema]) -> Schema:
+    """The schema of a type made of other types; empty for any other type."""
+    if origin is Literal:
+        return {"const": parts[0]} if len(parts) == 1 else {"enum": list(parts)}
+    if origin in (tuple, list, Sequence):
+        return {"type": "array", "items": _of_type(parts[0], tables)}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": _of_type(parts[1], tables)}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_of_type(part, tables) for part in parts]}
+    return {}

@@ -1,0 +1,37 @@
+"""Names to values, where more than one file has a say."""
+
+import pytest
+
+from ksim.foundation.errors import UnknownName
+from ksim.simulation.hardware import grid_of, rates_of, system_of
+from ksim.simulation.scenario import Scenario
+from ksim.specs.footprint import Footprint
+from tests.simulation.tables import TABLE
+
+SYSTEM = system_of(TABLE["gpu"])
+
+
+def test_rates_are_those_of_a_joule_and_a_gpus_second():
+    stated = Footprint(carbon_intensity=360, pue=1.3, host_watts="800 W", nic_watts=25, price_per_kwh=0.36,
+                       price_per_gpu_hour=3.6)
+    rates = rates_of(stated, SYSTEM)
+    assert (rates.grams, rates.dollars, rates.gpu_dollars) == pytest.approx((1e-4, 1e-7, 1e-3))
+    assert (rates.pue, rates.beside) == (1.3, 100 + 25)
+
+
+def test_rates_that_are_not_given_are_not_assumed():
+    rates = rates_of(Footprint(), SYSTEM)
+    assert (rates.grams, rates.dollars, rates.gpu_dollars, rates.pue, rates.beside) == (None, None, None, 1.0, 0.0)
+
+
+def test_a_grid_is_one_of_the_catalogue_or_a_file(tmp_path):
+    (tmp_path / "roof.toml").write_text('name = "our roof"\nintensity = 40\nyear = 2024\nsource = "its data sheet"\n')
+    scenario = Scenario.of({**TABLE, "energy": {"grid": "roof.toml"}}, folder=tmp_path)
+    assert rates_of(scenario.energy, SYSTEM).grams == pytest.approx(40 / 3.6e6)
+    assert rates_of(Footprint(grid="fr"), SYSTEM).grams == grid_of("fr").intensity / 3.6e6
+    assert Scenario.of({**TABLE, "energy": {"grid": "fr"}}, folder=tmp_path).energy.grid == "fr"
+
+
+def test_an_unknown_grid_is_named_with_those_that_are_near():
+    with pytest.raises(UnknownName, match="no grid named 'us-ercott'; did you mean 'us-ercot'"):
+        rates_of(Footprint(grid="us-ercott"), SYSTEM)

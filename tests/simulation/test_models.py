@@ -1,0 +1,71 @@
+"""Which family a config.json is of, and what users read where it is of none."""
+
+import json
+
+import pytest
+
+from ksim.compute.model import Config
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError, DataError, UnknownName
+from ksim.simulation.models import lookalike, model_of
+from ksim.simulation.scenario import Scenario
+from tests.simulation.tables import TABLE
+
+LLAMA = catalog.load("models", "llama-3.2-1b")
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"model_type": "olmo2"}, "by its keys it looks like llama: set model_type to 'llama' in a copy to try"),
+    ({"model_type": "olmoe", "num_experts": 8, "moe_intermediate_size": 64}, "it looks like qwen3_moe"),
+    ({"model_type": "deepseek_v2", "kv_lora_rank": 512, "q_lora_rank": 1536}, "it looks like deepseek_v3"),
+    ({"model_type": "lama", "hidden_act": "relu2"}, "the nearest by name is 'llama'"),
+    ({"model_type": "mllama", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
+    ({"model_type": "mamba2", "state_size": 128}, "mamba2' is no family that ksim knows (deepseek_v3, gemma2, glm_"),
+    ({"model_type": None}, "model_type: is missing, so this is no config.json of Hugging Face's"),
+    ({"model_type": 3}, "model_type: expected a text, not 3"),
+])
+def test_a_family_that_ksim_lacks_is_answered_with_what_to_do(tmp_path, changes, said):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    with pytest.raises(ConfigError) as caught:
+        model_of(str(tmp_path))
+    assert str(caught.value).startswith(str(tmp_path)) and said in str(caught.value)
+    assert changes["model_type"] in (None, 3) or "docs/plugins.md, A model family" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", catalog.entries("models"))
+def test_the_keys_of_a_known_model_tell_a_family_like_its_own(name):
+    table = catalog.load("models", name)
+    kind = lookalike(Config(name, table))
+    mixture = {"qwen3_moe", "mixtral", "deepseek_v3", "glm_moe_dsa", "qwen3_next"}
+    assert not kind or (kind in mixture) == bool(model_of(name).decoder.top_k)
+
+
+def test_a_family_of_ones_own_is_a_function(tmp_path, monkeypatch):
+    (tmp_path / "mine_family.py").write_text("from ksim.compute.architectures.llama import llama as olmo2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "mine_family:olmo2"}))
+    assert model_of(str(tmp_path)).parameters() == model_of("llama-3.2-1b").parameters()
+
+
+def test_a_folder_with_a_config_is_a_model_beside_the_scenario_too(tmp_path, monkeypatch):
+    folder = tmp_path / "Llama-3.1-mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    read = Scenario.of({**TABLE, "model": folder.name}, folder=tmp_path)
+    assert read.model == str(folder) and model_of(read.model).layers == 16
+    monkeypatch.chdir(tmp_path)
+    assert model_of(folder.name).layers == model_of(f"./{folder.name}/").layers == 16
+
+
+def test_a_name_of_the_catalogue_comes_before_a_folder(tmp_path):
+    (tmp_path / "llama-3.1-8b").mkdir()
+    assert Scenario.of({**TABLE, "model": "llama-3.1-8b"}, folder=tmp_path).model == "llama-3.1-8b"
+
+
+@pytest.mark.parametrize(("name", "error", "said"), [
+    ("meta-llama/Llama-3.1-8B", DataError, "is no model: there is no such path; name a .json file or a folder with"),
+    ("../models/llama-3.1-8b", DataError, "there is no such path"), ("", UnknownName, "no model named ''"),
+    ("lama-3.1-8b", UnknownName, "did you mean 'llama-3.1-8b'")])
+def test_names_of_no_model_are_refused(name, error, said):
+    with pytest.raises(error, match=said):
+        model_of(name)
