@@ -27,7 +27,7 @@ WHOLE = {"rms_norm": {"": 4.2}, "fused_add_rms_norm": {"": 4.2}, "silu_mul": {""
          "kv_write": {"": 4.2}, "grouped_gemm/bf16": {"": 6.0}, "gemm/bf16": {"grid": 4.5, "sweep": 5.5},
          "attention/bf16": {"decode": 3.5, "prefill": 4.5, "mixed": 6.5}}
 #: Of courses that take long: one point in so many is taken, in so many folds.
-THIN = {"gemm/bf16": (3, 3), "attention/bf16": (1, 3)}
+THIN = {"gemm/bf16": (4, 2), "attention/bf16": (1, 2)}
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 from ksim.testing import check_batching, check_cache, policy
 from ksim.testing.batching import CHECKS, steps
 from ksim.testing.case import Arrival, Case
+from ksim.testing.strategies import cases
 from ksim.testing.trial import Subject
 from tests.properties import share
 from tests.testing.mutants import caches, policies, schedulers
@@ -27,7 +28,7 @@ def table() -> str:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_caught(mutant, monkeypatch):
     if mutant.name in UNTOLD:
-        monkeypatch.setattr(policy, "replayable_cases", policy.cases)
+        monkeypatch.setattr(policy, "replayable_cases", cases)
     with pytest.raises(AssertionError) as caught:
         mutant.check((mutant.broken,))
     assert vars(caught.value)["invariant"] == mutant.broken
