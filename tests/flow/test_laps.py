@@ -13,7 +13,7 @@ def counted():
     return asked, Laps(lambda: asked.append(1) or iter(MADE))
 
 
-def test_they_are_made_once_and_not_before_anybody_looks():
+def test_lazy_laps_are_made_once_and_not_before_they_are_read():
     asked, laps = counted()
     timeline = Timeline(laps, (), 0.0, 0.0, 0.0, 0.0)
     assert not asked
@@ -22,7 +22,7 @@ def test_they_are_made_once_and_not_before_anybody_looks():
     assert len(asked) == 1
 
 
-def test_they_equal_laps_that_are_made():
+def test_lazy_laps_equal_laps_that_are_made():
     one, other = counted()[1], counted()[1]
     assert one == other
     assert one == MADE
@@ -30,7 +30,7 @@ def test_they_equal_laps_that_are_made():
     assert one != MADE[:1]
 
 
-def test_pickled_they_are_made_and_still_shared():
+def test_pickled_laps_are_made_and_still_shared():
     laps = counted()[1]
     one, other = pickle.loads(pickle.dumps([laps, laps]))
     assert one is other

@@ -76,7 +76,7 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
 @examples(12)
-def test_so_all_metrics_are_the_same(model, serve, workload, power, seed, oracle):
+def test_going_ahead_never_changes_a_metric(model, serve, workload, power, seed, oracle):
     scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
                 "serve": serve, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)
@@ -95,7 +95,7 @@ crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
 
 @given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
 @examples(12)
-def test_nor_where_turns_are_taken_before_it_is_known_when_they_are(model, serve, seats, workload, power, seed):
+def test_going_ahead_changes_no_schedule_made_before_its_time_is_known(model, serve, seats, workload, power, seed):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
                 "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)
@@ -114,7 +114,7 @@ def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arri
     assert len(one_by_one) < skipped.summary["steps"] / 10
 
 
-def test_who_waits_is_seen_to_when_a_prompt_is_computed_that_makes_room(model):
+def test_a_waiting_request_is_admitted_when_a_computed_prompt_makes_room(model):
     """SGLang's cache keeps equal prompts once, when they are computed: then the next one fits."""
     workload = {"synthetic": {
         "arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(1, 10), "count": 5,

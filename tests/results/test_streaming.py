@@ -122,7 +122,7 @@ def test_histograms_know_percentiles_to_their_resolution(parts):
         close(value, expected[key], RESOLUTION if key not in ("mean_x_ms", "std_x_ms") else 1e-6, 1e-3)
 
 
-def test_what_has_ended_is_forgotten(tmp_path):
+def test_streaming_forgets_requests_and_steps_that_have_ended(tmp_path):
     log = fabricate.log(count=80, rate=5.0)
     with mock.patch.multiple(module, _REQUESTS=20, _STEPS=20), Sink(tmp_path, LIMITS) as sink:
         sink.engines += log.engines
