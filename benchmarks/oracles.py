@@ -55,17 +55,18 @@ def _goal(oracle: str, column: str) -> Goal:
 def figures(oracle: str) -> dict[str, float]:
     """CPU times of *oracle*, by what they are of; the median of what is done often."""
     timer = _timer(oracle)
-    timer.timeline(Batch.of((1, 100)))  # profiles are read when they are first needed
+    timer.step_cost(Batch.of((1, 100)))  # profiles are read when they are first needed
     tokens = np.random.default_rng(1).permutation(np.arange(2, 8192))[:300].tolist()
     steps = [Batch.of((count, 0)) for count in tokens]
     with garbage.paused():
         found = {
             "kernels, new us": 1e6 * float(np.median([_kernels(timer, count) for count in tokens[:100]])),
-            "step, new us": 1e6 * _median(timer.timeline, steps),
-            "step, known us": 1e6 * _median(timer.timeline, steps),
+            "step, new us": 1e6 * _median(timer.step_cost, steps),
+            "step, known us": 1e6 * _median(timer.step_cost, steps),
             "decode, steady us": 1e6 * _decoding(timer),
             "load, mixed us": 1e6 * _loading(timer),
-            "new tokens, load us": 1e6 * _median(timer.load, [Batch.of((count, 0)) for count in range(9000, 9300)]),
+            "new tokens, load us": 1e6 * _median(timer.summarize,
+                                                 [Batch.of((count, 0)) for count in range(9000, 9300)]),
             "run of 8, load us": 1e6 * _running(timer, 8),
             **{f"{count} at once us": 1e6 * _together(timer, count) for count in TOGETHER},
         }
@@ -104,19 +105,19 @@ def _decoding(timer: StepTimer, steps: int = 1000) -> float:
     """A step of 64 sequences that all go on decoding."""
     offsets = Offsets(range(1000, 1064))
     batches = [Batch(Contexts(offsets, shift), (), 64, 64) for shift in range(steps)]
-    return _seconds(lambda: [timer.timeline(batch) for batch in batches]) / steps
+    return _seconds(lambda: [timer.step_cost(batch) for batch in batches]) / steps
 
 
 def _loading(timer: StepTimer) -> float:
     """What a step asks of the clock, a chunk beside 64 sequences that decode: its attention is always new."""
     windows = [_window(np.random.default_rng(seed), 512)[1::2] for seed in range(6)]
-    timer.load(windows[0][0])
+    timer.summarize(windows[0][0])
     return min(_seconds(partial(_load_each, timer, window)) / len(window) for window in windows)
 
 
 def _load_each(timer: StepTimer, batches: list[Batch]) -> None:
     for batch in batches:
-        timer.load(batch)
+        timer.summarize(batch)
 
 
 def _running(timer: StepTimer, turns: int, runs: int = 100) -> float:
@@ -124,7 +125,7 @@ def _running(timer: StepTimer, turns: int, runs: int = 100) -> float:
     offsets = Offsets(range(1000, 1064))
     batches = [[Batch(Contexts(offsets, turns * run + turn), (), 64, 64) for turn in range(turns)]
                for run in range(runs)]
-    return min(_seconds(lambda: [timer.loads(each) for each in batches]) for _ in range(5)) / (turns * runs)
+    return min(_seconds(lambda: [timer.summarize(each) for each in batches]) for _ in range(5)) / (turns * runs)
 
 
 def _together(timer: StepTimer, count: int) -> float:

@@ -24,7 +24,7 @@ from ksim.simulation.streaming import stream_requests
 SIZES = (5_000, 50_000, 200_000, 1_000_000)
 #: Without being asked for, no more requests than so many, and none for longer than so many CPU seconds.
 USUAL, PATIENCE = 200_000, 60.0
-#: Requests for which memory is foretold.
+#: Requests for which memory is extrapolated.
 FAR = 10_000_000
 COLUMNS = ("requests", "output tokens", "CPU s", "us/output token", "scaled", "peak MB", "SimPy us/event")
 SMALLEST, LARGEST, FLAT, MEMORY = (
@@ -60,7 +60,7 @@ def _judged(found: Sequence[tuple[Figures, float]]) -> list[tuple[str, ...]]:
     paced = scaled(_per_token(large), fast) / scaled(_per_token(small), slow)
     rows = [SMALLEST.judged(_per_token(small), slow), LARGEST.judged(_per_token(large), fast), FLAT.judged(paced, fast)]
     if len(found) > 1:
-        rows.append(MEMORY.judged(_foretold(found[-2][0], large), fast))
+        rows.append(MEMORY.judged(_extrapolated(found[-2][0], large), fast))
     return rows
 
 
@@ -69,8 +69,8 @@ def _per_token(figures: Figures) -> float:
     return 1e6 * figures["seconds"] / figures["tokens"]
 
 
-def _foretold(small: Figures, large: Figures) -> float:
-    """The peak in MB with so many requests as nobody waits for here, where it goes on growing as between these two."""
+def _extrapolated(small: Figures, large: Figures) -> float:
+    """The peak in MB with `FAR` requests, if it goes on growing as between these two runs."""
     slope = (large["megabytes"] - small["megabytes"]) / (large["requests"] - small["requests"])
     return large["megabytes"] + slope * (FAR - large["requests"])
 

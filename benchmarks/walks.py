@@ -25,8 +25,8 @@ import ksim
 from benchmarks.findings import Findings, Sheet
 from ksim.compute.kernels.gemm import Gemm
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST
 from ksim.foundation.config import Choice
 from ksim.oracles import estimate
 from ksim.simulation.deployment import Deployment
@@ -51,7 +51,7 @@ def actions() -> dict[str, Action]:
     timer, gpu, oracle = site.timers()[0], gpu_of("h200"), plugin("oracles", Choice("measured"))
 
     def seconds(batch: Batch) -> object:
-        return timer.load(batch).paced(AT_BOOST)
+        return timer.summarize(batch).seconds_at(AT_BOOST)
 
     return {
         "new step": lambda number: seconds(Batch.of(*[(1, 1000)] * 16, (512 + number, 0))),

@@ -43,7 +43,7 @@ def test_the_spread_is_that_of_energy_per_token(every):
 def test_joules_are_those_of_all_gpus_with_their_idle_power():
     """Decodes stay below the limit, so that the clock is the boost clock."""
     point = bench(8).decode(4, 1000)
-    timeline = bench(8).deployment.timers()[0].timeline(Batch.of(*[(1, 1000)] * 4))
+    timeline = bench(8).deployment.timers()[0].step_cost(Batch.of(*[(1, 1000)] * 4))
     assert point.joules == pytest.approx(8 * (timeline.joules + 70.0 * timeline.seconds))
     assert point.seconds == timeline.seconds
     assert (point.tokens, bench(8).prefill(4, 1000).tokens) == (4, 4000)

@@ -9,7 +9,8 @@ from attrs import evolve, field, frozen
 from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import StepCost
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import Memory, activations, memory
@@ -115,21 +116,21 @@ class Bench:
         yield from (self.decode(batch, length) for batch in batches for length in lengths if self.holds(batch, length))
 
     def _point(self, phase: str, batch: int, length: int, step: Batch) -> BatchPoint:
-        timeline, power = self._timer.timeline(step), self.deployment.gpu.power
-        pace = Clock(power, power.clocks).pace(timeline, 0.0) if power.clocks else AT_BOOST
-        seconds = max(timeline.paced(pace), timeline.launch_seconds)
-        joules = timeline.drawn(pace) + power.idle * seconds
-        exchanging, exchanged = _collectives(timeline, pace, power.idle)
+        cost, power = self._timer.step_cost(step), self.deployment.gpu.power
+        scaling = Clock(power, power.clocks).pace(cost, 0.0) if power.clocks else AT_BOOST
+        seconds = max(cost.seconds_at(scaling), cost.launch_seconds)
+        joules = cost.joules_at(scaling) + power.idle * seconds
+        exchanging, exchanged = _collectives(cost, scaling, power.idle)
         return BatchPoint(phase, self.gpus, batch, length, seconds, self.gpus * joules, exchanging / seconds,
                      exchanged / joules, self.variant)
 
 
-def _collectives(timeline: Timeline, pace: Pace, idle: float) -> tuple[float, float]:
+def _collectives(cost: StepCost, scaling: ClockScaling, idle: float) -> tuple[float, float]:
     """Seconds and joules of one GPU in collectives."""
-    runs = [(span, count) for span, count in timeline.counted() if span.bound == "communication"]
-    seconds = sum(count * span.seconds for span, count in runs)
-    drawn = sum(count * span.drawn(pace) for span, count in runs)
-    return seconds, drawn + idle * seconds
+    runs = [(kernel, count) for kernel, count in cost.counted() if kernel.bound == "communication"]
+    seconds = sum(count * kernel.seconds for kernel, count in runs)
+    joules = sum(count * kernel.joules_at(scaling) for kernel, count in runs)
+    return seconds, joules + idle * seconds
 
 
 def spread(points: Iterable[BatchPoint]) -> float:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ksim.flow.batch import Batch
-    from ksim.flow.timeline import Span, Timeline
+    from ksim.flow.kernels import KernelCost
+    from ksim.flow.steps import StepCost
     from ksim.simulation.deployment import Deployment
 
 _COLUMNS = ("kernel", "family", "shape", ">runs", ">us each", ">us all", ">share", "bound", ">waves", ">idle", "launch",
@@ -34,37 +35,37 @@ def step(
     scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
     deployment = Deployment.of(scenario)
     deployment.check_step(batch)
-    _show(deployment, batch, [timer.timeline(batch) for timer in deployment.timers()])
+    _show(deployment, batch, [timer.step_cost(batch) for timer in deployment.timers()])
 
 
-def _show(deployment: "Deployment", batch: "Batch", timelines: "Sequence[Timeline]") -> None:
+def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]") -> None:
     """Print what one rank of each pipeline stage does for *batch*, and the step's totals."""
     screen = console()
     screen.print(f"\n[bold]{deployment.scenario.model}[/] on {deployment.serve.gpus} x {deployment.gpu.name}:"
                  f" {len(batch.contexts)} decodes, {len(batch.chunks)} prompt chunks, {batch.tokens} tokens")
-    for stage, timeline in enumerate(timelines):
-        if len(timelines) > 1:
-            screen.print(f"\nstage {stage} of {len(timelines)}")
-        screen.print(_kernels(timeline))
-        screen.print(_totals(deployment, batch, timeline))
+    for stage, step in enumerate(steps):
+        if len(steps) > 1:
+            screen.print(f"\nstage {stage} of {len(steps)}")
+        screen.print(_kernels(step))
+        screen.print(_totals(deployment, batch, step))
 
 
-def _kernels(timeline: "Timeline") -> "Table":
+def _kernels(step: "StepCost") -> "Table":
     rows = table(*_COLUMNS)
-    merged: dict[Span, int] = {}
-    for span, runs in timeline.counted():
+    merged: dict[KernelCost, int] = {}
+    for span, runs in step.counted():
         merged[span] = merged.get(span, 0) + runs
     for span, runs in merged.items():
-        rows.add_row(*_row(span, runs, timeline.seconds))
+        rows.add_row(*_row(span, runs, step.seconds))
     return rows
 
 
-def _row(span: "Span", runs: int, total: float) -> tuple[str, ...]:
+def _row(span: "KernelCost", runs: int, total: float) -> tuple[str, ...]:
     share = runs * span.seconds / total
     waves = (f"{span.waves:.2f}", f"{span.idle:.0%}") if span.waves else ("", "")
     return (span.label, span.family, str(span.shape), str(runs), f"{1e6 * span.lasts:.2f}",
             "hidden" if span.hidden else f"{1e6 * runs * span.seconds:.1f}", f"{share:.1%}", span.bound, *waves,
-            span.launch, "" if isnan(span.eta) else f"{span.eta:.2f}",
+            span.launch, "" if isnan(span.roofline_ratio) else f"{span.roofline_ratio:.2f}",
             "" if span.hidden else _interval(span.low, span.high, 1e6), span.source)
 
 
@@ -72,17 +73,17 @@ def _interval(low: float, high: float, scale: float) -> str:
     return "" if isnan(low) else f"{scale * low:.4g}-{scale * high:.4g}"
 
 
-def _totals(deployment: "Deployment", batch: "Batch", timeline: "Timeline") -> str:
+def _totals(deployment: "Deployment", batch: "Batch", step: "StepCost") -> str:
     """GPU and host time, and what share of the peaks the step reaches."""
     gpu = deployment.gpu
-    flops = timeline.flops / timeline.seconds / gpu.flops[deployment.serve.precision.activations.element]
-    moved = timeline.bytes / timeline.seconds / gpu.bandwidth
-    static = gpu.power.idle * timeline.seconds
-    between = _interval(timeline.low, timeline.high, 1e3)
+    flops = step.flops / step.seconds / gpu.flops[deployment.serve.precision.activations.element]
+    moved = step.bytes / step.seconds / gpu.bandwidth
+    static = gpu.power.idle * step.seconds
+    between = _interval(step.low, step.high, 1e3)
     likely = f" ({between} at 90 %)" if between else ""
-    outside = timeline.extrapolated / timeline.seconds
+    outside = step.extrapolated / step.seconds
     prepare = deployment.host.worker.preparing(batch.sequences)
-    return (f"GPU {1e3 * timeline.seconds:.3f} ms{likely}, launched as {timeline.launch}; host {1e3 * prepare:.3f} ms"
-            f" for inputs and {1e3 * timeline.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
-            f" {timeline.joules + static:.2f} J a GPU{' (power estimated)' * (gpu.power.basis == 'estimated')}"
+    return (f"GPU {1e3 * step.seconds:.3f} ms{likely}, launched as {step.launch}; host {1e3 * prepare:.3f} ms"
+            f" for inputs and {1e3 * step.launch_seconds:.3f} ms for launches; MFU {flops:.1%}, MBU {moved:.1%};"
+            f" {step.joules + static:.2f} J a GPU{' (power estimated)' * (gpu.power.basis == 'estimated')}"
             + (f"; {outside:.1%} of GPU time extrapolated" if outside else "") + "\n")

@@ -2,7 +2,7 @@
 
 from attrs import define, evolve, field, frozen
 
-from ksim.flow.timeline import Pace, Paced
+from ksim.flow.costs import ClockScaling, Scalable
 from ksim.specs.power import Clocks, Power
 
 #: Halvings of the range of clocks to find the one at which a GPU draws its limit: to 0.1 %, half of the 15 MHz that
@@ -42,10 +42,10 @@ class Clock:
 
     power: Power
     clocks: Clocks
-    _boost: Pace = field(init=False)
+    _boost: ClockScaling = field(init=False)
     _credit: float = field(init=False)
     _busy_until: float = field(default=0.0, init=False)
-    _rungs: dict[tuple[float, int], Pace] = field(factory=dict, init=False, repr=False)
+    _rungs: dict[tuple[float, int], ClockScaling] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._boost, self._credit = self._at(self.clocks.boost), self.clocks.credit
@@ -55,11 +55,11 @@ class Clock:
         """That of a GPU that has been at work for long, and never has credit."""
         return cls(power, evolve(clocks, credit=0.0))
 
-    def pace(self, timeline: Paced, start: float, setting: Setting = FREE) -> Pace:
+    def pace(self, timeline: Scalable, start: float, setting: Setting = FREE) -> ClockScaling:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
         limit = setting.cap or self.power.limit
         free = self._at(setting.clock) if setting.clock else self._boost
-        seconds, most = timeline.paced(free), self.clocks.credit
+        seconds, most = timeline.seconds_at(free), self.clocks.credit
         watts = self.watts(timeline, free)
         if watts <= limit and self._credit == most:  # nothing to spend, nothing to earn
             self._busy_until = start + seconds
@@ -68,19 +68,19 @@ class Clock:
         carried = 1.0 if watts <= limit else min(1.0, self._credit / ((watts - limit) * seconds))
         self._settle(carried * seconds, watts, limit)
         pace = free if carried == 1.0 else free.blended(self._limited(timeline, free.clock, limit), carried)
-        self._busy_until = start + timeline.paced(pace)
+        self._busy_until = start + timeline.seconds_at(pace)
         return pace
 
-    def watts(self, timeline: Paced, pace: Pace) -> float:
+    def watts(self, timeline: Scalable, pace: ClockScaling) -> float:
         """What the GPU draws in a step at *pace*."""
-        seconds = timeline.paced(pace)
-        return float(self.power.idle + timeline.drawn(pace) / seconds if seconds else self.power.idle)
+        seconds = timeline.seconds_at(pace)
+        return float(self.power.idle + timeline.joules_at(pace) / seconds if seconds else self.power.idle)
 
-    def least_watts(self, timeline: Paced) -> float:
+    def least_watts(self, timeline: Scalable) -> float:
         """What the GPU draws in a step at its lowest clock, which is as little as it can."""
         return self.watts(timeline, self._at(self.clocks.least))
 
-    def _limited(self, timeline: Paced, high: float, limit: float) -> Pace:
+    def _limited(self, timeline: Scalable, high: float, limit: float) -> ClockScaling:
         """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
         low, top = 0, 1 << HALVINGS
         while top - low > 1:
@@ -89,7 +89,7 @@ class Clock:
             low, top = (low, middle) if hot else (middle, top)
         return self._rung(high, low)
 
-    def _rung(self, high: float, rung: int) -> Pace:
+    def _rung(self, high: float, rung: int) -> ClockScaling:
         """The pace at one of the clocks that lie evenly between the lowest and *high*."""
         pace = self._rungs.get((high, rung))
         if pace is None:
@@ -99,8 +99,8 @@ class Clock:
             pace = self._rungs[high, rung] = self._at(least + (high - least) * rung / (1 << HALVINGS))
         return pace
 
-    def _at(self, clock: float) -> Pace:
-        return Pace(self.clocks.slowed(clock), self.clocks.saved(clock), self.clocks.drawn(clock), clock)
+    def _at(self, clock: float) -> ClockScaling:
+        return ClockScaling(self.clocks.slowed(clock), self.clocks.saved(clock), self.clocks.drawn(clock), clock)
 
     def _settle(self, seconds: float, watts: float, limit: float) -> None:
         self._credit = min(self.clocks.credit, max(0.0, self._credit + (limit - watts) * seconds))

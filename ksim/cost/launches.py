@@ -1,21 +1,27 @@
 """Launches: what it takes a host to bring a step's kernels to a GPU, and the GPU to wait between them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from attrs import frozen
 
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.cost.graphs import Launching
-from ksim.flow.timeline import Lap, Span
 from ksim.specs.host import Inputs, Worker
+
+__all__ = ["Launched", "Launches"]
+
+#: What is launched, and whether it is hidden beside another kernel; None stands for what depends on the batch.
+Launched = tuple[Kernel | Collective, bool] | None
 
 
 @frozen
 class Launches:
     """How many launches of all its kernels, of grouped products and of attention a step has.
 
-    What waits for its batch is attention, which stands between the pieces of a graph: as one operation where launches
+    What depends on the batch is attention, which stands between the pieces of a graph: as one operation where launches
     of it follow on each other, as in vLLM.  Those that are `hidden` run beside others, and so do the gaps before them.
     """
 
@@ -25,16 +31,15 @@ class Launches:
     hidden: int = 0
 
     @classmethod
-    def of(cls, laps: Sequence[Lap]) -> "Launches":
-        waiting = [[isinstance(span, int) for span in lap.spans] for lap in laps]
-        spans = [(lap.repeat, span) for lap in laps for span in lap.spans if isinstance(span, Span)]
-        return cls(
-            kernels=sum(lap.repeat * len(lap.spans) for lap in laps),
-            grouped=sum(repeat * isinstance(span.shape, GroupedGemm) for repeat, span in spans),
-            attention=sum(lap.repeat * sum(waits for waits, _ in groupby(each))
-                          for lap, each in zip(laps, waiting, strict=True)),
-            hidden=sum(repeat * bool(span.hidden) for repeat, span in spans),
-        )
+    def of(cls, blocks: Iterable[tuple[Sequence[Launched], int]]) -> "Launches":
+        """Those of *blocks*, each of which runs so often."""
+        kernels = grouped = attention = hidden = 0
+        for block, repeat in blocks:
+            kernels += repeat * len(block)
+            grouped += repeat * sum(isinstance(launch[0], GroupedGemm) for launch in block if launch)
+            attention += repeat * sum(waits for waits, _ in groupby(launch is None for launch in block))
+            hidden += repeat * sum(launch[1] for launch in block if launch)
+        return cls(kernels, grouped, attention, hidden)
 
     def __add__(self, other: "Launches") -> "Launches":
         return Launches(self.kernels + other.kernels, self.grouped + other.grouped,

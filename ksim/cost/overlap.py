@@ -16,15 +16,14 @@ from attrs.validators import ge
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import FEWEST_ROWS, Gemm
-from ksim.cost.spans import Pricer
-from ksim.flow.timeline import Span
+from ksim.cost.parts import PricedLaunch
+from ksim.cost.pricer import Pricer
+from ksim.flow.kernels import KernelCost
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Gpu
 
 #: Collectives that add up what a product leaves each rank with.
 SUMS = ("all_reduce", "reduce_scatter")
-#: What goes from a piece alone to one beside a collective in proportion to how long both last.
-_BLENDED = ("seconds", "joules", "core_joules", "busy_joules", "eta", "low", "high")
 
 
 @frozen
@@ -86,23 +85,33 @@ def left(gpu: Gpu, sms: int, moved: float = 0.0) -> Gpu:
                   bandwidth=gpu.bandwidth - moved, power=evolve(gpu.power, busy=share * gpu.power.busy))
 
 
-def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> tuple[Span, ...]:
-    """Price *summed* by *overlap*: the spans of both lanes, of which those that end first are hidden beside the next.
+def overlapped(pricer: Pricer, summed: Summed, overlap: Overlap) -> list[PricedLaunch]:
+    """Price *summed* by *overlap*: both lanes, in which the kernel that ends first is hidden beside the next."""
+    return [PricedLaunch(launch.kernel, launch.cost.beside()) if hidden else launch
+            for launch, hidden in side_by_side(pricer, summed, overlap)]
+
+
+def side_by_side(pricer: Pricer, summed: Summed, overlap: Overlap) -> Iterator[tuple[PricedLaunch, bool]]:
+    """Price *summed* by *overlap*: its kernels in order, and which end first of those that begin with the next.
 
     A product with too few rows to be cut is priced as it stands, and its sum after it.
     """
     product, message = summed.product, summed.message
     rows = overlap.pieces(product.m)
     if len(rows) == 1:
-        return tuple(pricer.spans([(summed.label, product), (summed.sum_label, message)]))
+        whole, total = pricer.kernels([(summed.label, product), (summed.sum_label, message)])
+        yield from ((PricedLaunch(product, whole), False), (PricedLaunch(message, total), False))
+        return
     sent = {size: evolve(message, bytes=message.bytes * size / product.m, sms=overlap.sms) for size in rows}
-    messages = {size: pricer.collective(summed.sum_label, piece) for size, piece in sent.items()}
-    moved = {size: pricer.sending(piece).hbm / messages[size].seconds for size, piece in sent.items()}
+    messages = {size: PricedLaunch(piece, pricer.collective(summed.sum_label, piece)) for size, piece in sent.items()}
+    moved = {size: pricer.sending(piece).hbm / messages[size].cost.seconds for size, piece in sent.items()}
     price = _Pieces(pricer, summed, overlap.sms)
-    spans = [price.alone(rows[0])]
+    yield price.alone(rows[0]), False
     for before, size in pairwise(rows):
-        spans += _side_by_side(price.beside(size, messages[before], moved[before]), messages[before])
-    return (*spans, messages[rows[-1]])
+        both = [price.beside(size, messages[before].cost, moved[before]), messages[before]]
+        first, last = sorted(both, key=lambda launch: launch.cost.seconds)
+        yield from ((first, True), (last, False))
+    yield messages[rows[-1]], False
 
 
 @frozen
@@ -112,25 +121,21 @@ class _Pieces:
     pricer: Pricer
     summed: Summed
     sms: int
-    _known: dict[tuple[int, float], Span] = field(factory=dict, init=False)
+    _known: dict[tuple[int, float], PricedLaunch] = field(factory=dict, init=False)
 
-    def alone(self, rows: int, moved: float = 0.0) -> Span:
+    def alone(self, rows: int, moved: float = 0.0) -> PricedLaunch:
         """A piece while others move so many bytes a second, all the time."""
         if (rows, moved) not in self._known:
-            gpu = left(self.pricer.gpu, self.sms, moved)
-            span = evolve(self.pricer, gpu=gpu).kernel(self.summed.label, evolve(self.summed.product, m=rows))
-            self._known[rows, moved] = evolve(span, sms=gpu.sms)
+            gpu, kernel = left(self.pricer.gpu, self.sms, moved), evolve(self.summed.product, m=rows)
+            cost = evolve(self.pricer, gpu=gpu).kernel(self.summed.label, kernel)
+            self._known[rows, moved] = PricedLaunch(kernel, evolve(cost, sms=gpu.sms))
         return self._known[rows, moved]
 
-    def beside(self, rows: int, message: Span, moved: float) -> Span:
+    def beside(self, rows: int, message: KernelCost, moved: float) -> PricedLaunch:
         """A piece that begins with *message*, which moves so many bytes a second and may end first."""
-        free, held = self.alone(rows), self.alone(rows, moved)
-        share = min(1.0, message.seconds / held.seconds)
-        return evolve(held, **{name: (1 - share) * getattr(free, name) + share * getattr(held, name)
-                               for name in _BLENDED})
-
-
-def _side_by_side(product: Span, message: Span) -> tuple[Span, Span]:
-    """Both as they begin at once: the one that ends first is hidden."""
-    first, last = sorted((product, message), key=lambda span: span.seconds)
-    return evolve(first, seconds=0.0, low=0.0, high=0.0, hidden=first.seconds), last
+        free, held = self.alone(rows).cost, self.alone(rows, moved)
+        share = min(1.0, message.seconds / held.cost.seconds)
+        costs = free.costs * (1 - share) + held.cost.costs * share
+        return PricedLaunch(held.kernel, evolve(
+            held.cost, costs=held.cost.limiting(costs),
+            roofline_ratio=(1 - share) * free.roofline_ratio + share * held.cost.roofline_ratio))

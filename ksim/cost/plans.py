@@ -1,9 +1,8 @@
 """Plans of steps: made of parts that do not depend on each other, all new launches priced in one question."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from functools import cached_property, partial
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import define, evolve, field
@@ -11,19 +10,18 @@ from attrs import define, evolve, field
 from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent
 from ksim.compute.model import Model
 from ksim.cost.affine import AffineBlocks
-from ksim.cost.grown import Grown
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
-from ksim.cost.plan import Hole, Part, Plan, Shape, Sums
-from ksim.cost.sheet import sheets
-from ksim.cost.spans import Pricer, of_host
-from ksim.flow.laps import Laps
-from ksim.flow.timeline import Lap, Span
+from ksim.cost.parts import BatchLaunch, Part, PricedLaunch, priced_part
+from ksim.cost.plan import Plan, Shape
+from ksim.cost.pricer import Pricer
+from ksim.cost.sweeps import SweptPart
+from ksim.flow.kernels import KernelCost
 from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
 
 #: What the part of a step before its samples depends on.
 _Body = tuple[int, int | None, frozenset[Op]]
-#: Of a body that goes over a rank's own tokens alone, and has something for every hole.
+#: Of a body that goes over a rank's own tokens alone, and whose batch has something for every launch.
 _WHOLE = (None, frozenset[Op]())
 _Launched = Sequence[tuple[Sequence[Op | Summed], int]]
 #: Numbers of samples, or of tokens, that are priced together; the latter once a share of so long a stretch of them has
@@ -46,8 +44,8 @@ class Plans:
     _plans: dict[Shape, Plan] = field(factory=dict, init=False)
     _bodies: dict[_Body, Part] = field(factory=dict, init=False)
     _heads: dict[int, Part] = field(factory=dict, init=False)
-    _spans: dict[Op | Summed, tuple[Span, ...]] = field(factory=dict, init=False)
-    _holes: dict[tuple[Hole, ...], tuple[Hole, ...]] = field(factory=dict, init=False)
+    _launches: dict[Op | Summed, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
+    _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
 
     def of(self, shapes: Sequence[Shape]) -> list[Plan]:
@@ -68,12 +66,12 @@ class Plans:
         bodies = dict.fromkeys(key for tokens, _, _, everywhere, missing in shapes
                                if (key := (tokens, everywhere, missing)) not in self._bodies)
         heads = self._samples({shape[1] for shape in shapes})
-        whole = [key for key in bodies if key[1:] == _WHOLE] if self._growing[0] else []
-        whole += self._nearby(shapes[0]) if len(shapes) == len(whole) == 1 else []
-        some = [samples for samples in heads if samples] if self._growing[1] else []  # none launch nothing
-        of_bodies, of_heads = self._grown([key[0] for key in whole], some)
-        self._bodies.update(zip(whole, of_bodies, strict=True))
-        self._heads.update(zip(some, of_heads, strict=True))
+        body, head = self._swept
+        if body and (whole := [key for key in bodies if key[1:] == _WHOLE]):
+            whole += self._nearby(shapes[0]) if len(shapes) == 1 else []
+            self._bodies.update(zip(whole, body.parts([key[0] for key in whole]), strict=True))
+        if head and (some := [samples for samples in heads if samples]):  # none launch nothing
+            self._heads.update(zip(some, head.parts(some), strict=True))
         self._price_each([key for key in bodies if key not in self._bodies],
                          [samples for samples in heads if samples not in self._heads])
 
@@ -95,7 +93,7 @@ class Plans:
         """Price bodies and heads launch by launch."""
         bodies = {key: self._launched(self._body(*key[:2])) for key in keys}
         heads = {each: self._launched([Block(self.model.sampled(each, self.shard))]) for each in samples}
-        self._price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
+        self.price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
         self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
         self._heads.update((each, self._part(launched)) for each, launched in heads.items())
 
@@ -119,19 +117,17 @@ class Plans:
         return AffineBlocks.of(lambda tokens: self.model.body(tokens, self.shard))
 
     @cached_property
-    def _growing(self) -> tuple[Grown | None, Grown | None]:
+    def _swept(self) -> tuple[SweptPart | None, SweptPart | None]:
         """Bodies by their tokens, and heads by their samples."""
         if self.overlap:
             return None, None
         heads = AffineBlocks.of(lambda samples: [Block(self.model.sampled(samples, self.shard))])
-        return Grown.of(self._lines, self.pricer), Grown.of(heads, self.pricer)
+        return SweptPart.of(self._lines, self.pricer), SweptPart.of(heads, self.pricer)
 
-    def _grown(self, *numbers: Sequence[int]) -> list[list[Part]]:
-        """Bodies of so many tokens each, and heads of so many samples, all asked about in one question."""
-        asked = [grown.asked(each) if grown else [] for grown, each in zip(self._growing, numbers, strict=True)]
-        found = iter(sheets([kernels for each in asked for kernels in each], self.pricer))
-        return [grown.parts(each, list(islice(found, len(own)))) if grown and each else []
-                for grown, each, own in zip(self._growing, numbers, asked, strict=True)]
+    def launched(self, shape: Shape) -> _Launched:
+        """What a step of *shape* launches, block by block."""
+        tokens, samples, _, everywhere, _ = shape
+        return self._launched([*self._body(tokens, everywhere), Block(self.model.sampled(samples, self.shard))])
 
     def _launched(self, blocks: Sequence[Block]) -> _Launched:
         """What each of *blocks* launches, and how often."""
@@ -139,57 +135,52 @@ class Plans:
                 for block in blocks]
 
     def _part(self, launched: _Launched, missing: frozenset[Op] = frozenset()) -> Part:
-        """All but attention is priced; equal layers of attention share one hole."""
-        holes: dict[tuple[str, BatchDependent], int] = {}
-        runs: list[int] = []
-        laps = []
+        """All but attention is priced; equal layers of attention are one launch that depends on the batch."""
+        runs: dict[tuple[str, BatchDependent], int] = {}
+        blocks: list[tuple[list[PricedLaunch | int], int]] = []
         for ops, repeat in launched:
-            spans: list[Span | int] = []
+            launches: list[PricedLaunch | int] = []
             for op in ops:
-                if (priced := self._spans.get(op)) is not None:
-                    spans += priced
+                if (priced := self._launches.get(op)) is not None:
+                    launches += priced
                 elif isinstance(op, Op) and is_batch_dependent(op.kernel) and op not in missing:
-                    hole = holes.setdefault((op.label, op.kernel), len(holes))
-                    runs += [0] * (len(holes) - len(runs))
-                    runs[hole] += repeat
-                    spans.append(hole)
-            laps.append(Lap(tuple(spans), repeat))
-        found = tuple((label, layer, runs[hole]) for (label, layer), hole in holes.items())
-        return Part.of(laps, self._holes.setdefault(found, found))
+                    layer = (op.label, op.kernel)
+                    runs[layer] = runs.get(layer, 0) + repeat
+                    launches.append([*runs].index(layer))
+            blocks.append((launches, repeat))
+        known = tuple(BatchLaunch(*layer, count) for layer, count in runs.items())
+        return priced_part(blocks, self._batch_launches.setdefault(known, known))
 
     def _plan(self, shape: Shape) -> Plan:
         tokens, samples, launching, everywhere, missing = shape
         body, head = self._bodies[tokens, everywhere, missing], self._heads[samples]
         launches = body.launches + head.launches
-        gaps = of_host("gaps", launches.gaps(launching, self.host.inputs))
-        sums = Sums.of(body.totals, head.totals)
-        sums.seconds += gaps.seconds
-        laps = Laps(partial(_laps, body, head, gaps))
-        return Plan(shape, laps, body.holes, sums, launching.value, launches.seconds(launching, self.host.worker))
+        return Plan.of(shape, body, head, launches.gaps(launching, self.host.inputs),
+                       launches.seconds(launching, self.host.worker))
 
-    def _price(self, ops: Sequence[Op | Summed]) -> None:
+    def price(self, ops: Sequence[Op | Summed]) -> Mapping[Op | Summed, tuple[PricedLaunch, ...]]:
         """Price all of *ops* that are new, most in one question to the oracle; layers wait for their batch.
 
         Of what ranks do unequally, the fullest one's time counts, and the work and energy of what they do on average.
         """
-        new = dict.fromkeys(op for op in ops if op not in self._spans)
+        new = dict.fromkeys(op for op in ops if op not in self._launches)
         whole: dict[Op, tuple[str, Any]] = {op: (op.label, op.kernel) for op in new
                                             if isinstance(op, Op) and not is_batch_dependent(op.kernel)}
         unequal = {op: (op.label, op.mean) for op in whole if op.mean is not None}
-        spans = self.pricer.spans([*whole.values(), *unequal.values()])
-        self._spans.update((op, (span,)) for op, span in zip(whole, spans, strict=False))
-        for op, mean in zip(unequal, spans[len(whole):], strict=True):
-            (fullest,) = self._spans[op]
-            self._spans[op] = (evolve(fullest, joules=mean.joules, core_joules=mean.core_joules,
-                                      busy_joules=mean.busy_joules, flops=mean.flops, bytes=mean.bytes),)
+        costs = self.pricer.kernels([*whole.values(), *unequal.values()])
+        means = dict(zip(unequal, costs[len(whole):], strict=True))
+        self._launches.update(
+            (op, (PricedLaunch(kernel, _averaged(cost, means[op]) if op in means else cost),))
+            for (op, (_, kernel)), cost in zip(whole.items(), costs, strict=False))
         if self.overlap:
-            self._spans.update((op, overlapped(self.pricer, op, self.overlap)) for op in new if isinstance(op, Summed))
+            self._launches.update((op, tuple(overlapped(self.pricer, op, self.overlap))) for op in new
+                                  if isinstance(op, Summed))
+        return self._launches
 
 
-def _laps(body: Part, head: Part, gaps: Span) -> Iterator[Lap]:
-    """Those of a step: its inputs, which have the last hole, its *body*, whose last lap goes on with its *head*."""
-    *laps, last = body.laps
-    yield Lap((len(body.holes),))
-    yield from laps
-    yield Lap((*last.spans, *head.laps[0].spans))
-    yield Lap((gaps,))
+def _averaged(fullest: KernelCost, mean: KernelCost) -> KernelCost:
+    """What ranks do unequally: the *fullest* one's time, and the *mean* one's work and energy."""
+    share = mean.sm_active_joules if fullest.is_compute_bound else 0.0
+    return evolve(fullest, costs=fullest.costs.replaced(
+        joules=mean.joules, sm_action_joules=mean.sm_action_joules, sm_active_joules=mean.sm_active_joules,
+        compute_bound_joules=share, flops=mean.flops, bytes=mean.bytes))

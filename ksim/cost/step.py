@@ -1,37 +1,38 @@
-"""Price steps: from batches to timelines of one rank's kernels and collectives, and the time to launch them."""
+"""Price steps: what one rank's kernels and collectives cost for each batch, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from attrs import define, field
+from numpy.typing import NDArray
 
-from ksim.compute.graph import BatchDependent, Op
+from ksim.compute.graph import Collective, Op, is_batch_dependent
 from ksim.compute.kernels import Kernel
 from ksim.compute.model import Model
+from ksim.cost import batch_kernels
 from ksim.cost.graphs import Graphs
-from ksim.cost.holes import bind, fill, inputs, lacking
-from ksim.cost.lanes import lanes
-from ksim.cost.loads import Loads
-from ksim.cost.outlook import Outlook
 from ksim.cost.overlap import Overlap, left
-from ksim.cost.plan import Hole, Plan, Shape
+from ksim.cost.parts import BatchLaunch
+from ksim.cost.plan import Plan, Shape
 from ksim.cost.plans import MOST, Plans
-from ksim.cost.spans import Pricer, of_host
+from ksim.cost.pricer import Pricer
+from ksim.cost.summaries import Summaries
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
-from ksim.flow.filled import Ints
-from ksim.flow.load import Load
-from ksim.flow.stretch import Lanes
-from ksim.flow.timeline import Paced, Span, Timeline
+from ksim.flow.costs import Costs, StepSummary
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import BatchKernels, StepColumns, StepCost
 from ksim.network.network import Network
 from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host
 
-#: Launches of batches whose spans are kept: few come again, but those that do soon.
-MOST_FILLS = 4096
-#: Steps whose loads are worked out sooner together than one by one.
+__all__ = ["StepTimer"]
+
+Ints = NDArray[np.intp]
+
+#: Steps that are summarized sooner together than one by one.
 TOGETHER = 20
 
 
@@ -52,39 +53,80 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    _inputs: dict[int, Span] = field(factory=dict, init=False)
-    _fills: dict[tuple[str, Kernel], Span] = field(factory=dict, init=False)
     _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
-    _outlook: Outlook = field(init=False, repr=False)
-    _loads: Loads = field(init=False, repr=False)
+    _summaries: Summaries = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
-        self._outlook = Outlook(self.oracle, self.gpu)
-        self._loads = Loads(self._pricer, self.host.inputs)
+        self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
             left(self.gpu, self.overlap.sms)  # or raise before anything is priced
 
-    def price(self, batches: Sequence[Batch]) -> Lanes:
-        """What one rank does for each of *batches*, as `timeline` says of one, where data ranks have as many tokens.
+    @overload
+    def summarize(self, batches: Batch) -> StepSummary: ...
+
+    @overload
+    def summarize(self, batches: Sequence[Batch]) -> list[StepSummary]: ...
+
+    def summarize(self, batches: Batch | Sequence[Batch]) -> StepSummary | list[StepSummary]:
+        """What the clock has to know of a step, or of many; there is at least one."""
+        if isinstance(batches, Batch):
+            plan = self._known.get(_counts(batches)) or self._whole([batches])[0]
+            return self._summaries.of_batch(plan, batches) or self._priced_summaries([batches])[0]
+        if len(batches) < TOGETHER:
+            return [self.summarize(batch) for batch in batches]
+        plans = self._whole(batches)
+        together = self._summaries.of_batches(plans[0], batches) if len(set(plans)) == 1 else None
+        return together or self._priced_summaries(batches)
+
+    def _priced_summaries(self, batches: Sequence[Batch]) -> list[StepSummary]:
+        steps = self.price(batches)
+        return [*StepSummary.of(steps.costs, steps.launch_seconds).rows(len(batches))]
+
+    def price(self, batches: Sequence[Batch]) -> StepColumns:
+        """What each of *batches* costs one rank, kernel by kernel, where data ranks have as many tokens.
 
         All that is new of them is priced in a few questions to the oracle; there is at least one of them.
         """
-        plans = self._whole(batches)
-        holes = _holes(plans)
-        counted = Batches.of(batches)
-        bound = bind(list(holes), batches)
+        return self._priced(self._whole(batches), batches)
+
+    def step_cost(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> StepCost:
+        """What *batch* costs one rank where data ranks have so many tokens, by default as many each.
+
+        Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
+        """
+        plans = [self._plans.one(self._shape(batch, tokens_by_rank))] if tokens_by_rank else self._whole([batch])
+        return self._priced(plans, [batch])[0]
+
+    def launches(self, batch: Batch) -> list[tuple[Kernel | Collective, KernelCost, int]]:
+        """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""
+        blocks = self._plans.launched(self._shape(batch))
+        priced = self._plans.price([op for ops, _ in blocks for op in ops])
+        launches: list[tuple[Kernel | Collective, KernelCost, int]] = []
+        for ops, repeat in blocks:
+            for op in ops:
+                if isinstance(op, Op) and is_batch_dependent(op.kernel):
+                    kernel = op.kernel.over(batch)
+                    launches += [(kernel, self._pricer.kernel(op.label, kernel), repeat)] if kernel is not None else []
+                else:
+                    launches += [(*launch, repeat) for launch in priced[op]]
+        return launches
+
+    def _priced(self, plans: Sequence[Plan], batches: Sequence[Batch]) -> StepColumns:
+        """What each of *batches* costs with its plan, which is as if it had something for every launch."""
+        launches, counted = _launches(plans), Batches.of(batches)
+        bound = batch_kernels.bind(list(launches), batches)
         if bound:
-            plans = self._plans.of([(*plan.shape[:-1], missing) for plan, missing
-                                    in zip(plans, lacking(bound, len(batches)), strict=True)])
-        filled = fill(holes, bound, counted, self._pricer)
-        return lanes(plans, filled, inputs(counted, self.host.inputs))
+            plans = self._plans.of([(*plan.shape[:-1], plan.shape[-1] | lacking) for plan, lacking
+                                    in zip(plans, batch_kernels.missing(bound, len(batches)), strict=True)])
+        kernels = batch_kernels.price(launches, bound, counted, self._pricer)
+        return _columns(plans, [*kernels, batch_kernels.inputs(counted, self.host.inputs)])
 
     def _whole(self, batches: Sequence[Batch]) -> list[Plan]:
-        """The plan of each of *batches* as if it had something for every hole."""
+        """The plan of each of *batches* as if it had something for every launch."""
         if len(self._known) > MOST:
             self._known.clear()
         counts = [*map(_counts, batches)]
@@ -95,63 +137,14 @@ class StepTimer:
             return [self._known[counts[0]]] * len(counts)
         return [self._known[count] for count in counts]
 
-    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
-        """What one rank does for *batch*, where data ranks have *brought* so many tokens, by default as many each.
-
-        Where graphs hold them all, they are padded to the most, as in vLLM, so that all replay the same.
-        """
-        plan = self._plans.one(self._shape(batch, brought)) if brought else self._known.get(_counts(batch))
-        plan = plan or self._whole([batch])[0]
-        kernels = [layer.over(batch) for _, layer, _ in plan.holes]
-        if not all(kernels):
-            missing = frozenset(Op(label, layer) for (label, layer, _), kernel
-                                in zip(plan.holes, kernels, strict=True) if kernel is None)
-            plan = self._plans.one((*plan.shape[:-1], missing))
-        own = [self._fill(label, layer, kernel, batch) for (label, layer, _), kernel
-               in zip(plan.holes, filter(None, kernels), strict=True)]
-        return plan.timeline((*own, self._copied(batch.sequences)))
-
-    def load(self, batch: Batch) -> Paced:
-        """What one rank's step asks of the clock: `timeline` without what only reports look at, and sooner."""
-        plan = self._known.get(_counts(batch)) or self._whole([batch])[0]
-        return self._loads.load(plan, batch) or self.timeline(batch)
-
-    def loads(self, batches: Sequence[Batch]) -> Sequence[Paced]:
-        """The same of many steps, which are worked out together where they are enough to."""
-        if len(batches) < TOGETHER:
-            return [self.load(batch) for batch in batches]
-        plans = self._whole(batches)
-        found = self._loads.loads(plans[0], batches) if len(set(plans)) == 1 else None
-        if found is None:
-            priced = self.price(batches)
-            found = Load.of(priced, priced.launch_seconds).rows(len(batches))
-        return found
-
-    def _copied(self, sequences: int) -> Span:
-        """The small kernels that bring a step's inputs to the GPU."""
-        span = self._inputs.get(sequences)
-        if span is None:
-            costs = self.host.inputs
-            span = self._inputs[sequences] = of_host("inputs", costs.copy + costs.copy_sequence * sequences)
-        return span
-
-    def _shape(self, batch: Batch, brought: Sequence[int] = ()) -> Shape:
+    def _shape(self, batch: Batch, tokens_by_rank: Sequence[int] = ()) -> Shape:
         launching, tokens = self.graphs.of(batch)
         everywhere = None
-        if brought and self.shard.data > 1:
-            most = self.graphs.padded(max(brought))
+        if tokens_by_rank and self.shard.data > 1:
+            most = self.graphs.padded(max(tokens_by_rank))
             tokens = max(tokens, most) if launching.graphs else tokens
-            everywhere = len(brought) * most if most else sum(brought)
+            everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
         return tokens, batch.logits, launching, everywhere, frozenset()
-
-    def _fill(self, label: str, layer: BatchDependent, kernel: Kernel, batch: Batch) -> Span:
-        span = self._fills.get((label, kernel))
-        if span is None:
-            if len(self._fills) >= MOST_FILLS:
-                self._fills.clear()
-            span = self._fills[label, kernel] = self._pricer.kernel(
-                label, kernel, self._outlook.ask(layer, kernel, batch))
-        return span
 
 
 def _counts(batch: Batch) -> tuple[int, int, bool]:
@@ -159,10 +152,27 @@ def _counts(batch: Batch) -> tuple[int, int, bool]:
     return batch.tokens, batch.logits, not batch.chunks
 
 
-def _holes(plans: Sequence[Plan]) -> dict[Hole, Ints]:
-    """The holes of *plans*, each with the places of those that have it."""
-    several = {id(plan.holes): plan.holes for plan in dict.fromkeys(plans)}
+def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:
+    """The launches of *plans* that depend on the batch, each with the places of the plans that have it."""
+    several = {id(plan.batch_launches): plan.batch_launches for plan in dict.fromkeys(plans)}
     if len(several) == 1:
-        return dict.fromkeys(plans[0].holes, np.arange(len(plans)))
-    return {hole: np.array([row for row, plan in enumerate(plans) if hole in plan.holes])
-            for hole in dict.fromkeys(hole for holes in several.values() for hole in holes)}
+        return dict.fromkeys(plans[0].batch_launches, np.arange(len(plans)))
+    return {launch: np.array([row for row, plan in enumerate(plans) if launch in plan.batch_launches])
+            for launch in dict.fromkeys(launch for launches in several.values() for launch in launches)}
+
+
+def _columns(plans: Sequence[Plan], kernels: Sequence[BatchKernels]) -> StepColumns:
+    """The steps of *plans* with these *kernels* of their batches, the last of which copy their inputs.
+
+    Attention is one family of kernels: it errs alike in all layers.
+    """
+    places = {plan: place for place, plan in enumerate(dict.fromkeys(plans))}
+    which = [places[plan] for plan in plans]
+    known = Costs.stacked(plan.costs for plan in places)[which]
+    costs, reach = known + kernels[-1].kernels.costs, np.zeros_like(known.reach)
+    for kernel in kernels[:-1]:
+        costs.table[:, kernel.rows] += kernel.repeat * kernel.kernels.costs.table
+        reach[:, kernel.rows] += kernel.repeat * kernel.kernels.costs.reach
+    launch_seconds = np.array([plan.launch_seconds for plan in places])[which]
+    return StepColumns([plan.blocks for plan in plans], kernels, costs.with_reach([known.reach, reach]),
+                       [plan.launch for plan in plans], launch_seconds)

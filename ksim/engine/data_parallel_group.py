@@ -7,13 +7,13 @@ import simpy
 from attrs import define, field
 
 from ksim.engine.stages import InFlightBatch
-from ksim.flow.timeline import Span
+from ksim.flow.kernels import KernelCost
 
 
-def wait(seconds: float) -> Span:
+def wait(seconds: float) -> KernelCost:
     """What a rank does that is through before the others: it waits in their next collective."""
-    return Span("wait_for_ranks", "wait_for_ranks", seconds, bound="communication", group="data", source="convoy",
-                low=seconds, high=seconds)
+    return KernelCost.of("wait_for_ranks", "wait_for_ranks", seconds, bound="communication", group="data",
+                         source="convoy", low=seconds, high=seconds)
 
 
 @define(eq=False)

@@ -11,9 +11,10 @@ from ksim.engine.engine import Engine, Process
 from ksim.engine.stages import InFlightBatch, Stages
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST, Timeline
+from ksim.flow.steps import StepCost
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -40,7 +41,7 @@ class Work:
     waiting: int
     running: int
     blocks: int
-    timelines: tuple[Timeline, ...] = ()
+    timelines: tuple[StepCost, ...] = ()
     prepared: float = 0.0
     in_flight: InFlightBatch | None = None
 
@@ -113,7 +114,7 @@ class EventEngine(Engine):
         batch, now = work.batch, self.env.now
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
-        work.timelines = tuple(timer.timeline(batch, tokens_by_rank) for timer in self.timers)
+        work.timelines = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
         touched = schedule.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         launches = self._threads.launch(batch, work.timelines, ready)
@@ -179,13 +180,13 @@ class EventEngine(Engine):
 
         A dummy never delays the others: whoever brought a batch has all of a dummy's work and more.
         """
-        timelines = [timer.timeline(DUMMY, together.tokens_by_rank) for timer in self.timers]
+        timelines = [timer.step_cost(DUMMY, together.tokens_by_rank) for timer in self.timers]
         settings = [self.governor.setting(DUMMY, timeline) for timeline in timelines] if self.governor else ()
         end, paces = together.start, []
         for stage, timeline in enumerate(timelines):
             setting = settings[stage] if settings else FREE
             paces.append(self.stages.clocks[stage].pace(timeline, end, setting) if self.stages.clocks else AT_BOOST)
-            end += timeline.paced(paces[-1])
+            end += timeline.seconds_at(paces[-1])
         timelines[-1] = timelines[-1].followed_by(wait(max(0.0, together.end - end)))
         self._log(Stepped(together.end, self.number, work.index, work.scheduled, work.scheduled, together.start,
                           together.end, together.end, work.batch, work.waiting, work.running, work.blocks,

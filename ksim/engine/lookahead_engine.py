@@ -18,8 +18,8 @@ from ksim.engine.loop_times import LoopTimes
 from ksim.engine.recorder import Recorder
 from ksim.engine.undated_turns import FURTHEST, UndatedTurn, UndatedTurns, next_decodes
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.request import Request
-from ksim.flow.timeline import AT_BOOST, Pace, Paced
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule_forecast import ScheduleForecast
@@ -27,7 +27,7 @@ from ksim.scheduling.schedule_forecast import ScheduleForecast
 __all__ = ["LookaheadEngine"]
 
 #: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
-Sent = tuple[float, float, float, float, Pace]
+Sent = tuple[float, float, float, float, ClockScaling]
 
 
 @define(eq=False, kw_only=True)
@@ -105,7 +105,7 @@ class LookaheadEngine(Engine):
             self._note(self._changes(schedule), turn.now)
         if not turn.empty:
             batch = schedule.batch()
-            load, cache = self.timers[0].load(batch), self.scheduler.cache
+            load, cache = self.timers[0].summarize(batch), self.scheduler.cache
             sent = self._send(batch, load, schedule.touched(cache.block_tokens) if batch.prompts else 0)
             self._recorder.launch(batch, *sent, len(self.scheduler.waiting), len(self.scheduler.running),
                                   cache.pool.used)
@@ -122,12 +122,12 @@ class LookaheadEngine(Engine):
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
         self._give(finished, self._times.frontend)
 
-    def _send(self, batch: Batch, load: Paced, touched: int) -> Sent:
+    def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
         """Send a batch on its way."""
         times, scheduled = self._times, self._times.now
         prepared, launched, start = times.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
-        return scheduled, prepared, start, times.compute(launched, start, load.paced(pace), batch.samples), pace
+        return scheduled, prepared, start, times.compute(launched, start, load.seconds_at(pace), batch.samples), pace
 
     def _give(self, finished: Sequence[Job], delivered: float) -> None:
         """Give users the last tokens of the *finished*."""
@@ -155,13 +155,13 @@ class LookaheadEngine(Engine):
         times, recorder, clock, pool = self._times, self._recorder, self.clock, self.scheduler.cache.pool
         sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
-        for batch, load in zip(batches, self.timers[0].loads(batches), strict=True):
+        for batch, load in zip(batches, self.timers[0].summarize(batches), strict=True):
             scheduled = times.now
             if scheduled > news or not self._loop.repeat_turn():
                 break
             prepared, launched, start = times.ready(making, preparing, load.launch_seconds)
             pace = clock.pace(load, start, self._setting) if clock else AT_BOOST
-            end = times.compute(launched, start, load.paced(pace), sequences)
+            end = times.compute(launched, start, load.seconds_at(pace), sequences)
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.complete(*times.finish())
 

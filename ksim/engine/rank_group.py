@@ -7,7 +7,8 @@ import simpy
 from attrs import define, field
 
 from ksim.engine.rank_program import RankProgram, Segment
-from ksim.flow.timeline import AT_BOOST, Lap, Pace, Span, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.network.network import Network
 
 Process = Generator[simpy.Event, Any, None]
@@ -61,12 +62,12 @@ class RankGroup:
     network: Network
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
-    #: By the identity of laps, which all steps of a shape share; the laps are kept, that no others come by it.
-    _programs: dict[int, tuple[Sequence[Lap], RankProgram]] = field(factory=dict, init=False)
+    #: By the identity of blocks, which all steps of a plan share; the blocks are kept, that no others come by it.
+    _programs: dict[int, tuple[Sequence[PricedBlock], RankProgram]] = field(factory=dict, init=False)
 
-    def play(self, timeline: Timeline, pace: Pace = AT_BOOST) -> simpy.Event:
+    def play(self, timeline: StepCost, pace: ClockScaling = AT_BOOST) -> simpy.Event:
         """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
-        return self.run_segments([self._program(timeline.laps).timed(timeline.fills, pace)] * len(self.ranks))
+        return self.run_segments([self._program(timeline.blocks).timed(timeline.batch_kernels, pace)] * len(self.ranks))
 
     def run_segments(self, segments: Sequence[Sequence[Segment]]) -> simpy.Event:
         """Have each rank run its own *segments*, as many as the others; the event fires when the last is done."""
@@ -80,11 +81,8 @@ class RankGroup:
             yield barrier.join(came, together)
             ready = max(env.now, came + beside)
 
-    def _program(self, laps: Sequence[Lap]) -> RankProgram:
-        known = self._programs.get(id(laps))
+    def _program(self, blocks: Sequence[PricedBlock]) -> RankProgram:
+        known = self._programs.get(id(blocks))
         if known is None:
-            known = self._programs[id(laps)] = laps, RankProgram.of(laps, self._seconds)
+            known = self._programs[id(blocks)] = blocks, RankProgram.of(blocks)
         return known[1]
-
-    def _seconds(self, span: Span) -> float:
-        return self.network.seconds(span.shape, self.groups[span.group])

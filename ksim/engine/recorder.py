@@ -8,10 +8,10 @@ from attrs import define, field
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
-from ksim.flow.load import Load
+from ksim.flow.costs import ClockScaling, StepSummary
 from ksim.flow.log import Log
-from ksim.flow.stretch import Lanes, Paces, Stretch
-from ksim.flow.timeline import Pace, Paced
+from ksim.flow.step_block import StepBlock
+from ksim.flow.steps import StepColumns
 
 #: Steps that are written down in one go, and how many are worth it where they are priced already.
 ENOUGH, WORTHWHILE = 512, 128
@@ -28,25 +28,26 @@ class Recorder:
     _batches: list[Batch] = field(factory=list)
     _launched: list[tuple[float, ...]] = field(factory=list)
     _completed: list[tuple[float, float]] = field(factory=list)
-    _paces: list[Pace] = field(factory=list)
-    _priced: tuple[Batches, Lanes] | None = None  # of the steps that will be written down next
+    _paces: list[ClockScaling] = field(factory=list)
+    _priced: tuple[Batches, StepColumns] | None = None  # of the steps that will be written down next
     _enough: int = ENOUGH
 
-    def foresee(self, batches: Sequence[Batch], completions: int) -> list[Paced]:
+    def foresee(self, batches: Sequence[Batch], completions: int) -> list[StepSummary]:
         """What the clock must know of *batches* that are launched next, while so many steps land.
 
         If those make it enough to be written down, that is what they will be, and so they are priced for good.
         """
         completed, before = len(self._completed) + completions, len(self._batches)
         if completed < WORTHWHILE:
-            return [*self.timer.loads(batches)]
+            return [*self.timer.summarize(batches)]
         known = Batches.of([*self._batches, *batches][:completed])
-        lanes = self.timer.price(known)
-        self._priced, self._enough = (known, lanes), completed
-        return [*Load.of(lanes, lanes.launch_seconds).rows(completed)[before:],
-                *map(self.timer.load, batches[max(completed - before, 0):])]
+        priced = self.timer.price(known)
+        self._priced, self._enough = (known, priced), completed
+        summaries = list(StepSummary.of(priced.costs, priced.launch_seconds).rows(completed))
+        return [*summaries[before:],
+                *map(self.timer.summarize, batches[max(completed - before, 0):])]
 
-    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, pace: Pace,
+    def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, pace: ClockScaling,
                waiting: int, running: int, blocks: int) -> None:
         """Note a step that is on its way."""
         self._batches.append(batch)
@@ -66,18 +67,18 @@ class Recorder:
             return
         scheduled, prepared, start, end, waiting, running, blocks = np.array(self._launched[:count]).T
         taken, time = np.array(self._completed).T
-        batches, lanes = self._known(count)
-        self.log.record(Stretch(
-            self.number, self._recorded, time, scheduled, prepared, start, end, taken, batches,
-            waiting.astype(np.int64), running.astype(np.int64), blocks.astype(np.int64), [lanes],
-            [Paces.of(self._paces[:count])]))
+        batches, costs = self._known(count)
+        self.log.record(StepBlock(
+            engine=self.number, first=self._recorded, time=time, scheduled=scheduled, prepared=prepared, start=start,
+            end=end, taken=taken, batches=batches, waiting=waiting.astype(np.int64), running=running.astype(np.int64),
+            blocks=blocks.astype(np.int64), costs=[costs], scalings=[ClockScaling.of(self._paces[:count])]))
         self._recorded += count
         self._completed.clear()
         for column in (self._batches, self._launched, self._paces):
             del column[:count]
         self._priced, self._enough = None, ENOUGH
 
-    def _known(self, count: int) -> tuple[Batches, Lanes]:
+    def _known(self, count: int) -> tuple[Batches, StepColumns]:
         """The first so many steps, priced, unless they were foreseen."""
         if self._priced and len(self._priced[0]) == count:
             return self._priced

@@ -9,7 +9,8 @@ from attrs import define, field
 from ksim.cost.clock import FREE, Clock, Setting
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.workers import LaunchTimes
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
+from ksim.flow.steps import StepCost
 
 
 @define(eq=False)
@@ -19,13 +20,13 @@ class InFlightBatch:
     done: simpy.Event
     start: float = 0.0
     end: float = 0.0
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[ClockScaling, ...] = ()
 
 
 class Stages(Protocol):
     clocks: Sequence[Clock]
 
-    def launch(self, timelines: Sequence[Timeline], launches: Sequence[LaunchTimes],
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
 
@@ -51,7 +52,7 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[Timeline], launches: Sequence[LaunchTimes],
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         start, paces = 0.0, []
         end = max(self.env.now, source.end if source else 0.0)
@@ -59,7 +60,7 @@ class WholeSteps:
             begin = max(end, self._free[stage], launch.prepared)
             setting = settings[stage] if settings else FREE
             pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
-            end = self._free[stage] = max(begin + timeline.paced(pace), launch.launched)
+            end = self._free[stage] = max(begin + timeline.seconds_at(pace), launch.launched)
             start = start if stage else begin
             paces.append(pace)
         return InFlightBatch(self.env.timeout(end - self.env.now), start, end, tuple(paces))
@@ -79,7 +80,7 @@ class KernelByKernel:
         for stage in range(len(self.rank_groups)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[Timeline], launches: Sequence[LaunchTimes],
+    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         in_flight = InFlightBatch(self.env.event())
         self._queues[0].put((in_flight, timelines, launches, source, settings))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Timeline
+from ksim.flow.steps import StepCost
 from ksim.specs.host import Worker
 
 
@@ -24,7 +24,7 @@ class Workers:
     costs: Worker
     _free: list[float] = field(factory=list, init=False)
 
-    def launch(self, batch: Batch, timelines: Sequence[Timeline], ready: float) -> list[LaunchTimes]:
+    def launch(self, batch: Batch, timelines: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
         """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
         self._free += [0.0] * (len(timelines) - len(self._free))
         prepare = self.costs.preparing(batch.sequences)

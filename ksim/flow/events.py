@@ -5,8 +5,9 @@ from math import inf, nan
 from attrs import frozen
 
 from ksim.flow.batch import Batch
+from ksim.flow.costs import ClockScaling
 from ksim.flow.request import Request
-from ksim.flow.timeline import Pace, Timeline
+from ksim.flow.steps import StepCost
 
 
 @frozen
@@ -113,8 +114,8 @@ class Stepped(Event):
     waiting: int
     running: int
     blocks: int
-    timelines: tuple[Timeline, ...]
-    paces: tuple[Pace, ...] = ()
+    timelines: tuple[StepCost, ...]
+    paces: tuple[ClockScaling, ...] = ()
 
 
 @frozen

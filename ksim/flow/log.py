@@ -11,7 +11,7 @@ from attrs import fields
 from numpy.typing import NDArray
 
 from ksim.flow.events import EngineBuilt, Event, Stepped
-from ksim.flow.stretch import Stretch
+from ksim.flow.step_block import StepBlock
 
 E = TypeVar("E", bound=Event)
 Columns = dict[str, NDArray[Any]]
@@ -25,7 +25,7 @@ class Log:
     """All events, and the engines they happened to.
 
     Events of a kind may come in any order, as when one engine is played ahead of another; they are told in the order
-    of their time.  Steps come one by one, or many as a `Stretch`.
+    of their time.  Steps come one by one, or many as a `StepBlock`.
     """
 
     def __init__(self, engines: Iterable[EngineBuilt] = (), events: Iterable[Event] = ()) -> None:
@@ -34,18 +34,18 @@ class Log:
         self.before: dict[int, float] = {}
         self._recent: dict[type[Event], list[Any]] = defaultdict(list)
         self._blocks: dict[type[Event], list[Columns]] = defaultdict(list)
-        self._stretches: list[Stretch] = []
+        self._step_blocks: list[StepBlock] = []
         for event in events:
             self.add(event)
 
     @classmethod
     def of_columns(cls, engines: Iterable[EngineBuilt], events: Mapping[type[Event], Columns],
-                   stretches: Iterable[Stretch], before: Mapping[int, float]) -> "Log":
+                   step_blocks: Iterable[StepBlock], before: Mapping[int, float]) -> "Log":
         """One of events that are columns already, and of the steps since each engine's had ended *before*."""
         log = cls(engines)
         log.before |= before
         log._blocks |= {kind: [columns] for kind, columns in events.items()}
-        log._stretches += stretches
+        log._step_blocks += step_blocks
         return log
 
     @classmethod
@@ -57,7 +57,7 @@ class Log:
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             order = np.argsort(_ids(columns), kind="stable")
             joined._blocks[kind].append({name: column[order] for name, column in columns.items()})
-        joined._stretches += [stretch for log in logs for stretch in log.stretches]
+        joined._step_blocks += [block for log in logs for block in log.step_blocks]
         return joined
 
     def add(self, event: Event) -> None:
@@ -67,9 +67,9 @@ class Log:
         if len(recent) == _BLOCK:
             self._settle(type(event))
 
-    def record(self, stretch: Stretch) -> None:
+    def record(self, block: StepBlock) -> None:
         """Take in consecutive steps of an engine."""
-        self._stretches.append(stretch)
+        self._step_blocks.append(block)
 
     @property
     def events(self) -> list[Event]:
@@ -80,7 +80,7 @@ class Log:
     def of(self, kind: type[E]) -> Iterator[E]:
         """The events of one kind in the order of their time; steps engine by engine, in the order of their index."""
         if kind is Stepped:
-            return cast(Iterator[E], chain.from_iterable(stretch.steps() for stretch in self.stretches))
+            return cast(Iterator[E], chain.from_iterable(block.steps() for block in self.step_blocks))
         return (kind(*row) for row in zip(*(column.tolist() for column in self.columns(kind).values()), strict=True))
 
     def columns(self, kind: type[Event]) -> Columns:
@@ -97,28 +97,28 @@ class Log:
         return {name: column[order] for name, column in columns.items()}
 
     @property
-    def stretches(self) -> list[Stretch]:
+    def step_blocks(self) -> list[StepBlock]:
         """All steps, engine by engine, in the order of their index."""
         self._settle(Stepped)
-        self._stretches.sort(key=attrgetter("engine", "first"))
-        return self._stretches
+        self._step_blocks.sort(key=attrgetter("engine", "first"))
+        return self._step_blocks
 
     def _settle(self, kind: type[Event]) -> None:
         """Make columns of the recent events of one kind."""
         if recent := self._recent.pop(kind, []):
             if kind is Stepped:
-                self._stretches += consecutive(recent)
+                self._step_blocks += consecutive(recent)
             else:
                 self._blocks[kind].append({each.name: _column(recent, each.name, each.type) for each in fields(kind)})
 
 
-def consecutive(steps: Iterable[Stepped]) -> Iterator[Stretch]:
-    """Put *steps* of any engines, in any order, into as few stretches as there can be."""
+def consecutive(steps: Iterable[Stepped]) -> Iterator[StepBlock]:
+    """Put *steps* of any engines, in any order, into as few step_blocks as there can be."""
     ordered = sorted(steps, key=attrgetter("engine", "index"))
     begin = 0
     for end in range(1, len(ordered) + 1):
         if end == len(ordered) or not _follows(ordered[end - 1], ordered[end]):
-            yield Stretch.of(ordered[begin:end])
+            yield StepBlock.of(ordered[begin:end])
             begin = end
 
 

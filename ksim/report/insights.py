@@ -10,9 +10,9 @@ from ksim.report.wording import number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.energy import above_limit
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import seconds_by
 from ksim.results.metrics import Summary
-from ksim.results.occurrences import Occurrences
 
 _MEANING = {
     "memory": "they wait for weights and KV cache, not for arithmetic",
@@ -30,11 +30,11 @@ class Insight:
     warning: bool = False
 
 
-def insights(history: History, occurrences: Occurrences, summary: Summary) -> list[Insight]:
-    """What stands out in a run, warnings first."""
+def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Insight]:
+    """What stands out, warnings first."""
     return [
         *_warnings(history, summary),
-        *_bounds(history, occurrences),
+        *_bounds(history, usage),
         *_waiting(summary),
         *_cache(summary),
         *_peaks(history),
@@ -62,7 +62,7 @@ def _clocks(history: History) -> Iterator[Insight]:
     """Whether clocks fell below the range that was measured."""
     steps = history.steps
     least = steps.per_engine("known_clock")[steps.lane_step]
-    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.pace("clock") < least * (1 - 1e-6)
+    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.scaling.clock < least * (1 - 1e-6)
     if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
         yield Insight(
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"
@@ -91,9 +91,9 @@ def _requests(count: int) -> str:
     return "1 request was" if count == 1 else f"{count:,} requests were"
 
 
-def _bounds(history: History, occurrences: Occurrences) -> Iterator[Insight]:
-    """What limits the steps that only decode, and those with prompt tokens."""
-    names, seconds = seconds_by(history, occurrences, "bound")
+def _bounds(history: History, usage: KernelUsage) -> Iterator[Insight]:
+    """What limits the steps that only decode, and those with prompt tokens in them."""
+    names, seconds = seconds_by(history, usage, "bound")
     with_prompts = history.steps.prefills > 0
     for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
         yield from _bound_of(title, names, seconds[which].sum(axis=0), which)

@@ -27,9 +27,9 @@ from ksim.results.attribution.shares import Shares
 from ksim.results.energy import energy
 from ksim.results.footprint import Rates, footprint
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
-from ksim.results.occurrences import Occurrences
 from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
 
@@ -77,8 +77,8 @@ class Result:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """Where the time went: one row per kernel, and one each for waiting and idle time."""
-        return kernel_table(self.history, self.occurrences)
+        """Where the time went: one row per kernel, and one each for waiting and idling."""
+        return kernel_table(self.history, self.usage)
 
     @cached_property
     def attribution(self) -> pa.Table:
@@ -93,12 +93,12 @@ class Result:
     @cached_property
     def shares(self) -> Shares:
         """Whose the steps' GPU seconds are."""
-        return Shares(self.history, self.occurrences)
+        return Shares(self.history, self.usage)
 
     @cached_property
     def insights(self) -> list[Insight]:
-        """Sentences about what stands out."""
-        return insights(self.history, self.occurrences, self.summary)
+        """What stands out, in sentences."""
+        return insights(self.history, self.usage, self.summary)
 
     @cached_property
     def subject(self) -> str:
@@ -124,9 +124,9 @@ class Result:
         return History(self.log)
 
     @cached_property
-    def occurrences(self) -> Occurrences:
+    def usage(self) -> KernelUsage:
         """Which kernels ran how often."""
-        return Occurrences.of(self.history.steps)
+        return KernelUsage.of(self.history.steps)
 
     def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
         """One of the tables (requests, steps, kernels, attribution) as a DataFrame; times in seconds.
@@ -175,7 +175,7 @@ class Result:
         """Draw all figures into *directory*; return the files."""
         from ksim.report.plots import save_plots
 
-        return save_plots(self.history, self.occurrences, self.kernels, Path(directory), self.limits,
+        return save_plots(self.history, self.usage, self.kernels, Path(directory), self.limits,
                           self.summary, self.subject)
 
     def save(self, directory: Path | str, scenario: str | None = None, plots: bool = True, trace: bool = True,

@@ -44,7 +44,7 @@ class History:
 
     @cached_property
     def steps(self) -> Steps:
-        return Steps(self.engines, self.log.stretches, self.log.before)
+        return Steps(self.engines, self.log.step_blocks, self.log.before)
 
     @cached_property
     def requests(self) -> Requests:

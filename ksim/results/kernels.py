@@ -10,24 +10,24 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from ksim.flow.bounds import BOUNDS
-from ksim.flow.spans import Kind
-from ksim.results.arrays import Bools, Floats, Ints, codes, floats, product, ratio, shares, sums
+from ksim.flow.kernels import KernelKind
+from ksim.results.arrays import Bools, Floats, Ints, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History
-from ksim.results.occurrences import Occurrences
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.steps import Steps
 
 HOST, IDLE = "host", "idle"
 
 
-def kernel_table(history: History, occurrences: Occurrences) -> pa.Table:
+def kernel_table(history: History, usage: KernelUsage) -> pa.Table:
     """One row per kernel, by label and family, and the rows `host` and `idle`; most seconds first.
 
     Seconds and launches are those of one rank of each pipeline stage, so that all
     rows together last as long as the run, times the stages; FLOP, bytes and
     joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes every column.
     """
-    columns = kernel_columns(history, occurrences, np.ones(len(history.steps), dtype=bool))
+    columns = kernel_columns(history, usage, np.ones(len(history.steps), dtype=bool))
     busy = float(np.sum(columns["seconds"]))
     columns["busy_share"] = shares(columns["seconds"], busy)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*(list(c) for c in columns.values()), strict=True)]
@@ -64,10 +64,10 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
             in sorted(found.items(), key=lambda row: (-row[1][0], row[0]))]
 
 
-def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
+def kernel_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
     """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
-    groups, keys = occurrences.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(occurrences, history.steps, groups, len(keys), which)
+    groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
+    tally = _Tally(usage, history.steps, groups, len(keys), which)
     return {
         "label": [label for label, _ in keys],
         "family": [family for _, family in keys],
@@ -80,92 +80,92 @@ def kernel_columns(history: History, occurrences: Occurrences, which: Bools) -> 
     }
 
 
-def work_columns(history: History, occurrences: Occurrences, which: Bools) -> dict[str, Any]:
+def work_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
     """Those of `kernel_columns` that say what each kernel does, how long, and what limits it."""
-    groups, keys = occurrences.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(occurrences, history.steps, groups, len(keys), which)
+    groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
+    tally = _Tally(usage, history.steps, groups, len(keys), which)
     return {"label": [label for label, _ in keys], **tally.time(), **tally.work()}
 
 
 @define(eq=False, slots=False)
 class _Tally:
-    """Sums over the spans of each of `count` groups, in the steps in `which`."""
+    """Sums over the kernels of each of `count` groups, in the steps in `which`."""
 
-    occurrences: Occurrences
+    usage: KernelUsage
     steps: Steps
     groups: Ints
     count: int
     which: Bools
 
     def lanes(self, weights: Floats | Ints) -> Floats:
-        """How often each span ran, every lane weighing what it says."""
-        return self.occurrences.counts(self.which[self.steps.lane_step] * weights)
+        """How often each kernel ran, every lane weighing what it says."""
+        return self.usage.counts(self.which[self.steps.lane_step] * weights)
 
     def total(self, amounts: Floats) -> Floats:
         return sums(self.groups, amounts, self.count)
 
     @cached_property
     def runs(self) -> Floats:
-        """How often each span ran on one rank."""
+        """How often each kernel ran on one rank."""
         return self.lanes(np.ones(len(self.steps.lanes)))
 
     @cached_property
     def seconds(self) -> Floats:
-        """How long each span ran on one rank."""
+        """How long each kernel ran on one rank."""
         return self._spent("seconds")
 
     def _spent(self, name: str) -> Floats:
-        return self.occurrences.spent(self.which[self.steps.lane_step].astype(float), name)
+        return self.usage.spent(self.which[self.steps.lane_step].astype(float), name)
 
     def time(self) -> dict[str, Floats]:
         """How often and how long one rank ran each kernel, and what limited it for which share of that."""
-        seconds, bounds = self.seconds, self.occurrences.of_kinds(lambda kind: kind.bound)
+        seconds, bounds = self.seconds, self.usage.of_kinds(lambda kind: kind.bound)
         columns = {"launches": self.total(self.runs), "seconds": self.total(seconds),
-                   "hidden_seconds": self.total(self.runs * self.occurrences.column("hidden"))}
+                   "hidden_seconds": self.total(self.runs * self.usage.kernels.hidden)}
         for bound in BOUNDS:
             columns[f"{bound}_share"] = shares(self.total(seconds * (bounds == bound)), columns["seconds"])
         return columns
 
     def waves(self) -> dict[str, Floats]:
         """How well its launches fill the GPU: means over launches."""
-        launches, waves, idle = self.total(self.runs), self.occurrences.column("waves"), self.occurrences.column("idle")
+        launches, kernels = self.total(self.runs), self.usage.kernels
         return {
-            "mean_waves": shares(self.total(self.runs * waves), launches),
-            "mean_idle_sms": shares(self.total(self.runs * idle), launches),
+            "mean_waves": shares(self.total(self.runs * kernels.waves), launches),
+            "mean_idle_sms": shares(self.total(self.runs * kernels.idle), launches),
         }
 
     def work(self) -> dict[str, Floats]:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
-        everywhere, column = self.lanes(self.steps.lane_ranks), self.occurrences.column
-        columns = {name: self.total(everywhere * column(name)) for name in ("flops", "bytes")}
+        everywhere, kernels = self.lanes(self.steps.lane_ranks), self.usage.kernels
+        columns = {name: self.total(everywhere * getattr(kernels.costs, name)) for name in ("flops", "bytes")}
         ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
-        columns["joules"] = self.total(self.occurrences.drawn(ranks))
-        hidden = self.lanes(self.steps.lane_ranks) * column("hidden")
-        columns["gpu_seconds"] = self.total(self.occurrences.spent(ranks) + hidden)
+        columns["joules"] = self.total(self.usage.joules(ranks))
+        hidden = self.lanes(self.steps.lane_ranks) * kernels.hidden
+        columns["gpu_seconds"] = self.total(self.usage.spent(ranks) + hidden)
         watts = self.steps.per_engine("static_watts")[self.steps.lane_step]
-        columns["static_joules"] = self.total(self.occurrences.spent(ranks * watts))
+        columns["static_joules"] = self.total(self.usage.spent(ranks * watts))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
 
     def estimates(self) -> dict[str, Floats]:
         """How one rank's time compares with the roofline's, and how far it may be off; nan where nobody knows."""
-        seconds, column = self.seconds, self.occurrences.column
+        seconds, kernels = self.seconds, self.usage.kernels
         return {
-            "eta": shares(self.total(seconds), self.total(seconds / column("eta")), otherwise=nan),
+            "eta": shares(self.total(seconds), self.total(seconds / kernels.roofline_ratio), otherwise=nan),
             "low_seconds": self.total(self._spent("low")),
             "high_seconds": self.total(self._spent("high")),
-            "extrapolated_share": shares(self.total(seconds * column("extrapolated")), self.total(seconds)),
+            "extrapolated_share": shares(self.total(seconds * (kernels.costs.extrapolated > 0)), self.total(seconds)),
         }
 
     def heaviest(self) -> dict[str, list[Any]]:
         """How many shapes each kernel came in, and the shape and launch that took most time."""
-        spans = self.occurrences.spans
-        numbers, names = codes(spans.shapes)
+        kernels = self.usage.kernels
+        numbers, names = kernels.shapes.distinct()
         cells, shapes = np.unique(self.groups * len(names) + numbers, return_inverse=True)
         group, name = np.divmod(cells, max(len(names), 1))
         seconds, launch = sums(shapes, self.seconds, len(cells)), np.zeros(len(cells), np.int64)
-        launch[shapes] = spans.kind
+        launch[shapes] = kernels.kind
         longest = np.zeros(self.count)
         np.maximum.at(longest, group, seconds)
         # Of those that took as long, the first by name.
@@ -174,42 +174,42 @@ class _Tally:
         chosen = [most[number] for number in range(self.count)]
         return {"shapes": np.bincount(group, minlength=self.count).tolist(),
                 "heaviest_shape": [names[name[shape]] for shape in chosen],
-                "heaviest_launch": [spans.kinds[launch[shape]].launch for shape in chosen]}
+                "heaviest_launch": [kernels.kinds[launch[shape]].launch for shape in chosen]}
 
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
         rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
-        return self.total(self.lanes(rates) * self.occurrences.column("lasts"))
+        return self.total(self.lanes(rates) * self.usage.lasts)
 
     def sources(self) -> list[str]:
         """Where the times of each kernel come from."""
         found: list[set[str]] = [set() for _ in range(self.count)]
-        kinds = self.occurrences.spans.kinds
-        for cell in np.unique(self.groups * len(kinds) + self.occurrences.spans.kind).tolist():
+        kinds, kind = self.usage.kernels.kinds, self.usage.kernels.kind
+        for cell in np.unique(self.groups * len(kinds) + kind).tolist():
             found[cell // len(kinds)].add(kinds[cell % len(kinds)].source)
         return ["; ".join(sorted(sources - {""})) for sources in found]
 
 
-def seconds_by(history: History, occurrences: Occurrences, attribute: str) -> tuple[list[str], Floats]:
+def seconds_by(history: History, usage: KernelUsage, attribute: str) -> tuple[list[str], Floats]:
     """Split each step's seconds by the family or bound of its kernels: (the names, (steps, names) seconds).
 
     They are those of one rank of each pipeline stage, added up over the stages.
     """
-    return seconds_of(history, occurrences, lambda kind: getattr(kind, attribute))
+    return seconds_of(history, usage, lambda kind: getattr(kind, attribute))
 
 
-def seconds_of(history: History, occurrences: Occurrences,
-               key: Callable[[Kind], Hashable]) -> tuple[list[Any], Floats]:
+def seconds_of(history: History, usage: KernelUsage,
+               key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
     """The same by what *key* makes of the kernels."""
-    groups, names = occurrences.groups(key)
-    return names, _by_step(history.steps, occurrences.seconds_by_lane(groups, len(names)))
+    groups, names = usage.groups(key)
+    return names, _by_step(history.steps, usage.seconds_by_lane(groups, len(names)))
 
 
-def joules_of(history: History, occurrences: Occurrences,
-              key: Callable[[Kind], Hashable]) -> tuple[list[Any], Floats]:
+def joules_of(history: History, usage: KernelUsage,
+              key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
     """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
-    groups, names = occurrences.groups(key)
-    return names, _by_step(history.steps, occurrences.joules_by_lane(groups, len(names))
+    groups, names = usage.groups(key)
+    return names, _by_step(history.steps, usage.joules_by_lane(groups, len(names))
                            * history.steps.lane_ranks[:, None])
 
 

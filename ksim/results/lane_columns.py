@@ -1,15 +1,16 @@
-"""The timelines and the paces of steps as columns of (lanes,)."""
+"""What steps cost, and their clock scalings, as columns of (lanes,): a lane is one step on one pipeline stage."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from attrs import define, field
+from attrs import define, fields
 
-from ksim.flow.spans import Spans
-from ksim.flow.stretch import Lanes, Paces, Stretch
-from ksim.flow.timeline import Lap
+from ksim.flow.costs import ClockScaling, Costs
+from ksim.flow.kernels import KernelColumns
+from ksim.flow.step_block import StepBlock
+from ksim.flow.steps import PricedBlock, StepColumns
 from ksim.results.arrays import Floats, Ints, each, offsets
 
 T = TypeVar("T")
@@ -19,81 +20,86 @@ T = TypeVar("T")
 class LaneColumns:
     """Lanes step by step, those of a step stage by stage."""
 
-    stretches: Sequence[Stretch]
-    _totals: dict[str, Floats] = field(factory=dict, init=False)
-    _paces: dict[str, Floats] = field(factory=dict, init=False)
+    step_blocks: Sequence[StepBlock]
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     @cached_property
     def _first(self) -> Ints:
-        """Where the lanes of each stretch begin, and the last end."""
-        return offsets(each(self.stretches, lambda stretch: len(stretch) * len(stretch.lanes)))
-
-    def total(self, name: str) -> Floats:
-        """That number of each timeline."""
-        if name not in self._totals:
-            self._totals[name] = self._column(lambda stretch: stretch.lanes, name)
-        return self._totals[name]
-
-    def pace(self, name: str) -> Floats:
-        """That number of each `Pace`."""
-        if name not in self._paces:
-            self._paces[name] = self._column(lambda stretch: stretch.paces, name)
-        return self._paces[name]
-
-    def _column(self, of: Callable[[Stretch], Sequence[Lanes | Paces]], name: str) -> Floats:
-        pieces = [np.stack([getattr(stage, name) for stage in of(stretch)], axis=1).ravel()
-                  for stretch in self.stretches if len(stretch.lanes)]
-        return np.concatenate([np.zeros(0), *pieces])
-
-    def drawn(self) -> Floats:
-        """Joules of one rank beyond idle power, as `Timeline.drawn` has them."""
-        time, energy, power = (self.pace(name) for name in ("time", "energy", "power"))
-        busy = (power - 1.0) * self.total("busy_joules") + power * (time - 1.0) * self.total("clocked_joules")
-        return self.total("joules") + (energy - 1.0) * self.total("core_joules") + busy
+        """Where the lanes of each block of steps begin, and the last end."""
+        return offsets(each(self.step_blocks, lambda block: len(block) * len(block.costs)))
 
     @cached_property
-    def laps(self) -> list[Sequence[Lap]]:
-        return self._listed(lambda lanes: lanes.laps)
+    def costs(self) -> Costs:
+        """What each lane costs one rank."""
+        pieces = [np.stack([stage.costs.table for stage in block.costs], axis=2).reshape(-1, len(block) * len(
+            block.costs)) for block in self.step_blocks if len(block.costs)]
+        return Costs.joined([Costs(piece) for piece in pieces])
+
+    @cached_property
+    def scaling(self) -> ClockScaling:
+        """How the SM clock changed each lane."""
+        return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling)))
+
+    def _scaling(self, name: str) -> Floats:
+        pieces = [np.stack([getattr(stage, name) for stage in block.scalings], axis=1).ravel()
+                  for block in self.step_blocks if len(block.costs)]
+        return np.concatenate([np.zeros(0), *pieces])
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """How long one rank works on each lane."""
+        seconds: Floats = self.costs.seconds_at(self.scaling)
+        return seconds
+
+    @cached_property
+    def joules(self) -> Floats:
+        """Joules of one rank beyond idle power."""
+        joules: Floats = self.costs.joules_at(self.scaling)
+        return joules
+
+    @cached_property
+    def blocks(self) -> list[tuple[PricedBlock, ...]]:
+        return self._listed(lambda stage: stage.blocks)
 
     @cached_property
     def launch(self) -> list[str]:
-        return self._listed(lambda lanes: lanes.launch)
+        return self._listed(lambda stage: stage.launch)
 
-    def _listed(self, of: Callable[[Lanes], Sequence[T]]) -> list[T]:
-        found: list[T] = []
-        for stretch in self.stretches:
-            if len(stretch.lanes) == 1:
-                found += of(stretch.lanes[0])
+    def _listed(self, of: Callable[[StepColumns], Sequence[T]]) -> list[T]:
+        values: list[T] = []
+        for block in self.step_blocks:
+            if len(block.costs) == 1:
+                values += of(block.costs[0])
             else:
-                found += [value for values in zip(*map(of, stretch.lanes), strict=True) for value in values]
-        return found
+                values += [value for stages in zip(*map(of, block.costs), strict=True) for value in stages]
+        return values
 
     @cached_property
     def stage(self) -> Ints:
         """Which pipeline stage each is of."""
-        pieces = [np.tile(np.arange(len(stretch.lanes)), len(stretch)) for stretch in self.stretches]
+        pieces = [np.tile(np.arange(len(block.costs)), len(block)) for block in self.step_blocks]
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
-    def fills(self) -> tuple[Ints, Ints, list[Spans]]:
-        """All fills: which lane each is of, how often it runs there, and the spans, in pieces."""
-        pieces = [(self._rows(place, stage)[filled.rows], np.full(len(filled), filled.repeat), Spans.filled(filled))
-                  for place, stretch in enumerate(self.stretches) for stage, lanes in enumerate(stretch.lanes)
-                  for filled in lanes.filled]
+    def batch_kernels(self) -> tuple[Ints, Ints, list[KernelColumns]]:
+        """All kernels that depend on the batch: which lane each is of, how often it runs there, and what it costs."""
+        pieces: list[tuple[Any, Any, KernelColumns]] = [
+            (self._rows(place, stage)[kernels.rows], np.full(len(kernels.rows), kernels.repeat), kernels.kernels)
+            for place, block in enumerate(self.step_blocks) for stage, costs in enumerate(block.costs)
+            for kernels in costs.batch_kernels]
         rows, repeats = (np.concatenate([np.zeros(0, np.int64), *(piece[column] for piece in pieces)])
                          for column in range(2))
-        return rows, repeats, [spans for _, _, spans in pieces]
+        return rows, repeats, [kernels for _, _, kernels in pieces]
 
     def _rows(self, place: int, stage: int) -> Ints:
-        """The lanes of one stage of the stretch at *place*."""
-        return np.arange(self._first[place] + stage, self._first[place + 1], len(self.stretches[place].lanes))
+        """The lanes of one stage of the block of steps at *place*."""
+        return np.arange(self._first[place] + stage, self._first[place + 1], len(self.step_blocks[place].costs))
 
-    def pieces(self, rows: Ints) -> Iterator[tuple[Ints, Lanes, Ints]]:
+    def pieces(self, rows: Ints) -> Iterator[tuple[Ints, StepColumns, Ints]]:
         """Lanes of one stage by the columns that they are in: which of *rows*, these columns, and where therein."""
         places = np.searchsorted(self._first, rows, side="right") - 1
         for place in np.unique(places).tolist():
-            which, lanes = np.flatnonzero(places == place), self.stretches[place].lanes
-            steps, stages = np.divmod(rows[which] - self._first[place], len(lanes))
-            yield which, lanes[int(stages[0])], steps
+            which, stages = np.flatnonzero(places == place), self.step_blocks[place].costs
+            steps, stage = np.divmod(rows[which] - self._first[place], len(stages))
+            yield which, stages[int(stage[0])], steps

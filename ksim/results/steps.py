@@ -8,7 +8,7 @@ from attrs import define, field
 
 from ksim.flow.batches import Batches
 from ksim.flow.events import EngineBuilt
-from ksim.flow.stretch import Stretch
+from ksim.flow.step_block import StepBlock
 from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
 from ksim.results.lane_columns import LaneColumns
 
@@ -25,14 +25,14 @@ class Steps:
     """
 
     engines: Sequence[EngineBuilt]
-    stretches: Sequence[Stretch]
+    step_blocks: Sequence[StepBlock]
     before: Mapping[int, float] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        lengths, stages = each(self.stretches, len), each(self.stretches, lambda stretch: len(stretch.lanes))
-        self.engine = np.repeat(self.places(ints(self.stretches, "engine")), lengths)
+        lengths, stages = each(self.step_blocks, len), each(self.step_blocks, lambda block: len(block.costs))
+        self.engine = np.repeat(self.places(ints(self.step_blocks, "engine")), lengths)
         self.first: Ints = offsets(np.bincount(self.engine, minlength=len(self.engines)))
-        self.index = np.arange(len(self)) - np.repeat(offsets(lengths)[:-1] - ints(self.stretches, "first"), lengths)
+        self.index = np.arange(len(self)) - np.repeat(offsets(lengths)[:-1] - ints(self.step_blocks, "first"), lengths)
         self.stages: Ints = np.repeat(stages, lengths)
         self.lane_step: Ints = np.repeat(np.arange(len(self)), self.stages)
         self.start, self.end, self.time = self._floats("start"), self._floats("end"), self._floats("time")
@@ -59,10 +59,10 @@ class Steps:
         return floats(self.engines, name)[self.engine]
 
     def _floats(self, name: str) -> Floats:
-        return np.concatenate([np.zeros(0), *(getattr(stretch, name) for stretch in self.stretches)])
+        return np.concatenate([np.zeros(0), *(getattr(block, name) for block in self.step_blocks)])
 
     def _ints(self, name: str) -> Ints:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(stretch, name) for stretch in self.stretches)])
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(block, name) for block in self.step_blocks)])
 
     @cached_property
     def scheduled(self) -> Floats:
@@ -89,7 +89,7 @@ class Steps:
         return self._ints("blocks")
 
     def _counts(self, of: Callable[[Batches], Ints]) -> Ints:
-        return np.concatenate([np.zeros(0, np.int64), *(of(stretch.batches) for stretch in self.stretches)])
+        return np.concatenate([np.zeros(0, np.int64), *(of(block.batches) for block in self.step_blocks)])
 
     @cached_property
     def tokens(self) -> Ints:
@@ -197,11 +197,11 @@ class Steps:
     @cached_property
     def lanes(self) -> LaneColumns:
         """What the timelines and the paces say."""
-        return LaneColumns(self.stretches)
+        return LaneColumns(self.step_blocks)
 
     @cached_property
     def lane_seconds(self) -> Floats:
-        return self.lanes.total("seconds") + (self.lanes.pace("time") - 1.0) * self.lanes.total("clocked")
+        return self.lanes.seconds
 
     @cached_property
     def gpu_seconds(self) -> Floats:
@@ -221,15 +221,15 @@ class Steps:
 
     @cached_property
     def flops(self) -> Floats:
-        return self.added(self.lanes.total("flops") * self.lane_ranks)
+        return self.added(self.lanes.costs.flops * self.lane_ranks)
 
     @cached_property
     def bytes(self) -> Floats:
-        return self.added(self.lanes.total("bytes") * self.lane_ranks)
+        return self.added(self.lanes.costs.bytes * self.lane_ranks)
 
     @cached_property
     def joules(self) -> Floats:
-        return self.added(self.lanes.drawn() * self.lane_ranks)
+        return self.added(self.lanes.joules * self.lane_ranks)
 
     def added(self, lanes: Floats) -> Floats:
         """What the lanes of each step add up to."""

@@ -54,7 +54,7 @@ def step_table(history: History) -> pa.Table:
     steps = history.steps
     stages = offsets(steps.stages)
     launch = [steps.lanes.launch[lane] for lane in stages[:-1].tolist()]
-    paces = np.maximum.reduceat(steps.lanes.pace("time"), stages[:-1]) if len(steps) else np.zeros(0)
+    paces = np.maximum.reduceat(steps.lanes.scaling.time, stages[:-1]) if len(steps) else np.zeros(0)
     return table({
         "engine": ints(history.engines, "engine")[steps.engine],
         "step": steps.index,

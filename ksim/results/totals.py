@@ -93,15 +93,15 @@ def _of_lanes(history: History, which: Bools) -> tuple[float, ...]:
     lowest clock; the cycles at a known clock; and the watts of a GPU in the hottest lane.
     """
     steps, lanes = history.steps, history.steps.lanes
-    clocks = lanes.pace("clock")
+    clocks = lanes.scaling.clock
     known = which & ~np.isnan(clocks)
     seconds = steps.lane_seconds * steps.lane_ranks
     least, limit, static = (steps.per_engine(name)[steps.lane_step]
                             for name in ("least_clock", "limit_watts", "static_watts"))
-    watts = static + shares(lanes.drawn(), steps.lane_seconds)
+    watts = static + shares(lanes.joules, steps.lane_seconds)
     above = known & (clocks <= least * (1 + 1e-9)) & (watts > limit * (1 + 1e-3))
-    return (float((lanes.total("extrapolated") * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
-            product(seconds[known], clocks[known]), float(seconds[known & (lanes.pace("energy") < 1.0)].sum()),
+    return (float((lanes.costs.extrapolated * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
+            product(seconds[known], clocks[known]), float(seconds[known & (lanes.scaling.energy < 1.0)].sum()),
             float(seconds[above].sum()), float(watts[which].max(initial=0.0)))
 
 

@@ -44,7 +44,7 @@ def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
 def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
     """Cumulative errors, in seconds, of the steps of each request's own engine up to each moment."""
     steps, engine = history.steps, history.requests.engine
-    off = sums(steps.lane_step, abs(steps.lanes.total(side) - steps.lanes.total("seconds")), len(steps))
+    off = sums(steps.lane_step, abs(getattr(steps.lanes.costs, side) - steps.lanes.costs.seconds), len(steps))
     curves = [_curve(history, off, place) for place in range(len(history.engines))]
 
     def by(times: Floats) -> Floats:

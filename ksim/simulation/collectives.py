@@ -6,8 +6,8 @@ from typing import get_args
 from attrs import frozen
 
 from ksim.compute.graph import Collective, CollectiveKind
-from ksim.cost.spans import Pricer
-from ksim.flow.timeline import Span
+from ksim.cost.pricer import Pricer
+from ksim.flow.kernels import KernelCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.simulation.hardware import gpu_of, network_of, system_of
@@ -31,7 +31,7 @@ class Message:
     kind: str
     ranks: int
     bytes: float
-    span: Span
+    span: KernelCost
     joules: float
     idle_joules: float
 

@@ -9,10 +9,13 @@ from ksim.compute.graph import BatchDependent, Collective, Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.notation.splits import GROUPS, LayerOperation, lower
 from ksim.cost.clock import Clock, Setting
-from ksim.cost.overlap import Overlap, overlapped, pair
-from ksim.cost.spans import Pricer
+from ksim.cost.overlap import Overlap, pair, side_by_side
+from ksim.cost.parts import PricedLaunch
+from ksim.cost.pricer import Pricer
 from ksim.engine.governors import checked
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.report import html
@@ -101,18 +104,19 @@ class Layer:
         """The cost of each distinct launch of an operation."""
         lowered = self._lowered(ranks)
         launches = list(dict.fromkeys(_labelled(task) for tasks in lowered for task in tasks))
-        spans = dict(zip(launches, pricer.spans(launches), strict=True))
+        costs = dict(zip(launches, pricer.kernels(launches), strict=True))
         for operation, tasks in zip(self.operations, lowered, strict=True):
-            priced = [(spans[_labelled(task)], _hidden(task, spans)) for task in tasks]
+            priced = [(PricedLaunch(kernel, costs[label, kernel]), _hidden(task, costs))
+                      for task in tasks for label, kernel in [_labelled(task)]]
             if (stages := getattr(operation, "overlap_stage", 1)) > 1:
                 priced = _overlapped(pricer, tasks, priced, Overlap(stages, operation.overlap_sms))  # type: ignore[attr-defined]
-            for span in dict.fromkeys(span for span, _ in priced):
-                runs = [hidden for other, hidden in priced if other == span]
-                yield _launch_cost(pricer, span, len(runs), sum(runs))
+            for launch in dict.fromkeys(launch for launch, _ in priced):
+                runs = [hidden for other, hidden in priced if other == launch]
+                yield _launch_cost(pricer, launch, len(runs), sum(runs))
 
 
-#: A span, and how many of its seconds pass while another keeps the GPU busy.
-Timed = tuple[Span, float]
+#: A launch, and how many of its seconds pass while another kernel keeps the GPU busy.
+Timed = tuple[PricedLaunch, float]
 #: A label and a kernel.
 Labelled = tuple[str, Kernel | Collective]
 
@@ -127,27 +131,28 @@ def _overlapped(pricer: Pricer, tasks: Sequence[Op], priced: list[Timed], overla
     if summed is None:
         raise ConfigError(product.label, f"overlap_stage = {overlap.stages} has nothing to overlap: no sum over ranks"
                                          f" follows; split a contracted index, or leave it at 1")
-    return [*priced[:-2], *((evolve(span, seconds=span.lasts, hidden=0.0), span.hidden)
-                            for span in overlapped(pricer, summed, overlap))]
+    return [*priced[:-2], *((launch, launch.cost.seconds if hidden else 0.0)
+                            for launch, hidden in side_by_side(pricer, summed, overlap))]
 
 
 def _labelled(task: Op) -> Labelled:
-    """The label and the kernel of a launch."""
+    """The label and the kernel of a launch, whose shape does not depend on a batch."""
     assert not isinstance(task.kernel, BatchDependent), "sizes decide the shapes of a layer's kernels"
     return task.label, task.kernel
 
 
-def _hidden(task: Op, spans: Mapping[tuple[str, Kernel | Collective], Span]) -> float:
+def _hidden(task: Op, costs: Mapping[Labelled, KernelCost]) -> float:
     """Seconds of *task* that pass while the kernel beside it keeps the GPU busy."""
     if task.beside is None:
         return 0.0
-    return min(spans[_labelled(task)].seconds, spans[_labelled(task.beside)].seconds)
+    return float(min(costs[_labelled(task)].seconds, costs[_labelled(task.beside)].seconds))
 
 
-def _launch_cost(pricer: Pricer, span: Span, runs: int, hidden: float) -> LaunchCost:
-    sent = runs * pricer.sent(span.shape) if isinstance(span.shape, Collective) else 0.0
-    idle = pricer.gpu.power.idle * (runs * span.seconds - hidden)
-    return LaunchCost(span, runs, sent, hidden, runs * span.joules + idle)
+def _launch_cost(pricer: Pricer, launch: PricedLaunch, runs: int, hidden: float) -> LaunchCost:
+    kernel, cost = launch
+    sent = runs * pricer.sent(kernel) if isinstance(kernel, Collective) else 0.0
+    idle = pricer.gpu.power.idle * (runs * cost.seconds - hidden)
+    return LaunchCost(cost, runs, sent, hidden, runs * cost.joules + idle)
 
 
 def _ranks(given: Mapping[str, int]) -> dict[str, int]:
@@ -184,16 +189,18 @@ def _sustained(cost: LayerCost, settings: PowerSettings) -> LayerCost:
     setting = checked(Setting(settings.cap, settings.clock), gpu, "power")
     if gpu.power.clocks is None:
         raise ConfigError("power", f"{gpu.name} has no [power.clocks]; say in its file how its SMs do at lower clocks")
-    timeline = Timeline.of([Lap((evolve(row.span, seconds=row.exposed / row.runs),), row.runs) for row in cost.rows])
-    pace = Clock.tired(gpu.power, gpu.power.clocks).pace(timeline, 0.0, setting)
-    return evolve(cost, rows=tuple(_at_pace(row, pace, gpu.power.idle) for row in cost.rows))
+    step = StepCost.of([PricedBlock.of([row.cost.replaced(seconds=row.exposed / row.runs)], row.runs)
+                        for row in cost.rows])
+    scaling = Clock.tired(gpu.power, gpu.power.clocks).pace(step, 0.0, setting)
+    return evolve(cost, rows=tuple(_scaled(row, scaling, gpu.power.idle) for row in cost.rows))
 
 
-def _at_pace(row: LaunchCost, pace: Pace, idle: float) -> LaunchCost:
-    """*row* at *pace*; its hidden seconds grow with the others."""
-    longer = pace.time if row.span.clocked else 1.0
-    span = evolve(row.span, seconds=longer * row.span.seconds, low=longer * row.span.low, high=longer * row.span.high,
-                  eta=longer * row.span.eta, joules=row.span.drawn(pace))
+def _scaled(row: LaunchCost, scaling: ClockScaling, idle: float) -> LaunchCost:
+    """*row* at the clock of *scaling*; its hidden seconds grow with the others."""
+    longer, costs = scaling.time if row.cost.is_compute_bound else 1.0, row.cost.costs
+    cost = evolve(row.cost.replaced(seconds=longer * costs.seconds, below=longer * costs.below,
+                                    above=longer * costs.above, joules=costs.joules_at(scaling)),
+                  roofline_ratio=longer * row.cost.roofline_ratio)
     hidden = longer * row.hidden
-    return evolve(row, span=span, hidden=hidden,
-                  joules=row.runs * span.joules + idle * (row.runs * span.seconds - hidden))
+    return evolve(row, cost=cost, hidden=hidden,
+                  joules=row.runs * cost.joules + idle * (row.runs * cost.seconds - hidden))

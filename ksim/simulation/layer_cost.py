@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from ksim.flow.timeline import Span
+from ksim.flow.kernels import KernelCost
 from ksim.report import html
 from ksim.report.tables import aligned
 from ksim.report.wording import measure, number, percent
@@ -17,11 +17,11 @@ _COLUMNS = ("label", "kernel", "shape", ">runs", ">GFLOP", ">MB", ">sent MB", ">
 class LaunchCost:
     """A kernel or collective that one rank launches `runs` times; the figures are sums over these runs.
 
-    `span` is what one run costs.  `sent` are the bytes that go to other ranks, and `hidden` the seconds that pass while
+    `cost` is that of one run.  `sent` are the bytes that go to other ranks, and `hidden` the seconds that pass while
     another kernel runs.  `joules` are those of one GPU, with its idle power for the seconds that are not hidden.
     """
 
-    span: Span = field(repr=False)
+    cost: KernelCost = field(repr=False)
     runs: int
     sent: float
     hidden: float
@@ -29,24 +29,24 @@ class LaunchCost:
 
     @property
     def label(self) -> str:
-        return self.span.label
+        return self.cost.label
 
     @property
     def kernel(self) -> str:
         """The family of the kernel, or the kind of collective."""
-        return self.span.family
+        return self.cost.family
 
     @property
     def shape(self) -> str:
-        return str(self.span.shape)
+        return str(self.cost.shape)
 
     @property
     def bound(self) -> str:
-        return self.span.bound
+        return self.cost.bound
 
     @property
     def seconds(self) -> float:
-        return self.runs * self.span.seconds
+        return self.runs * self.cost.seconds
 
     @property
     def exposed(self) -> float:
@@ -55,17 +55,17 @@ class LaunchCost:
 
     @property
     def flops(self) -> float:
-        return self.runs * self.span.flops
+        return self.runs * self.cost.flops
 
     @property
     def bytes(self) -> float:
-        return self.runs * self.span.bytes
+        return self.runs * self.cost.bytes
 
     @property
     def cells(self) -> tuple[str, ...]:
         hidden = f" ({number(1e6 * self.hidden)} hidden)" if self.hidden else ""
         return (self.label, self.kernel, self.shape, str(self.runs), *_counts(self.flops, self.bytes, self.sent),
-                number(1e6 * self.seconds), number(1e3 * self.joules), self.bound + hidden, self.span.source)
+                number(1e6 * self.seconds), number(1e3 * self.joules), self.bound + hidden, self.cost.source)
 
 
 def _counts(flops: float, moved: float, sent: float) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class LayerCost:
 
     @property
     def _summary(self) -> str:
-        outside = sum(row.exposed for row in self.rows if row.span.extrapolated)
+        outside = sum(row.exposed for row in self.rows if row.cost.is_extrapolated)
         hot = f", above its limit of {number(self.gpu.power.limit)} W: if it goes on, clocks fall (power=...)"
         return (f"{measure(self.seconds, 's')}; {measure(self.joules, 'J')} a GPU, {measure(self.all_joules, 'J')} in"
                 f" all; {measure(self.flops, 'FLOP')} a GPU, {measure(self.all_flops, 'FLOP')} in all;"

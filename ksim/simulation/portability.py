@@ -11,8 +11,9 @@ from math import exp, inf, isnan, log
 from attrs import evolve, frozen
 
 from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Span
+from ksim.flow.kernels import KernelCost
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import DType
 from ksim.oracles import bounds
@@ -50,7 +51,7 @@ class KernelPoint:
     collective.  `dtype` is the number format of the FLOP.
     """
 
-    span: Span
+    span: KernelCost
     runs: int
     compute: float = 0.0
     memory: float = 0.0
@@ -72,8 +73,8 @@ class KernelPoint:
 
         It is nan for a collective, which has no roof.
         """
-        if not isnan(self.span.eta) or not self.reached:
-            return self.span.eta
+        if not isnan(self.span.roofline_ratio) or not self.reached:
+            return self.span.roofline_ratio
         return 1 / self.reached
 
 
@@ -122,12 +123,12 @@ class Survey:
 
 def kernel_points(deployment: Deployment, batch: Batch) -> list[KernelPoint]:
     """The distinct kernels and collectives that one rank of each pipeline stage runs for *batch*, in order."""
-    merged: dict[Span, int] = {}
+    merged: dict[tuple[Kernel | Collective, KernelCost], int] = {}
     for timer in deployment.timers():
-        for span, runs in timer.timeline(batch).counted():
-            if span.shape and not span.hidden:  # the host's part is no kernel; what is hidden takes no time
-                merged[span] = merged.get(span, 0) + runs
-    return [_point(span, runs, deployment.gpu) for span, runs in merged.items()]
+        for kernel, cost, runs in timer.launches(batch):
+            if not cost.hidden:  # what is hidden takes no time
+                merged[kernel, cost] = merged.get((kernel, cost), 0) + runs
+    return [_point(kernel, cost, runs, deployment.gpu) for (kernel, cost), runs in merged.items()]
 
 
 def survey(scenarios: Mapping[str, Scenario], batches: Mapping[str, Batch]) -> Survey:
@@ -150,10 +151,10 @@ def moved_to(scenario: Scenario, gpu: str) -> Scenario:
     return evolve(scenario, gpu=gpu, system=None, nodes=None)
 
 
-def _point(span: Span, runs: int, gpu: Gpu) -> KernelPoint:
-    if isinstance(span.shape, Collective):
-        return KernelPoint(span, runs)
-    return KernelPoint(span, runs, *bounds(span.shape, gpu), span.shape.work.dtype)
+def _point(kernel: Kernel | Collective, cost: KernelCost, runs: int, gpu: Gpu) -> KernelPoint:
+    if isinstance(kernel, Collective):
+        return KernelPoint(cost, runs)
+    return KernelPoint(cost, runs, *bounds(kernel, gpu), kernel.work.dtype)
 
 
 def _families(step: str, points: Mapping[str, Sequence[KernelPoint]]) -> list[Family]:

@@ -68,7 +68,7 @@ def _least_watts(deployment: Deployment, batch: Batch) -> Iterator[float]:
     power = deployment.gpu.power
     assert power.clocks is not None, "a cap needs clocks"
     clock = Clock(power, power.clocks)
-    return (clock.least_watts(timer.timeline(batch)) for timer in deployment.timers())
+    return (clock.least_watts(timer.step_cost(batch)) for timer in deployment.timers())
 
 
 def _lowest_megahertz(deployment: Deployment) -> str:

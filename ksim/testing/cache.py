@@ -99,8 +99,8 @@ class CacheMachine(RuleBasedStateMachine):
             self._same("fits_when_it_fits", self.real.can_allocate(hit, most, spare),
                        self.naive.can_allocate(hits, most, spare))
         if not self.naive.can_allocate(hits, tokens, spare):
-            nobody: Any = multiple()
-            return nobody
+            no_pair: Any = multiple()
+            return no_pair
         self.real.attach_prefix(table, hit)
         self.naive.attach_prefix(request, hits)
         self._same("grows_when_it_fits", self.real.allocate(table, tokens), self.naive.allocate(request, tokens))

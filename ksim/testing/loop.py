@@ -1,4 +1,4 @@
-"""An engine's loop without an engine: make a batch, and once enough are in flight, take in the oldest."""
+"""The loop of an engine without an engine: schedule a batch and, once enough are in flight, update with the oldest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,20 +15,20 @@ from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-#: Limits that do not bind, but for those that a test sets.
+#: Limits that do not bind unless a test sets them.
 ROOMY: dict[str, Any] = {"max_num_batched_tokens": 1000, "max_num_seqs": 100, "max_model_len": 1000}
 
 
 @define(eq=False)
 class Loop(EngineLoop):
-    """`turn` says who computed how many tokens; jobs are made by `add`, and `finished` lists those that are done.
+    """Requests become jobs by `add`; `turn` returns the tokens of each job, and `finished` lists completed jobs.
 
-    `scheduler` is ksim's or anything with its methods, and jobs are made of `job_class`.
+    `scheduler` is ksim's or anything with its methods.  Jobs are of the class `job_class`.
     """
 
     jobs: list[Job] = field(factory=list)
     finished: list[Job] = field(factory=list)
-    last_schedule: Schedule = field(factory=Schedule)  # the latest
+    last_schedule: Schedule = field(factory=Schedule)
     turns: int = 0
     job_class: type[Job] = Job
     latest: float = -1.0  # when the last request reached the engine, in seconds
@@ -41,8 +41,10 @@ class Loop(EngineLoop):
     def add(self, prompt: int, output: int = 10, *, chunks: Sequence[Any] = (), limit: int | None = None,
             priority: int = 0, reads_cache: bool = True, arrival: float | None = None,
             arrived: float | None = None, request_id: int | None = None, tenant: str = "") -> Job:
-        """Let a request wait; unless told otherwise its arrival time and id are its number, and `chunks` name its
-        blocks."""
+        """Add a request to the waiting queue.
+
+        By default, its arrival time and its id are its number.  *chunks* name its blocks.
+        """
         number, block_tokens = len(self.jobs), self.cache.block_tokens
         request = Request(number if request_id is None else request_id, float(number) if arrival is None else arrival,
                           prompt, output, chunks, block_tokens, priority, tenant=tenant)
@@ -54,15 +56,15 @@ class Loop(EngineLoop):
         return job
 
     def schedule(self) -> dict[Job, int]:
-        """Make a batch: tokens by job, in the order of the batch."""
+        """Schedule a batch; return the tokens of each job, in the order of the batch."""
         self.last_schedule = self.begin_turn(self.turns * self.tick).schedule
         return {entry.job: entry.tokens for entry in self.last_schedule.all_entries()}
 
     def update(self) -> list[Job]:
-        """Take in the oldest batch, if enough are in flight; return who is done."""
+        """Process the oldest batch if enough are in flight; return the finished jobs."""
         done = list[Job]()
         if self.full:
-            self.in_flight[0].index = self.turns  # a job's tokens are counted by the turns that take them in
+            self.in_flight[0].index = self.turns  # a job's tokens are counted by the turns that process them
             done = self.take_in_oldest()
         self.turns += 1
         self.finished += done
@@ -74,11 +76,11 @@ class Loop(EngineLoop):
         return batch
 
     def turns_of(self, job: Job, turns: int) -> list[int]:
-        """How many tokens *job* gets in each of the next so many turns."""
+        """The number of tokens that *job* gets in each of the next *turns* turns."""
         return [self.turn().get(job, 0) for _ in range(turns)]
 
     def run(self, turns: int = 10_000) -> None:
-        """Go on until all are done."""
+        """Take turns until all jobs are done."""
         while any(job.state is not State.DONE for job in self.jobs):
             assert self.turns < turns, f"jobs are still there after {turns} turns"
             self.turn()
@@ -86,7 +88,7 @@ class Loop(EngineLoop):
 
 def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
          prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache, **limits: Any) -> Loop:
-    """A loop whose limits do not bind, but for those given; *scheduler* and *cache* are classes such as ksim's."""
+    """A loop whose limits do not bind, except those given; *scheduler* and *cache* are classes such as ksim's."""
     store = cache(blocks, block_tokens, prefix_caching)
     return Loop(scheduler(Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,
                           Always() if admission is None else admission))

@@ -101,8 +101,8 @@ def replayable_cases(draw: st.DrawFn, *, starving: bool = True) -> Case:
     some = workloads(block_tokens, stops=False, private=False, priorities=not shares)
     arrivals = tuple(draw(st.one_of(some, streams()) if starving and not shares else some))
     case = _case(draw, arrivals, block_tokens, valid=True, pipelines=False, aborts=False)
-    told = {"prefix_caching": shares, "long_prefill_token_threshold_adaptive": False}
-    return Case(case.settings | told, arrivals, named_outputs=False)
+    replayable = {"prefix_caching": shares, "long_prefill_token_threshold_adaptive": False}
+    return Case(case.settings | replayable, arrivals, named_outputs=False)
 
 
 def _case(draw: st.DrawFn, arrivals: tuple[Arrival, ...], block_tokens: int, *, valid: bool, pipelines: bool,

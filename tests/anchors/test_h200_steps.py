@@ -45,7 +45,7 @@ def steady(model: str) -> dict[str, list[tuple[float, float]]]:
 
 def predicted(model: str, sequences: int, context: int) -> float:
     each, over = divmod(context, sequences)
-    return timer(model).timeline(Batch.of(*((1, each + (i < over)) for i in range(sequences)))).seconds
+    return timer(model).step_cost(Batch.of(*((1, each + (i < over)) for i in range(sequences)))).seconds
 
 
 @pytest.mark.parametrize("model, mean, worst", [
@@ -81,7 +81,7 @@ def test_kernels_keep_the_gpu_busy_as_long_as_profiled(model, mean, worst):
     if not path.exists():
         pytest.skip(f"the profiles are not at {path}")
     errors = Errors.of(
-        (timer(model).timeline(batch(step["label"])).seconds,
+        (timer(model).step_cost(batch(step["label"])).seconds,
          1e-6 * sum(kernel["us"] for kernel in step["kernels"]) / step["steps"])
         for step in json.loads(gzip.decompress(path.read_bytes())))
     assert errors.mean < mean and errors.worst < worst, errors

@@ -48,7 +48,7 @@ def prefill(tensor: int, stages: int = 1, sms: int = 0) -> float:
     """Seconds of a prompt of 4,096 tokens for Llama 3.1 70B on A100."""
     serve = {"tensor_parallel_size": tensor, "overlap_stages": stages, "overlap_sms": sms}
     table = {**TABLE, "model": "llama-3.1-70b", "gpu": "a100-80g", "system": None, "serve": serve}
-    return Deployment.of(Scenario.of(table)).timers()[0].timeline(Batch.of((4096, 0))).seconds
+    return Deployment.of(Scenario.of(table)).timers()[0].step_cost(Batch.of((4096, 0))).seconds
 
 
 def test_too_few_sms_and_too_many_are_both_worse():

@@ -227,7 +227,7 @@ def test_more_tensor_parallel_gpus_are_never_slower_nor_a_waste_less(model, batc
     """Each doubling saves time, but never half of it: what is sent, and what does not divide, remains."""
     scenarios = [Scenario.of({**TABLE, "model": model, "serve": {"tensor_parallel_size": gpus}})
                  for gpus in (1, 2, 4, 8)]
-    seconds = [Deployment.of(scenario).timers()[0].timeline(batch).seconds for scenario in scenarios]
+    seconds = [Deployment.of(scenario).timers()[0].step_cost(batch).seconds for scenario in scenarios]
     for few, many in pairwise(seconds):
         assert few / 2 < many < few
 

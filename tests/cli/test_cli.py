@@ -47,7 +47,7 @@ def test_a_trace_shows_the_kernels_of_a_window(scenario):
 
 def test_replicas_simulated_one_by_one_write_the_same_bytes(scenario, monkeypatch):
     """In this process; tests/simulation/test_parallel_replicas.py starts processes."""
-    monkeypatch.setattr(simulate, "spread", lambda work, items, jobs: map(work, items))
+    monkeypatch.setattr(simulate, "run_in_processes", lambda work, items, jobs: map(work, items))
     replicas = ("--set", "serve.data_parallel_size=3", "--no-plots", "--quiet")
     for jobs in (1, 2):
         ksim("run", "s.toml", "-o", f"with-{jobs}", "-j", jobs, *replicas, folder=scenario)

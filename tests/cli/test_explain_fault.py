@@ -31,7 +31,7 @@ def test_explain_names_the_broken_invariant_and_its_step(fault):
     assert outcome.status == 0, outcome.stderr
     words = " ".join(outcome.stdout.split())
     assert f"PassesOverLong breaks {found.invariant} in step {found.step}: {found.problem}" in words
-    assert f"{found.invariant}: A step computes something, unless a batch is in flight" in words
+    assert f"{found.invariant}: A step schedules tokens, unless a batch is in flight" in words
     assert f"* played again, it breaks in step {found.step}: {found.problem}" in words
     content = json.loads((file.parent / "f.json").read_text())
     assert (content["invariant"], content["step"], content["problem"]) == (found.invariant, found.step, found.problem)

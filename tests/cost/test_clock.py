@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.clock import Clock, Setting
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.units import DType
 from ksim.specs.power import Clocks, Power
 
@@ -15,11 +17,12 @@ CLOCKS = Clocks(voltage={"2 GHz": 1.0, "1 GHz": 0.5**0.5}, share=1.0, credit=10.
 POWER = Power(idle=100.0, limit=700.0, flop={DType.BF16: 1e-12}, hbm=0.0, link=0.0, source="a test", clocks=CLOCKS)
 
 
-def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0, busy: float = 0.0) -> Timeline:
+def step(seconds: float, watts: float, bound: str = "compute", core: float = 1.0, busy: float = 0.0) -> StepCost:
     """A step that draws so much more than idle power: shares of it for what its SMs do, and while they do anything."""
     drawn = watts * seconds
-    return Timeline.of([Lap((Span("work", "gemm", seconds, joules=drawn, bound=bound, core_joules=core * drawn,
-                                  busy_joules=busy * drawn),))])
+    work = KernelCost.of("work", "gemm", seconds, joules=drawn, bound=bound, sm_action_joules=core * drawn,
+                         sm_active_joules=busy * drawn)
+    return StepCost.of([PricedBlock.of((work,))])
 
 
 def clock(**changes) -> Clock:
@@ -27,27 +30,28 @@ def clock(**changes) -> Clock:
 
 
 shares, spans = st.floats(0.0, 1.0), st.builds(
-    lambda seconds, joules, core, busy, bound: Span("work", "gemm", seconds, joules, bound=bound,
-                                                    core_joules=core * joules, busy_joules=busy * joules),
+    lambda seconds, joules, core, busy, bound: KernelCost.of("work", "gemm", seconds, joules=joules, bound=bound,
+                                                    sm_action_joules=core * joules, sm_active_joules=busy * joules),
     st.floats(0.0, 1.0), st.floats(0.0, 900.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0),
     st.sampled_from(["compute", "memory", "communication"]))
 
 
 @given(runs=st.lists(st.tuples(spans, st.integers(1, 9)), min_size=1),
-       pace=st.builds(Pace, st.floats(1.0, 3.0), shares, shares))
+       pace=st.builds(ClockScaling, st.floats(1.0, 3.0), shares, shares))
 def test_a_step_draws_at_any_pace_what_its_spans_draw(runs, pace):
-    timeline = Timeline.of([Lap((span,), count) for span, count in runs])
-    assert timeline.drawn(pace) == pytest.approx(sum(count * span.drawn(pace) for span, count in runs), abs=1e-6)
+    timeline = StepCost.of([PricedBlock.of((span,), count) for span, count in runs])
+    joules = sum(count * span.joules_at(pace) for span, count in runs)
+    assert timeline.joules_at(pace) == pytest.approx(joules, abs=1e-6)
 
 
 def test_below_the_limit_nothing_slows_down():
     ours = clock()
-    assert [ours.pace(step(1.0, 599.0), start) for start in range(5)] == [Pace()] * 5
+    assert [ours.pace(step(1.0, 599.0), start) for start in range(5)] == [ClockScaling()] * 5
 
 
 def test_a_short_burst_above_the_limit_is_carried_by_credit():
     """1,000 W for 30 ms are 9 J more than the limit allows."""
-    assert clock().pace(step(0.030, 900.0), 0.0) == Pace()
+    assert clock().pace(step(0.030, 900.0), 0.0) == ClockScaling()
 
 
 def test_without_credit_the_clock_falls_until_the_limit_is_kept():
@@ -61,14 +65,14 @@ def test_without_credit_the_clock_falls_until_the_limit_is_kept():
 def test_what_waits_for_memory_gives_up_its_clock_and_no_time():
     ours, tired = step(0.1, 900.0, bound="memory"), clock(credit=0.0)
     pace = tired.pace(ours, 0.0)
-    assert ours.paced(pace) == ours.seconds
+    assert ours.seconds_at(pace) == ours.seconds
     assert tired.watts(ours, pace) == pytest.approx(700.0, rel=2e-3)
 
 
 def test_sms_that_only_wait_draw_less_by_the_clock_and_by_its_voltage():
     """Half the clock at half of the joules: a quarter of the watts."""
     ours = step(1.0, 100.0, bound="memory", core=0.0, busy=1.0)
-    assert ours.drawn(clock().pace(ours, 0.0, Setting(clock=1e9))) == pytest.approx(25.0)
+    assert ours.joules_at(clock().pace(ours, 0.0, Setting(clock=1e9))) == pytest.approx(25.0)
 
 
 def test_what_lower_clocks_do_not_save_stays_above_the_limit_at_the_lowest():
@@ -89,7 +93,7 @@ def test_credit_comes_back_while_the_gpu_is_idle_or_waits_for_memory():
     for rest, ready in ((None, 1 / 60), (step(0.1, 500.0, bound="memory"), 0.1)):
         ours = clock()
         first = step(1.0, 900.0)
-        end = first.paced(ours.pace(first, 0.0))
+        end = first.seconds_at(ours.pace(first, 0.0))
         if rest is not None:
             ours.pace(rest, end)
         assert ours.pace(step(0.02, 900.0), end + ready).time == pytest.approx(1.0)
@@ -120,10 +124,10 @@ def test_mean_power_keeps_to_the_limit_wherever_clocks_can(steps, cap):
         timeline = step(seconds, watts, core=sms * doing, busy=sms * (1 - doing))
         before = ours._credit + (cap - 100.0) * pause
         pace = ours.pace(timeline, now, Setting(cap=cap))
-        took = timeline.paced(pace)
+        took = timeline.seconds_at(pace)
         assert 1.0 <= pace.time <= 2.0 and 0.5 - 1e-9 <= pace.energy <= 1.0
-        if ours.watts(timeline, Pace(2.0, 0.5, 0.25)) <= cap:  # at the lowest clock
-            drawn = 100.0 * took + timeline.drawn(pace)
+        if ours.watts(timeline, ClockScaling(2.0, 0.5, 0.25)) <= cap:  # at the lowest clock
+            drawn = 100.0 * took + timeline.joules_at(pace)
             assert drawn <= cap * took + min(10.0, before) + 0.01 * drawn + 1e-6
         now += took
 

@@ -11,8 +11,9 @@ from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import Gemm
 from ksim.cost.overlap import Overlap, Summed, left, overlapped, paired
-from ksim.cost.spans import Pricer
-from ksim.flow.timeline import Lap, Timeline
+from ksim.cost.pricer import Pricer
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.network.collectives.ring import Ring
 from ksim.network.network import Network
@@ -38,6 +39,10 @@ def summed(m: int, n: int = 8192, k: int = 1024) -> Summed:
     return Summed("o_proj", product, "o_proj_all_reduce", Collective("all_reduce", product.work.writes, "tensor"))
 
 
+def costs(price: Pricer, one: Summed, overlap: Overlap) -> list[KernelCost]:
+    return [launch.cost for launch in overlapped(price, one, overlap)]
+
+
 def lanes(spans):
     """The seconds from start to end of each product, and of each collective."""
     return [[span.lasts for span in spans if bool(span.group) is group] for group in (False, True)]
@@ -59,7 +64,7 @@ def test_pieces_are_all_rows_and_as_even_as_can_be(rows, overlap):
 @examples(100)
 def test_each_sum_runs_beside_the_next_product(one, overlap, price):
     """Neither lane is faster than alone, and both together not slower than one after the other."""
-    spans = overlapped(price, one, overlap)
+    spans = costs(price, one, overlap)
     products, sums = lanes(spans)
     seconds = sum(span.seconds for span in spans)
     beside = sum(max(product, message) for product, message in zip(products[1:], sums, strict=False))
@@ -73,20 +78,21 @@ def test_each_sum_runs_beside_the_next_product(one, overlap, price):
 @examples(50)
 def test_no_work_is_lost(one, overlap, price):
     """The FLOP and the message are the product's own; weights are read for each piece."""
-    spans, whole = overlapped(price, one, overlap), price.kernel("whole", one.product)
+    launches, whole = overlapped(price, one, overlap), price.kernel("whole", one.product)
+    spans = [launch.cost for launch in launches]
     assert sum(span.flops for span in spans) == pytest.approx(whole.flops)
     assert sum(span.bytes for span in spans) >= whole.bytes * (1 - 1e-9)
-    assert sum(span.shape.bytes for span in spans if span.group) == pytest.approx(one.message.bytes)
+    assert sum(launch.kernel.bytes for launch in launches if launch.cost.group) == pytest.approx(one.message.bytes)
     power = price.gpu.power
     least = whole.flops * power.flop[one.product.activations] + whole.bytes * power.hbm
-    total = Timeline.of([Lap(spans)])
+    total = StepCost.of([PricedBlock.of(spans)])
     assert total.joules == pytest.approx(sum(span.joules for span in spans)) and total.joules > least
 
 
 @given(sizes, st.integers(2, 6), st.integers(1, 106), st.integers(1, 106), pricers)
 @examples(100)
 def test_more_sms_make_no_sum_slower_and_no_product_faster(one, stages, some, more, price):
-    few, many = (lanes(overlapped(price, one, Overlap(stages, sms))) for sms in sorted((some, more)))
+    few, many = (lanes(costs(price, one, Overlap(stages, sms))) for sms in sorted((some, more)))
     if len(one_stage := few[0]) > 1:
         assert all(a <= b * (1 + 1e-9) for a, b in zip(one_stage, many[0], strict=True))
         assert all(a >= b for a, b in zip(few[1], many[1], strict=True))
@@ -95,14 +101,14 @@ def test_more_sms_make_no_sum_slower_and_no_product_faster(one, stages, some, mo
 @given(sizes, st.integers(1, 107), pricers)
 @examples(30)
 def test_one_stage_is_no_overlap(one, sms, price):
-    plain = price.spans([("o_proj", one.product), ("o_proj_all_reduce", one.message)])
-    assert list(overlapped(price, one, Overlap(1, sms))) == plain
+    plain = price.kernels([("o_proj", one.product), ("o_proj_all_reduce", one.message)])
+    assert costs(price, one, Overlap(1, sms)) == plain
 
 
 def test_too_few_rows_to_cut_are_left_whole():
     """31 rows are less than two of the 16 that tensor cores take at a time."""
-    assert len(overlapped(pricer(), summed(31), Overlap(4, 8))) == 2
-    assert len(overlapped(pricer(), summed(32), Overlap(4, 8))) == 4
+    assert len(costs(pricer(), summed(31), Overlap(4, 8))) == 2
+    assert len(costs(pricer(), summed(32), Overlap(4, 8))) == 4
 
 
 #: What only memory bounds.
@@ -138,7 +144,7 @@ def test_kernels_with_thread_blocks_of_their_own_number_are_no_way():
 def test_what_both_move_of_memory_they_share():
     """A product that memory bounds takes as long beside a sum as moving all that both move: here the sum ends first."""
     price, one = pair(**FAST), Summed("a", Gemm(64, 16, 4096), "b", Collective("all_reduce", 2048.0, "tensor"))
-    first, hidden, second, last = overlapped(price, one, Overlap(2, 1))
+    first, hidden, second, last = costs(price, one, Overlap(2, 1))
     work = Gemm(32, 16, 4096).work
     assert first.bound == "memory" and first.seconds == pytest.approx(work.bytes / 4e9)
     assert second.seconds == pytest.approx((work.bytes + 2 * 1024) / 4e9)  # what is sent is read, and written by others
@@ -148,13 +154,13 @@ def test_what_both_move_of_memory_they_share():
 
 def test_beside_a_sum_that_goes_on_the_product_never_has_all_the_bandwidth():
     price, one = pair(**FAST), Summed("a", Gemm(64, 16, 64), "b", Collective("all_reduce", 2048.0, "tensor"))
-    _, hidden, message, _ = overlapped(price, one, Overlap(2, 1))
+    _, hidden, message, _ = costs(price, one, Overlap(2, 1))
     assert message.group and hidden.hidden == pytest.approx(Gemm(32, 16, 64).work.bytes / (4e9 - 0.5e9))
 
 
 def test_sms_that_send_draw_their_share_of_power_and_so_do_those_that_compute():
     price = pair(power=evolve(TOY.power, busy=8.0, flop={}, hbm=0.0, link=0.0))
-    spans = overlapped(evolve(price, gpu=evolve(price.gpu, bandwidth=1e15)), summed(64), Overlap(2, 1))
+    spans = costs(evolve(price, gpu=evolve(price.gpu, bandwidth=1e15)), summed(64), Overlap(2, 1))
     assert [span.joules for span in spans] == pytest.approx(
         [(2.0 if span.group else 6.0) * span.lasts for span in spans])
     assert {(span.sms, bool(span.group)) for span in spans} == {(3, False), (1, True)}

@@ -1,15 +1,15 @@
 """Steps priced together are the steps priced one by one."""
 
-
 import pytest
-from attrs import evolve, fields
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Span, Timeline
+from ksim.flow.costs import NAMES, Costs
+from ksim.flow.steps import StepCost
 from ksim.foundation.config import Choice
 from ksim.oracles.measured import Measured
 from ksim.simulation.deployment import Deployment
@@ -25,23 +25,25 @@ batches = st.builds(lambda several, share: Batch.of(*several, samples=round(shar
 windows = st.lists(batches, min_size=1, max_size=12)
 
 
-def assert_alike(found: Timeline, expected: Timeline) -> None:
+def numbers(costs: Costs) -> dict[str, float]:
+    return {name: getattr(costs, name) for name in NAMES}
+
+
+def assert_alike(found: StepCost, expected: StepCost) -> None:
     """To the last digits of numbers, which sums in another order differ in."""
-    for one, other in [(found, expected), *zip(found.fills, expected.fills, strict=True)]:
-        for name in (each.name for each in fields(type(one)) if each.name not in ("laps", "fills")):
-            mine, theirs = getattr(one, name), getattr(other, name)
-            if isinstance(theirs, float):
-                assert mine == pytest.approx(theirs, rel=1e-11, abs=1e-30, nan_ok=True), name
-            else:
-                assert mine == theirs, name
-    assert found.laps == expected.laps
+    assert (found.launch, found.launch_seconds) == (expected.launch, expected.launch_seconds)
+    assert numbers(found.costs) == pytest.approx(numbers(expected.costs), rel=1e-11, abs=1e-30, nan_ok=True)
+    for one, other in zip(found.counted(), expected.counted(), strict=True):
+        assert one[1] == other[1]
+        assert numbers(one[0].costs) == pytest.approx(numbers(other[0].costs), rel=1e-9, abs=1e-25, nan_ok=True)
+        assert evolve(one[0], costs=other[0].costs) == other[0]
 
 
 def check(pricer: StepTimer, several: list[Batch]) -> None:
-    lanes = pricer.price(several)
-    assert len(lanes) == len(several)
+    steps = pricer.price(several)
+    assert len(steps) == len(several)
     for row, batch in enumerate(several):
-        assert_alike(lanes.timeline(row), pricer.timeline(batch))
+        assert_alike(steps[row], pricer.step_cost(batch))
 
 
 @pytest.mark.parametrize("model, tensor", MODELS)
@@ -102,7 +104,7 @@ def test_where_many_numbers_of_tokens_were_asked_for_one_by_one_those_around_the
 
     def questions(tokens):
         before = oracle.questions
-        pricer.timeline(Batch.of((tokens, 0)))
+        pricer.step_cost(Batch.of((tokens, 0)))
         return oracle.questions - before
 
     plan_and_attention = [questions(tokens) for tokens in range(1024, 1280, 8)]
@@ -116,7 +118,7 @@ def test_tokens_that_are_padded_to_the_sizes_of_graphs_have_none_around_them():
     priced = []
     for tokens in range(8, 257, 8):
         before = oracle.shapes
-        pricer.timeline(Batch.of((tokens, 0)))
+        pricer.step_cost(Batch.of((tokens, 0)))
         priced.append(oracle.shapes - before)
     assert priced[-1] == priced[1]
 
@@ -129,26 +131,24 @@ def test_an_oracle_that_changes_the_answers_of_another_prices_steps_together_too
     check(evolve(timer("llama-3.1-8b", 1), oracle=Slower()), [Batch.of((1, 700)), Batch.of((1, 9), (600, 0))])
 
 
-def test_steps_of_one_plan_have_the_same_laps():
-    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).laps
+def test_steps_of_one_plan_have_the_same_blocks():
+    one, other, third = timer("llama-3.1-8b", 1).price([Batch.of((1, 5)), Batch.of((1, 900)), Batch.of((2, 0))]).blocks
     assert one is other and one is not third
 
 
-def test_lanes_add_up_to_laps_and_what_fills_them():
+def test_steps_add_up_to_their_kernels():
     several = [Batch.of((1, 700), (61, 200)), Batch.of((1, 9)), Batch.of((600, 0))]
-    lanes = timer("deepseek-v3", 8).price(several)
-    for name in ("seconds", "joules", "flops", "bytes", "core_joules", "busy_joules"):
-        parts = [sum(lap.repeat * getattr(span, name) for lap in laps for span in lap.spans if isinstance(span, Span))
-                 for laps in lanes.laps]
-        for each in lanes.filled:
-            for row, amount in zip(each.rows, each.repeat * getattr(each, name), strict=True):
-                parts[row] += amount
-        assert getattr(lanes, name) == pytest.approx(parts, rel=1e-12)
+    steps = timer("deepseek-v3", 8).price(several)
+    for row in range(len(several)):
+        step = steps[row]
+        total = StepCost.of(step.blocks, step.batch_kernels)
+        for name in ("seconds", "joules", "flops", "bytes", "sm_action_joules", "sm_active_joules"):
+            assert getattr(step.costs, name) == pytest.approx(getattr(total.costs, name), rel=1e-12)
 
 
 def test_prices_do_not_depend_on_how_many_are_asked_about():
     """Not even where a thousand points are interpolated in bulk."""
     pricer = timer("llama-3.1-8b", 1)
     several = [Batch.of((1, 10 * step)) for step in range(300)]
-    alone = [pricer.price([each]).seconds[0] for each in several]
-    assert pricer.price(several).seconds == pytest.approx(alone, rel=1e-12)
+    alone = [pricer.price([each]).costs.seconds[0] for each in several]
+    assert pricer.price(several).costs.seconds == pytest.approx(alone, rel=1e-12)

@@ -14,9 +14,10 @@ from ksim.engine.event_engine import EventEngine
 from ksim.engine.stages import WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.events import Emitted, Stepped
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
@@ -31,9 +32,9 @@ SLOW = host(core={"schedule": 1, "update": 3}, worker={"prepare": 1})
 Seconds = float | Callable[[Batch], float]
 
 
-def timeline(*seconds: float) -> Timeline:
+def timeline(*seconds: float) -> StepCost:
     """So many kernels one after another."""
-    return Timeline.of([Lap(tuple(Span("work", "gemm", each) for each in seconds))])
+    return StepCost.of([PricedBlock.of(tuple(KernelCost.of("work", "gemm", each) for each in seconds))])
 
 
 @frozen
@@ -43,7 +44,7 @@ class Timer:
     seconds: Seconds
     launch: float = 0.0
 
-    def timeline(self, batch: Batch, brought: Sequence[int] = ()) -> Timeline:
+    def step_cost(self, batch: Batch, brought: Sequence[int] = ()) -> StepCost:
         seconds = self.seconds(batch) if callable(self.seconds) else self.seconds
         return evolve(timeline(seconds), launch_seconds=self.launch)
 

@@ -7,7 +7,9 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.flow.timeline import Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import StepCost
 from ksim.network.routes import Hop, Route
 
 Process = Generator[simpy.Event, Any, None]
@@ -77,18 +79,18 @@ class Crowd:
     network: Any
     ranks: Sequence[int]
 
-    def play(self, timelines: Sequence[Timeline], pace: Pace) -> simpy.Event:
+    def play(self, timelines: Sequence[StepCost], pace: ClockScaling) -> simpy.Event:
         barrier = Barrier(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
         return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, barrier, exchanges))
                                 for rank, timeline in zip(self.ranks, timelines, strict=True)])
 
-    def _rank(self, rank: int, timeline: Timeline, pace: Pace, barrier: Barrier,
+    def _rank(self, rank: int, timeline: StepCost, pace: ClockScaling, barrier: Barrier,
               exchanges: dict[int, Exchange]) -> Process:
         hidden: list[simpy.Event] = []
         for position, span in enumerate(timeline):
             played = (self._meet(rank, position, span, barrier, exchanges) if span.group else
-                      self._compute(span, pace.time if span.clocked and not span.hidden else 1.0))
+                      self._compute(span, pace.time if span.is_compute_bound and not span.hidden else 1.0))
             if span.hidden:
                 hidden.append(self.env.process(played))
                 continue
@@ -96,10 +98,11 @@ class Crowd:
             while hidden:
                 yield hidden.pop()
 
-    def _compute(self, span: Span, pace: float) -> Process:
+    def _compute(self, span: KernelCost, pace: float) -> Process:
         yield self.env.timeout(span.lasts * pace)
 
-    def _meet(self, rank: int, position: int, span: Span, barrier: Barrier, exchanges: dict[int, Exchange]) -> Process:
+    def _meet(self, rank: int, position: int, span: KernelCost, barrier: Barrier,
+              exchanges: dict[int, Exchange]) -> Process:
         yield barrier.join()
         exchange = exchanges.get(position)
         if exchange is None:
@@ -107,5 +110,5 @@ class Crowd:
         yield from exchange.take_part(rank)
         yield barrier.join()
 
-    def _exchange(self, span: Span) -> Exchange:
-        return Exchange(self.env, self.network.route(span.shape, self.ranks), span.shape.bytes)
+    def _exchange(self, span: KernelCost) -> Exchange:
+        return Exchange(self.env, self.network.route(span, self.ranks), span.lasts)

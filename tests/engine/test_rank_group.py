@@ -4,12 +4,13 @@ from itertools import pairwise
 
 import pytest
 import simpy
-from attrs import evolve
 
 from ksim.compute.graph import Collective
 from ksim.engine.rank_group import Barrier, RankGroup
 from ksim.engine.rank_program import RankProgram, Segment
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.network.routes import Hop, Route
 from tests.cost.toys import network
 from tests.engine.by_hand import timeline
@@ -94,12 +95,12 @@ def rank_group():
 
 
 def test_a_rank_group_executes_every_kernel_and_collective(rank_group):
-    """Two laps of a kernel, an all-reduce and a kernel."""
+    """Two runs of a kernel, an all-reduce and a kernel."""
     message = Collective("all_reduce", 1e6, "tensor")
     seconds = rank_group.network.seconds(message, range(4))
-    lap = Lap((Span("a", "gemm", 2.0), Span("b", "all_reduce", seconds, group="tensor", shape=message),
-               Span("c", "gemm", 3.0)), repeat=2)
-    rank_group.env.run(rank_group.play(Timeline.of([lap])))
+    summed = KernelCost.of("b", "all_reduce", seconds, group="tensor", shape=str(message))
+    block = PricedBlock.of((KernelCost.of("a", "gemm", 2.0), summed, KernelCost.of("c", "gemm", 3.0)), repeat=2)
+    rank_group.env.run(rank_group.play(StepCost.of([block])))
     assert rank_group.env.now == pytest.approx(2 * (5 + seconds), rel=1e-12)
 
 
@@ -111,14 +112,14 @@ def test_what_is_hidden_runs_beside_the_next_at_the_boost_clock(rank_group, mess
 
     def span(name, times, **more):
         if name == "all_reduce":
-            return Span("sum", name, seconds, group="tensor", shape=sent, **more)
-        return Span("product", name, times * seconds, bound="compute", **more)
+            return KernelCost.of("sum", name, seconds, group="tensor", **more)
+        return KernelCost.of("product", name, times * seconds, bound="compute", **more)
 
-    short = evolve(span(hidden, 0.9), seconds=0.0, hidden=span(hidden, 0.9).seconds)
-    timeline = Timeline.of([Lap((short, span(message, 1.5)), repeat=3)])
-    pace = Pace(2.0, 1.0, 1e9)
+    short = span(hidden, 0.9).beside()
+    timeline = StepCost.of([PricedBlock.of((short, span(message, 1.5)), repeat=3)])
+    pace = ClockScaling(2.0, 1.0, 1e9)
     rank_group.env.run(rank_group.play(timeline, pace))
-    assert rank_group.env.now == pytest.approx(timeline.paced(pace), rel=1e-12)
+    assert rank_group.env.now == pytest.approx(timeline.seconds_at(pace), rel=1e-12)
     assert rank_group.env.now == pytest.approx(3 * seconds * (1 if message == "all_reduce" else 3), rel=1e-12)
 
 
@@ -137,11 +138,11 @@ def test_ranks_may_run_segments_of_their_own(rank_group):
     assert rank_group.env.now == 4 + 9 + 1
 
 
-def test_laps_are_cut_into_segments_once(rank_group, monkeypatch):
+def test_blocks_are_cut_into_segments_once(rank_group, monkeypatch):
     cut = []
     of = RankProgram.of
-    monkeypatch.setattr(RankProgram, "of", lambda laps, seconds: cut.append(laps) or of(laps, seconds))
-    laps = (Lap((0, Span("a", "gemm", 2.0)), repeat=2),)
+    monkeypatch.setattr(RankProgram, "of", lambda blocks: cut.append(blocks) or of(blocks))
+    blocks = (PricedBlock.of((0, KernelCost.of("a", "gemm", 2.0)), repeat=2),)
     for seconds in (1.0, 3.0):
-        rank_group.env.run(rank_group.play(Timeline(laps, (Span("b", "gemm", seconds),), 0, 0, 0, 0)))
-    assert (rank_group.env.now, cut) == (6 + 10, [laps])
+        rank_group.env.run(rank_group.play(StepCost.of(blocks, [KernelCost.of("b", "gemm", seconds)])))
+    assert (rank_group.env.now, cut) == (6 + 10, [blocks])

@@ -6,7 +6,9 @@ import simpy
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, WholeSteps
 from ksim.engine.workers import LaunchTimes
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.costs import ClockScaling
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from tests.engine.by_hand import timeline
 
 #: The first stage is one kernel, the second two.
@@ -79,12 +81,12 @@ def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
     """Of 10 s, 4 are clocked: at a pace of 1.5, 12 s."""
     class Slow:
         def pace(self, timeline, start, setting):
-            return Pace(1.5)
+            return ClockScaling(1.5)
 
     env = simpy.Environment()
-    lap = Lap((Span("a", "gemm", 4.0, bound="compute"), Span("b", "gemm", 6.0)))
+    lap = PricedBlock.of((KernelCost.of("a", "gemm", 4.0, bound="compute"), KernelCost.of("b", "gemm", 6.0)))
     stages = (WholeSteps(env, 1, [Slow()]) if detail == "step"
               else KernelByKernel(env, [RankGroup(env, None, [0], {})], [Slow()]))
-    in_flight = stages.launch([Timeline.of([lap])], [LaunchTimes(0.0, 0.0)])
+    in_flight = stages.launch([StepCost.of([lap])], [LaunchTimes(0.0, 0.0)])
     env.run(in_flight.done)
-    assert (in_flight.end, in_flight.paces) == (12, (Pace(1.5),))
+    assert (in_flight.end, in_flight.paces) == (12, (ClockScaling(1.5),))

@@ -7,15 +7,19 @@ from hypothesis import strategies as st
 
 from ksim.flow import log as module
 from ksim.flow.batch import Batch
+from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Admitted, Arrived, Finished, Rejected, Stepped
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.stretch import Stretch
-from ksim.flow.timeline import AT_BOOST, Lap, Span, Timeline
+from ksim.flow.step_block import StepBlock
+from ksim.flow.steps import PricedBlock, StepCost
+
+BLOCKS = (PricedBlock.of((KernelCost.of("a", "gemm", 1e-3), 0)),)
 
 
 def _step(engine: int, index: int, stages: int = 1) -> Stepped:
-    timeline = Timeline.of((Lap((Span("a", "gemm", 1e-3), 0)),), [Span("b", "attention", 1e-4 * index)])
+    timeline = StepCost.of(BLOCKS, [KernelCost.of("b", "attention", 1e-4 * index)])
     return Stepped(1.0 + index, engine, index, index, index + 0.1, index + 0.2, index + 0.3, index + 0.4,
                    Batch.of((1, index)), 0, 1, 2, (timeline,) * stages, (AT_BOOST,) * stages)
 
@@ -43,7 +47,7 @@ def test_steps_come_one_by_one_or_many_at_once(order, data):
     log = Log()
     for engine in (1, 4):
         if data.draw(st.booleans()):
-            log.record(Stretch.of([steps.pop((engine, 1)), steps.pop((engine, 2))]))
+            log.record(StepBlock.of([steps.pop((engine, 1)), steps.pop((engine, 2))]))
     for step in steps.values():
         log.add(step)
     expected = [_step(engine, index, stages=engine) for engine in (1, 4) for index in range(4)]

@@ -4,6 +4,7 @@ from typing import Any
 
 from attrs import fields
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import (
     Admitted,
     Arrived,
@@ -17,7 +18,7 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Log
-from ksim.flow.timeline import Pace, Timeline
+from ksim.flow.steps import StepCost
 
 #: What may be off by rounding: whoever is priced beside others, or waits by another sum, differs in the last bits.
 ROUNDED = {"time", "scheduled", "prepared", "start", "end", "taken", "paces", "timelines"}
@@ -50,6 +51,6 @@ def times(log: Log) -> list[float]:
 def _numbers(value: Any) -> list[float]:
     if isinstance(value, tuple):
         return [number for part in value for number in _numbers(part)]
-    if isinstance(value, Pace):
+    if isinstance(value, ClockScaling):
         return [value.time, value.energy, value.power]
-    return [value.seconds, value.joules, value.flops, value.bytes] if isinstance(value, Timeline) else [value]
+    return [value.seconds, value.joules, value.flops, value.bytes] if isinstance(value, StepCost) else [value]

@@ -33,9 +33,9 @@ def scenario(count: int = 1, model: str = "qwen3-30b-a3b", sigma: float = 0.0, *
 
 
 def gemm_flops(result: Result) -> float:
-    families = result.occurrences.of_kinds(lambda kind: "gemm" in kind.family)
-    return float((result.occurrences.counts(result.history.steps.lane_ranks) * families
-                  * result.occurrences.column("flops")).sum())
+    families = result.usage.of_kinds(lambda kind: "gemm" in kind.family)
+    return float((result.usage.counts(result.history.steps.lane_ranks) * families
+                  * result.usage.kernels.costs.flops).sum())
 
 
 @pytest.mark.parametrize("count, sigma", [(1, 0.0), (2, 1.5), (7, 1.5), (4, 0.0)])
@@ -66,10 +66,10 @@ def test_ranks_do_together_what_one_gpu_would(model, dealt, ranks):
     batches = [Batch.of(*own) if own else DUMMY for own in ranks]
     brought = [batch.tokens for batch in batches]
     union = Batch.of(*(each for own in ranks for each in own or [(1, 0)]), samples=sum(map(len, ranks)))
-    flops = sum(together.timeline(batch, brought).flops for batch in batches)
+    flops = sum(together.step_cost(batch, brought).flops for batch in batches)
     sizes = alone.model.decoder.sizes
     dummies_heads = 2 * sizes["m"] * sizes["V"] * ranks.count([])
-    expected = alone.timeline(union).flops - dummies_heads
+    expected = alone.step_cost(union).flops - dummies_heads
     assert flops == pytest.approx(expected, rel=1e-3)
     assert flops >= expected * (1 - 1e-9)
 
@@ -90,7 +90,7 @@ def test_one_busy_rank_keeps_all_gpus_at_work():
     (9, {"async_scheduling": False, "num_gpu_blocks_override": 300, "max_num_batched_tokens": 256})])
 def test_every_joule_is_a_requests_or_idle(count, serve):
     result = simulate(scenario(count, sigma=1.0, **serve))
-    energy = Energy(Shares(result.history, result.occurrences))
+    energy = Energy(Shares(result.history, result.usage))
     total = result.summary["energy_joules"]
     assert float(energy.joules.sum()) + energy.idle == pytest.approx(total, rel=1e-9)
     assert float(energy.requests.sum()) + energy.unattributed + energy.idle == pytest.approx(total, rel=1e-9)
@@ -103,16 +103,16 @@ def test_every_joule_is_a_requests_or_idle(count, serve):
 def test_experts_of_all_ranks_are_charged_to_those_whose_tokens_they_compute():
     """Found by walking every span of every step: a round's joules on experts, and all of its dummies', by tokens."""
     result = simulate(scenario(3, sigma=1.5))
-    steps, found = list(result.log.of(Stepped)), Energy(Shares(result.history, result.occurrences)).joules.sum(axis=1)
+    steps, found = list(result.log.of(Stepped)), Energy(Shares(result.history, result.usage)).joules.sum(axis=1)
     watts = result.log.engines[0].static_watts
     shared, tokens, own = Counter(), Counter(), []
     for step in steps:
         (timeline,), (pace,) = step.timelines, step.paces
         spent = {span.label in EXPERTS: 0.0 for span in timeline}
         for span in timeline:
-            seconds = span.seconds * (pace.time if span.clocked else 1.0)
-            spent[span.label in EXPERTS] += span.drawn(pace) + watts * (step.end - step.start) * (
-                seconds / timeline.paced(pace))
+            seconds = span.seconds * (pace.time if span.is_compute_bound else 1.0)
+            spent[span.label in EXPERTS] += span.joules_at(pace) + watts * (step.end - step.start) * (
+                seconds / timeline.seconds_at(pace))
         pooled = sum(spent.values()) if not step.batch.tokens else spent[True]
         shared[step.end] += pooled
         tokens[step.end] += step.batch.tokens

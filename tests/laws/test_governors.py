@@ -9,7 +9,8 @@ from ksim.engine.governors import Supervised, checked
 from ksim.engine.governors.per_phase import PerPhase
 from ksim.engine.governors.slack import Slack
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
@@ -19,9 +20,9 @@ from ksim.simulation.plugins import plugin
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),
                     st.integers(1, 4), st.lists(st.integers(2, 100), max_size=2))
-timelines = st.builds(lambda clocked, rest: Timeline.of([Lap((Span("a", "gemm", clocked, bound="compute"),
-                                                              Span("b", "gemm", rest)))]),
-                      st.floats(0, 1), st.floats(1e-6, 1))
+timelines = st.builds(lambda computing, rest: StepCost.of([PricedBlock.of((
+    KernelCost.of("a", "gemm", computing, bound="compute"), KernelCost.of("b", "gemm", rest)))]),
+    st.floats(0, 1), st.floats(1e-6, 1))
 
 
 @pytest.mark.parametrize("name", catalog.names("engine.governors"))
@@ -35,23 +36,23 @@ def test_settings_of_governors_can_be_kept_by_the_gpu(name, batch, timeline):
 @given(batch=batches, timeline=timelines, share=st.floats(0, 0.9))
 def test_slack_costs_a_step_no_more_than_its_share_and_uses_it_up(batch, timeline, share):
     clock = Slack(share).setting(batch, timeline, H200).clock
-    longer = timeline.seconds + (H200.power.clocks.slowed(clock) - 1) * timeline.clocked
+    longer = timeline.seconds + (H200.power.clocks.slowed(clock) - 1) * timeline.compute_bound
     assert longer <= (1 + share) * timeline.seconds * (1 + 1e-9)
     assert clock == H200.power.clocks.known or longer == pytest.approx((1 + share) * timeline.seconds)
 
 
 def test_phases_are_told_apart_by_their_prompts():
     governor = PerPhase(prefill="1980 MHz", decode="1200 MHz", decode_cap="400 W")
-    timeline = Timeline.of([])
+    timeline = StepCost.of([])
     assert governor.setting(Batch.of((1, 5), (7, 0)), timeline, H200) == Setting(None, 1.98e9)
     assert governor.setting(Batch.of((1, 5)), timeline, H200) == Setting(400.0, 1.2e9)
 
 
 def test_a_fixed_clock_or_cap_holds_whatever_the_governor_says():
     told = Supervised(H200, Setting(cap=500.0, clock=1.5e9), PerPhase(decode="1200 MHz", prefill="1980 MHz"))
-    assert told.setting(Batch.of((1, 5)), Timeline.of([])) == Setting(500.0, 1.2e9)
-    assert told.setting(Batch.of((7, 0)), Timeline.of([])) == Setting(500.0, 1.5e9)
-    assert Supervised(H200).setting(Batch.of((1, 5)), Timeline.of([])) == FREE
+    assert told.setting(Batch.of((1, 5)), StepCost.of([])) == Setting(500.0, 1.2e9)
+    assert told.setting(Batch.of((7, 0)), StepCost.of([])) == Setting(500.0, 1.5e9)
+    assert Supervised(H200).setting(Batch.of((1, 5)), StepCost.of([])) == FREE
 
 
 @pytest.mark.parametrize("governor, problem", [
@@ -60,7 +61,7 @@ def test_a_fixed_clock_or_cap_holds_whatever_the_governor_says():
 ])
 def test_answers_that_cannot_be_set_are_told(governor, problem):
     with pytest.raises(ConfigError, match=problem):
-        Supervised(H200, FREE, governor).setting(Batch.of((1, 5)), Timeline.of([]))
+        Supervised(H200, FREE, governor).setting(Batch.of((1, 5)), StepCost.of([]))
 
 
 def test_an_answer_that_is_no_setting_is_told():
@@ -69,4 +70,4 @@ def test_an_answer_that_is_no_setting_is_told():
             return 500.0
 
     with pytest.raises(ConfigError, match=r"governor Wrong: answers 500.0, which is no ksim.cost.clock.Setting"):
-        Supervised(H200, FREE, Wrong()).setting(Batch.of((1, 5)), Timeline.of([]))
+        Supervised(H200, FREE, Wrong()).setting(Batch.of((1, 5)), StepCost.of([]))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
 from ksim.flow.events import Finished
 from ksim.foundation import catalog
 from ksim.report.result import Result
@@ -106,8 +107,9 @@ def test_going_ahead_changes_no_schedule_made_before_its_time_is_known(model, se
 @pytest.mark.parametrize("arrivals", [{"process": "burst"}, {"process": "poisson", "rate": 5000}])
 def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arrivals):
     one_by_one = []
-    load = StepTimer.load
-    monkeypatch.setattr(StepTimer, "load", lambda timer, batch: one_by_one.append(batch) or load(timer, batch))
+    summarize = StepTimer.summarize
+    monkeypatch.setattr(StepTimer, "summarize", lambda timer, batches: (
+        isinstance(batches, Batch) and one_by_one.append(batches)) or summarize(timer, batches))
     workload = {"synthetic": {"arrivals": arrivals, "prompt": uniform(100, 150), "output": uniform(1, 10), "count": 60}}
     serve = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 256}
     skipped, _ = both({"model": str(model), "gpu": "h200", "oracle": "roofline", "workload": workload, "serve": serve})

@@ -319,7 +319,7 @@ def scenario(oracle: Any) -> Scenario:
 def test_ones_own_oracle_prices_steps(package):
     package(OWN)
     timer = Deployment.of(scenario({"name": "mine.oracles:Constant", "each": 2e-5})).timers()[0]
-    kernels = [span for span in timer.timeline(Batch.of((1, 100))) if span.source != "host"]
+    kernels = [span for span in timer.step_cost(Batch.of((1, 100))) if span.source != "host"]
     assert {span.seconds for span in kernels} == {2e-5}
     assert {span.source for span in kernels} == {"Constant"}
     assert {span.bound for span in kernels} == {"memory"}  # by the roofline

@@ -8,14 +8,14 @@ from ksim.report.plots.composition import composition
 from ksim.report.plots.energy import MOST, largest
 from ksim.report.plots.style import PALETTE, canvas, grid_of, looks
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import FamilyShare
-from ksim.results.occurrences import Occurrences
 from tests.results import fabricate
 
 
 def test_composition_adds_up_to_the_steps():
     history = History(fabricate.log(count=30, ranks=2))
-    data = composition(history, Occurrences.of(history.steps))
+    data = composition(history, KernelUsage.of(history.steps))
     assert (data.parts[0], data.parts[-1]) == ("gemm", "waiting for the CPU")
     assert set(data.parts[1:-1]) == {"all-reduce", "elementwise", "attention"}
     assert data.steps.sum() == len(history.steps)

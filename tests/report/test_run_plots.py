@@ -30,8 +30,8 @@ def result(log, limits=LIMITS):
 DRAWN = {
     "latency": lambda found: latency_figure(found.history, found.limits, found.summary, found.subject),
     "timeline": lambda found: timeline_figure(found.history, found.subject),
-    "composition": lambda found: composition_figure(found.history, found.occurrences, found.subject),
-    "roofline": lambda found: roofline_figure(found.history, found.occurrences, found.subject),
+    "composition": lambda found: composition_figure(found.history, found.usage, found.subject),
+    "roofline": lambda found: roofline_figure(found.history, found.usage, found.subject),
     "energy": lambda found: energy_figure(found.history, families(found.kernels), found.subject),
 }
 

@@ -14,33 +14,34 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.steps import PricedBlock, StepCost
 
 #: Two GPUs of 100 W static power, 1,000 FLOP/s and 100 bytes/s.
 ENGINE = EngineBuilt(4, "tiny", "toy", ranks=2, stages=1, kv_blocks=100, block_tokens=16, peak_flops=1000.0,
                      peak_bandwidth=100.0, static_watts=100.0, memory=1e9, weights=1e6)
 
-GEMM = Span("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5, shape="8x8",
-            launch="128x128", source="sweep", eta=2.5, low=0.08, high=0.12)
-ATTENTION = Span("attention", "attention", 0.15, joules=10.0, flops=4.0, bytes=6.0, bound="memory", waves=0.5,
-                 idle=0.25, source="roofline", low=0.12, high=0.2, extrapolated=True)
-LAPS = (Lap((GEMM, 0), repeat=2),)
+GEMM = KernelCost.of("qkv", "gemm", 0.1, joules=5.0, flops=50.0, bytes=2.0, bound="compute", waves=1.5, idle=0.5,
+                     shape="8x8", launch="128x128", source="sweep", roofline_ratio=2.5, low=0.08, high=0.12)
+ATTENTION = KernelCost.of("attention", "attention", 0.15, joules=10.0, flops=4.0, bytes=6.0, bound="memory", waves=0.5,
+                          idle=0.25, source="roofline", low=0.12, high=0.2, extrapolated=True)
+LAPS = (PricedBlock.of((GEMM, 0), repeat=2),)
 
 
-def _timeline(laps: tuple[Lap, ...]) -> Timeline:
+def _timeline(laps: tuple[PricedBlock, ...]) -> StepCost:
     """Half a second: two GEMMs and two attentions; 30 J, 108 FLOP and 16 bytes on each rank."""
-    return Timeline.of(laps, [ATTENTION])
+    return StepCost.of(laps, [ATTENTION])
 
 
 def overlapped() -> Log:
     """One step of two layers: half a product, the other with the sum of the first hidden beside it, and its own."""
-    half = evolve(GEMM, seconds=0.2, sms=3)
-    message = Span("sum", "all_reduce", 0.1, joules=1.0, bound="communication", group="tensor", shape="8 B", sms=1,
-                   launch="ring Simple", low=0.05, high=0.15)
-    hidden = evolve(message, seconds=0.0, low=0.0, high=0.0, hidden=0.1)
-    timeline = Timeline.of([Lap((half, hidden, half, message), repeat=2)])
+    half = evolve(GEMM.replaced(seconds=0.2), sms=3)
+    message = KernelCost.of("sum", "all_reduce", 0.1, joules=1.0, bound="communication", group="tensor", shape="8 B",
+                            sms=1, launch="ring Simple", low=0.05, high=0.15)
+    hidden = message.beside()
+    timeline = StepCost.of([PricedBlock.of((half, hidden, half, message), repeat=2)])
     return Log([ENGINE], [Stepped(2.5, 4, 0, 1.0, 1.0, 1.0, 2.0, 2.5, Batch.of((6, 4)), 0, 1, 1, (timeline,))])
 
 
@@ -66,7 +67,7 @@ def small() -> Log:
         Arrived(2.5, refused), Rejected(2.5, 9, "too long"),
         # Equal laps that are another object, as a second shape would have.
         Stepped(3.25, 4, 1, 2.25, 2.5, 2.5, 3.0, 3.25, Batch.of((1, 10), (20, 0), prompts=[(8, 20, 0)]), 1, 2, 3,
-                (_timeline((Lap((GEMM, 0), 2),)),)),
+                (_timeline((PricedBlock.of((GEMM, 0), 2),)),)),
         Emitted(3.25, 8, 4, 1, 1), Finished(3.25, 8, 4),
         Stepped(4.5, 4, 2, 3.25, 3.5, 3.5, 4.0, 4.5, Batch.of((1, 11)), 0, 1, 2, (_timeline(LAPS),)),
         Emitted(4.5, 7, 4, 0, 2), Finished(4.5, 7, 4),

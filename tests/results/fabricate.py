@@ -19,9 +19,10 @@ from ksim.flow.events import (
     Routed,
     Stepped,
 )
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
 from ksim.flow.request import Request
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.steps import PricedBlock, StepCost
 
 PEAK_FLOPS, PEAK_BANDWIDTH, HOST = 990e12, 4.8e12, 300e-6
 LAYERS, HIDDEN, FFN = 32, 4096, 14336
@@ -32,52 +33,53 @@ def built(engine: int, ranks: int = 1, stages: int = 1) -> EngineBuilt:
                        static_watts=120.0, memory=141e9, weights=16e9)
 
 
-def _gemm(label: str, tokens: int, n: int, k: int, ranks: int) -> Span:
+def _gemm(label: str, tokens: int, n: int, k: int, ranks: int) -> KernelCost:
     flops, moved = 2.0 * tokens * n * k / ranks, 2.0 * (n * k / ranks + tokens * (n / ranks + k))
     compute, memory = flops / (0.7 * PEAK_FLOPS), moved / (0.8 * PEAK_BANDWIDTH)
     waves = max(1.0, tokens / 128 * n / ranks / 128) / 132
-    return Span(label, "gemm", max(compute, memory, 3e-6), joules=flops * 3e-13 + moved * 4e-11, flops=flops,
+    return KernelCost.of(label, "gemm", max(compute, memory, 3e-6), joules=flops * 3e-13 + moved * 4e-11, flops=flops,
                 bytes=moved, bound="compute" if compute > memory else "memory", waves=waves,
                 idle=float(np.ceil(waves) - waves) / float(np.ceil(waves)), shape=f"{tokens}x{n}x{k}", source="made up")
 
 
-def _pointwise(label: str, tokens: int) -> Span:
+def _pointwise(label: str, tokens: int) -> KernelCost:
     moved = 4.0 * tokens * HIDDEN
     memory = moved / (0.6 * PEAK_BANDWIDTH)
-    return Span(label, "elementwise", max(memory, 2.2e-6), joules=moved * 4e-11, flops=tokens * HIDDEN * 4.0,
+    return KernelCost.of(label, "elementwise", max(memory, 2.2e-6), joules=moved * 4e-11, flops=tokens * HIDDEN * 4.0,
                 bytes=moved, bound="memory" if memory > 2.2e-6 else "launch", waves=tokens / 132,
                 shape=f"{tokens}x{HIDDEN}", source="floor")
 
 
-def _attention(batch: Batch, ranks: int) -> Span:
+def _attention(batch: Batch, ranks: int) -> KernelCost:
     cached = batch.contexts.total + sum(new + context for new, context in batch.chunks)
     pairs = batch.contexts.total + sum(new * (context + new / 2) for new, context in batch.chunks)
     flops, moved = 4.0 * HIDDEN * pairs / ranks, 4096.0 * cached / ranks
     compute, memory = flops / (0.5 * PEAK_FLOPS), moved / (0.7 * PEAK_BANDWIDTH)
-    return Span("attention", "attention", max(compute, memory, 4e-6), joules=flops * 3e-13 + moved * 4e-11, flops=flops,
-                bytes=moved, bound="compute" if compute > memory else "memory", waves=batch.sequences / 4,
-                shape=f"{batch.sequences} sequences", source="made up")
+    return KernelCost.of("attention", "attention", max(compute, memory, 4e-6), joules=flops * 3e-13 + moved * 4e-11,
+                         flops=flops, bytes=moved, bound="compute" if compute > memory else "memory",
+                         waves=batch.sequences / 4, shape=f"{batch.sequences} sequences", source="made up")
 
 
 @cache
-def _laps(tokens: int, ranks: int, stages: int) -> tuple[Lap, ...]:
-    layer: list[Span | int] = [
+def _laps(tokens: int, ranks: int, stages: int) -> tuple[PricedBlock, ...]:
+    layer: list[KernelCost | int] = [
         _pointwise("norm", tokens), _gemm("qkv", tokens, 6144, HIDDEN, ranks), 0,
         _gemm("out", tokens, HIDDEN, HIDDEN, ranks), _gemm("gate_up", tokens, 2 * FFN, HIDDEN, ranks),
         _pointwise("silu_mul", tokens), _gemm("down", tokens, HIDDEN, FFN, ranks),
     ]
     if ranks > 1:
-        layer.append(Span("all_reduce", "all-reduce", 8e-6 + tokens * 2e-8, joules=1e-3, bytes=2.0 * tokens * HIDDEN,
-                          bound="communication", group="tensor", shape=f"{tokens}x{HIDDEN}", source="ring"))
+        layer.append(KernelCost.of("all_reduce", "all-reduce", 8e-6 + tokens * 2e-8, joules=1e-3,
+                                   bytes=2.0 * tokens * HIDDEN, bound="communication", group="tensor",
+                                   shape=f"{tokens}x{HIDDEN}", source="ring"))
     head = _gemm("lm_head", min(tokens, 256), 128256, HIDDEN, ranks)
-    return Lap(tuple(layer), LAYERS // stages), Lap((head,))
+    return PricedBlock.of(tuple(layer), LAYERS // stages), PricedBlock.of((head,))
 
 
-def timelines(batch: Batch, ranks: int = 1, stages: int = 1) -> tuple[Timeline, ...]:
+def timelines(batch: Batch, ranks: int = 1, stages: int = 1) -> tuple[StepCost, ...]:
     # Captured graphs come in a few sizes, so that many steps share their laps.
     padded = next((size for size in (1, 2, 4, 8, *range(16, 257, 8)) if size >= batch.tokens), batch.tokens)
     return tuple(
-        Timeline.of(_laps(padded, ranks, stages), [_attention(batch, ranks)]) for _ in range(stages))
+        StepCost.of(_laps(padded, ranks, stages), [_attention(batch, ranks)]) for _ in range(stages))
 
 
 @define

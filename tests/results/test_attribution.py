@@ -100,7 +100,7 @@ def test_every_chunk_and_every_joule_of_a_step_is_somebodys(scenario):
     """Chunks of one token and those computed again too, where all requests complete."""
     result = simulate(scenario)
     history, requests = result.history, result.history.requests
-    energy = Energy(Shares(history, result.occurrences))
+    energy = Energy(Shares(history, result.usage))
     pieces, owner = energy.shares.pieces, energy.shares.stretches.stints.row
     there = [(row, *prompt) for row, step in enumerate(result.log.of(Stepped)) for prompt in step.batch.prompts]
     columns = (pieces.step, requests.ids[owner[pieces.stint]], pieces.new, pieces.context)
@@ -240,7 +240,7 @@ def test_a_run_in_which_nothing_completed_has_no_rows():
 def test_attribution_takes_no_more_lines_for_more_steps():
     def counted(requests: int) -> int:
         result = Result(fabricate.log(count=requests, rate=40.0))
-        assert len(result.history.steps) and len(result.history.requests.tokens) and result.occurrences
+        assert len(result.history.steps) and len(result.history.requests.tokens) and result.usage
         return lines(lambda: result.attribution)
 
     assert counted(1500) < 1.05 * counted(300)

@@ -5,13 +5,14 @@ from attrs import evolve
 from hypothesis import given
 
 from ksim.flow.bounds import BOUNDS
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.log import Log
-from ksim.flow.timeline import Lap, Pace, Timeline
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families, joules_of, kernel_table, seconds_by
 from ksim.results.metrics import summarise
-from ksim.results.occurrences import Occurrences
 from tests.properties import examples
 
 from . import by_hand, fabricate
@@ -19,7 +20,7 @@ from .strategies import logs
 
 
 def table_of(history: History):
-    return kernel_table(history, Occurrences.of(history.steps))
+    return kernel_table(history, KernelUsage.of(history.steps))
 
 
 def test_kernels_of_the_small_log():
@@ -106,7 +107,7 @@ def test_all_time_is_accounted_for(log):
 def test_steps_split_by_family_add_up_to_the_steps():
     log = fabricate.log(count=30, ranks=2, stages=2)
     history = History(log)
-    names, seconds = seconds_by(history, Occurrences.of(history.steps), "family")
+    names, seconds = seconds_by(history, KernelUsage.of(history.steps), "family")
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     expected = [sum(lane.seconds for lane in step.timelines) for step in log.of(Stepped)]
     assert seconds.sum(axis=1) == pytest.approx(expected)
@@ -114,19 +115,19 @@ def test_steps_split_by_family_add_up_to_the_steps():
 
 def test_joules_split_by_family_add_up_to_those_of_the_steps():
     history = History(fabricate.log(count=30, ranks=2, stages=2))
-    names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
+    names, joules = joules_of(history, KernelUsage.of(history.steps), lambda span: span.family)
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
 
 
 def test_joules_follow_the_clock_of_their_step():
     """GEMMs take half of the 4 J that are the SMs' in the second of three steps."""
-    timeline = Timeline.of([Lap((evolve(by_hand.GEMM, core_joules=4.0), by_hand.ATTENTION), 2)])
+    timeline = StepCost.of([PricedBlock.of((by_hand.GEMM.replaced(sm_action_joules=4.0), by_hand.ATTENTION), 2)])
     log = by_hand.small()
-    paced = [evolve(event, timelines=(timeline,), paces=(Pace(1.0, 0.5 if event.index == 1 else 1.0),))
+    paced = [evolve(event, timelines=(timeline,), paces=(ClockScaling(1.0, 0.5 if event.index == 1 else 1.0),))
              if isinstance(event, Stepped) else event for event in log.events]
     history = History(Log(log.engines, paced))
-    names, joules = joules_of(history, Occurrences.of(history.steps), lambda span: span.family)
+    names, joules = joules_of(history, KernelUsage.of(history.steps), lambda span: span.family)
     assert joules[:, names.index("gemm")] == pytest.approx([20.0, 12.0, 20.0])
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
     rows = {row["label"]: row for row in table_of(history).to_pylist()}

@@ -20,7 +20,7 @@ from ksim.flow.events import (
     Stepped,
 )
 from ksim.flow.log import Log
-from ksim.flow.stretch import Stretch
+from ksim.flow.step_block import StepBlock
 from ksim.report.result import Result
 from ksim.results import energy, saturation, uncertainty
 from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
@@ -52,8 +52,8 @@ def in_stretches(events: list, most: int) -> list:
         if own is None:
             kept.append(event)
         elif own.append(event) or len(own) == most:
-            kept.append(Stretch.of(steps.pop(event.engine)))
-    return kept + [Stretch.of(own) for own in steps.values()]
+            kept.append(StepBlock.of(steps.pop(event.engine)))
+    return kept + [StepBlock.of(own) for own in steps.values()]
 
 
 def streamed(log: Log, folder, every: int, events: list):
@@ -61,7 +61,7 @@ def streamed(log: Log, folder, every: int, events: list):
     with mock.patch.multiple(module, _REQUESTS=every, _STEPS=every), Sink(folder, LIMITS) as sink:
         sink.engines += log.engines
         for event in events:
-            sink.record(event) if isinstance(event, Stretch) else sink.add(event)
+            sink.record(event) if isinstance(event, StepBlock) else sink.add(event)
         summary = sink.summary()
     requests, steps = (parquet.read_table(folder / f"{name}.parquet") for name in ("requests", "steps"))
     return summary, requests.sort_by("id"), steps.sort_by([("engine", "ascending"), ("step", "ascending")])
@@ -129,6 +129,6 @@ def test_streaming_forgets_requests_and_steps_that_have_ended(tmp_path):
         most = 0
         for event in told(log):
             sink.add(event)
-            most = max(most, sum(1 for _ in sink.of(Arrived)), sum(map(len, sink.stretches)))
+            most = max(most, sum(1 for _ in sink.of(Arrived)), sum(map(len, sink.step_blocks)))
         sink.summary()
     assert most < sum(1 for _ in log.of(Stepped)) / 5

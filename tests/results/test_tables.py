@@ -3,9 +3,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Arrived, Emitted, Stepped
 from ksim.flow.log import Log
-from ksim.flow.timeline import Pace
 from ksim.report.result import Result
 from ksim.results.history import History
 from ksim.results.tables import step_table
@@ -44,10 +44,10 @@ def test_a_step_says_how_long_it_waited_for_launches_and_at_what_pace_it_ran():
     """The second of half a second of kernels ends after one, and its clocked kernels take twice as long."""
     log = by_hand.small()
     first, step, last = log.of(Stepped)
-    slow = attrs.evolve(step, end=step.start + 1.5, paces=(Pace(2.0),))
+    slow = attrs.evolve(step, end=step.start + 1.5, paces=(ClockScaling(2.0),))
     others = [event for event in log.events if not isinstance(event, Stepped)]
     row = step_table(History(Log(log.engines, [first, slow, last, *others]))).to_pylist()[1]
-    kernels = step.timelines[0].seconds + step.timelines[0].clocked
+    kernels = step.timelines[0].seconds + step.timelines[0].compute_bound
     assert row["pace"] == 2.0 and row["launch_wait_s"] == pytest.approx(1.5 - kernels)
 
 

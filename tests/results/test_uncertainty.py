@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Stepped
+from ksim.flow.kernels import KernelCost
 from ksim.flow.log import Log
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
 from ksim.results.metrics import summarise
 from ksim.results.uncertainty import uncertainty
@@ -46,11 +47,11 @@ def test_a_run_without_steps_has_no_intervals():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(1e-6, 1), st.floats(0, 1), st.floats(1, 3),
                           st.integers(1, 9)), min_size=1, max_size=12))
 def test_families_err_apart_and_their_kernels_together(rows):
-    laps = [Lap((Span("x", family, seconds, low=seconds * low, high=seconds * high),), repeat)
+    laps = [PricedBlock.of((KernelCost.of("x", family, seconds, low=seconds * low, high=seconds * high),), repeat)
             for family, seconds, low, high, repeat in rows]
-    whole = Timeline.of(laps)
+    whole = StepCost.of(laps)
     off = whole.seconds - whole.low
-    each = [sum(lap.repeat * (span.seconds - span.low) for lap in laps for span in lap.spans if span.family == family)
+    each = [sum(runs * (span.seconds - span.low) for span, runs in whole.counted() if span.family == family)
             for family in {row[0] for row in rows}]
     assert max(each) <= off * (1 + 1e-9) + 1e-15
     assert off <= sum(each) * (1 + 1e-9) + 1e-12
@@ -59,13 +60,16 @@ def test_families_err_apart_and_their_kernels_together(rows):
 
 
 def test_one_kernel_without_interval_leaves_the_step_without():
-    lap = Lap((Span("x", "gemm", 1.0, low=0.5, high=2.0), Span("y", "all_reduce", 1.0)))
-    assert np.isnan(Timeline.of([lap]).low)
+    lap = PricedBlock.of((KernelCost.of("x", "gemm", 1.0, low=0.5, high=2.0), KernelCost.of("y", "all_reduce", 1.0)))
+    assert np.isnan(StepCost.of([lap]).low)
 
 
 def test_intervals_of_a_run_grow_with_those_of_its_steps():
     log = by_hand.small()
-    wide = [evolve(event, timelines=tuple(evolve(t, low=0.0, high=9.0) for t in event.timelines))
+    def wider_of(step):
+        return evolve(step, costs=step.costs.replaced(below=step.seconds, above=9.0 - step.seconds))
+
+    wide = [evolve(event, timelines=tuple(map(wider_of, event.timelines)))
             if isinstance(event, Stepped) else event for event in log.events]
     narrow, wider = uncertainty(History(log)), uncertainty(History(Log(log.engines, wide)))
     assert wider["median_ttft_low_ms"] < narrow["median_ttft_low_ms"]

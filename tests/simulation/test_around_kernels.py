@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
 from ksim.flow.request import Request
-from ksim.flow.timeline import Pace
 from ksim.report.result import Result
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import host_of
@@ -70,15 +70,15 @@ def test_a_prompt_beyond_the_largest_graph_keeps_decodes_waiting_for_its_launche
 
 def test_a_lone_prompt_runs_cool_and_a_saturated_server_does_not():
     lone = serve(one(1000, 1))
-    assert [step.paces for step in lone.log.of(Stepped)] == [(Pace(),)]
+    assert [step.paces for step in lone.log.of(Stepped)] == [(ClockScaling(),)]
     burst = serve(*[one(8000, 1, number) for number in range(8)])
     paces = [step.paces[0].time for step in burst.log.of(Stepped)]
     assert 1.05 < paces[-2] < 1.25
     # What is clocked takes longer; what waits for memory does not.
     slow = next(step for step in burst.log.of(Stepped) if step.paces[0].time > 1.05)
     timeline = slow.timelines[0]
-    assert slow.end - slow.start == pytest.approx(timeline.seconds + (slow.paces[0].time - 1) * timeline.clocked)
-    assert 0.5 * timeline.seconds < timeline.clocked < timeline.seconds
+    assert slow.end - slow.start == pytest.approx(timeline.seconds + (slow.paces[0].time - 1) * timeline.compute_bound)
+    assert 0.5 * timeline.seconds < timeline.compute_bound < timeline.seconds
 
 
 def test_cached_tokens_are_not_free():

@@ -14,7 +14,7 @@ def spans(gpu="b200", tokens=64, **serve):
     deployment = Deployment.of(Scenario.of({"model": "llama-3.1-70b", "gpu": gpu, "workload": LOAD,
                                 "serve": {"tensor_parallel_size": 8, **serve}}))
     (timer,) = deployment.timers()
-    return list(timer.timeline(Batch.parse(f"{tokens}x1024", "")))
+    return list(timer.step_cost(Batch.parse(f"{tokens}x1024", "")))
 
 
 def test_small_all_reduces_use_fused_kernels():

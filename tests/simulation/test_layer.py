@@ -32,17 +32,17 @@ def test_a_llama_layer_in_einsums_has_the_kernels_of_the_catalogues_llama(tensor
 def test_a_layer_is_priced_as_an_engine_prices_it():
     """The spans of a step: by the same oracle, network and power."""
     scenario = Scenario.of({**TABLE, "model": "llama-3.1-8b", "gpu": "a100-80g", "serve": {"tensor_parallel_size": 8}})
-    timeline, = (timer.timeline(Batch.of((4096, 0))) for timer in Deployment.of(scenario).timers())
+    timeline, = (timer.step_cost(Batch.of((4096, 0))) for timer in Deployment.of(scenario).timers())
     step = {span.label: span for span, _ in timeline.counted()}
     priced = LLAMA.on("a100-80g", tensor=8)
     for row in priced.rows:
-        assert row.span == step[row.label]
+        assert row.cost == step[row.label]
 
 
 def test_a_row_costs_its_actions_and_idle_power_for_its_time():
     priced = LLAMA.on("a100-80g", tensor=8)
     for row in priced.rows:
-        assert row.joules == pytest.approx(row.span.joules + 70.0 * row.seconds)
+        assert row.joules == pytest.approx(row.cost.joules + 70.0 * row.seconds)
     assert priced.joules == pytest.approx(sum(row.joules for row in priced.rows))
     assert (priced.all_joules, priced.all_flops) == (8 * priced.joules, 8 * priced.flops)
     assert priced.watts == priced.joules / priced.seconds

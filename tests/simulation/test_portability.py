@@ -22,18 +22,18 @@ def test_points_are_the_kernels_of_the_step():
     deployment = Deployment.of(scenario(serve={"tensor_parallel_size": 2, "pipeline_parallel_size": 2}))
     found = kernel_points(deployment, DECODE)
     assert sum(point.seconds for point in found) == pytest.approx(
-        sum(span.seconds for timer in deployment.timers() for span in timer.timeline(DECODE) if span.shape))
+        sum(span.seconds for timer in deployment.timers() for span in timer.step_cost(DECODE) if span.shape))
     assert len({point.span for point in found}) == len(found)
     by_label = {point.span.label: point for point in found}
     qkv, reduce = by_label["qkv"], by_label["o_proj_all_reduce"]
     assert qkv.dtype is DType.BF16 and 0 < qkv.reached < 1
     assert qkv.memory == pytest.approx(qkv.span.bytes / deployment.gpu.bandwidth)
-    assert reduce.reached == 0 and reduce.eta == reduce.span.eta > 1
+    assert reduce.reached == 0 and reduce.eta == reduce.span.roofline_ratio > 1
 
 
 def test_an_oracle_without_eta_has_that_of_the_data_sheet():
     for point in kernel_points(Deployment.of(scenario(oracle={"name": "roofline", "memory": 0.5})), DECODE):
-        assert isnan(point.span.eta) and point.eta == pytest.approx(1 / point.reached)
+        assert isnan(point.span.roofline_ratio) and point.eta == pytest.approx(1 / point.reached)
 
 
 def test_eta_of_a_family_is_weighted_by_time():

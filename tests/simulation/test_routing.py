@@ -90,7 +90,7 @@ def test_skew_makes_a_step_slower():
     """Of 512 tokens the fullest expert has more to do, and the fullest rank too."""
     def seconds(routing, **serve):
         table = {**TABLE, "model": "qwen3-30b-a3b", "routing": routing, "serve": {"max_model_len": 8192, **serve}}
-        return Deployment.of(Scenario.of(table)).timers()[0].timeline(Batch.of(*[(1, 500)] * 512)).seconds
+        return Deployment.of(Scenario.of(table)).timers()[0].step_cost(Batch.of(*[(1, 500)] * 512)).seconds
 
     experts = {"data_parallel_size": 8, "enable_expert_parallel": True}
     assert seconds({"name": "zipf", "exponent": 1.0}, **experts) > 1.05 * seconds("uniform", **experts)

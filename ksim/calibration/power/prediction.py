@@ -13,7 +13,8 @@ from scipy.optimize import nnls  # type: ignore[import-untyped]
 from ksim.calibration.power.sustained import BUSY, CORE, SustainedKernel, terms, with_terms
 from ksim.cost.clock import Clock
 from ksim.cost.energy import Joules, joules
-from ksim.flow.timeline import Lap, Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 from ksim.foundation.units import DType
 from ksim.specs.hardware import Gpu
 from ksim.specs.power import Power
@@ -113,10 +114,10 @@ def _sustained(row: SustainedKernel, cool: float, gpu: Gpu) -> tuple[float, floa
     drawn = _drawn(row, cool, gpu)
     if gpu.power.clocks is None:
         return cool, drawn.total + gpu.power.idle * cool
-    span = Span("kernel", row.family, cool, drawn.total, bound=bound(row, gpu), core_joules=drawn.core,
-                busy_joules=drawn.busy)
-    timeline = Timeline.of([Lap((span,))])
+    span = KernelCost.of("kernel", row.family, cool, joules=drawn.total, bound=bound(row, gpu),
+                         sm_action_joules=drawn.core, sm_active_joules=drawn.busy)
+    timeline = StepCost.of([PricedBlock.of((span,))])
     clock = Clock.tired(gpu.power, gpu.power.clocks)
     pace = clock.pace(timeline, 0.0)
-    seconds = timeline.paced(pace)
+    seconds = timeline.seconds_at(pace)
     return seconds, seconds * clock.watts(timeline, pace)

@@ -56,8 +56,14 @@ class Attention:
     chunk_reach = renamed("chunk_reach", "chunk_unmasked_pairs")
 
     def __str__(self) -> str:
-        return (f"{self.sequences} seqs, {self.queries} queries, {self.keys} keys,"
-                f" {self.heads}/{self.kv_heads}x{self.head_dim}")
+        template, numbers = self.printed
+        return template.format(*numbers)
+
+    @property
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """How it prints: a text, and the numbers that fill its places."""
+        return (f"{{:.0f}} seqs, {{:.0f}} queries, {{:.0f}} keys, {self.heads}/{self.kv_heads}x{self.head_dim}",
+                (self.sequences, self.queries, self.keys))
 
     @property
     def sequences(self) -> int:

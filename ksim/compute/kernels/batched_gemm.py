@@ -24,7 +24,13 @@ class BatchedGemm:
     family = "batched_gemm"
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.m}x{self.n}x{self.k}"
+        template, numbers = self.printed
+        return template.format(*numbers)
+
+    @property
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """How it prints: a text, and the numbers that fill its places."""
+        return "{:.0f} of {:.0f}x{:.0f}x{:.0f}", (self.count, self.m, self.n, self.k)
 
     @property
     def work(self) -> Work:

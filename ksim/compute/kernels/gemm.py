@@ -38,7 +38,13 @@ class Gemm:
     family = "gemm"
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k} {self.weights}"
+        template, numbers = self.printed
+        return template.format(*numbers)
+
+    @property
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """How it prints: a text, and the numbers that fill its places."""
+        return f"{{:.0f}}x{{:.0f}}x{{:.0f}} {self.weights}", (self.m, self.n, self.k)
 
     @cached_property
     def work(self) -> Work:

@@ -26,7 +26,13 @@ class Pointwise:
     cold_bytes: float = 0.0
 
     def __str__(self) -> str:
-        return f"{(self.read_bytes + self.write_bytes) / 1e6:.3g} MB"
+        template, numbers = self.printed
+        return template.format(*numbers)
+
+    @property
+    def printed(self) -> tuple[str, tuple[float, ...]]:
+        """How it prints: a text, and the numbers that fill its places."""
+        return "{:.3g} MB", ((self.read_bytes + self.write_bytes) / 1e6,)
 
     @property
     def work(self) -> Work:

@@ -18,13 +18,13 @@ from attrs import field, frozen
 
 from ksim.cost.clock import FREE, Setting
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Timeline
+from ksim.flow.steps import StepCost
 from ksim.foundation.errors import ConfigError
 from ksim.specs.hardware import Gpu
 
 
 class Governor(Protocol):
-    def setting(self, batch: Batch, timeline: Timeline, gpu: Gpu) -> Setting: ...
+    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting: ...
 
 
 @frozen
@@ -38,7 +38,7 @@ class Supervised:
     fixed: Setting = FREE
     governor: Any = field(default=None, repr=False)
 
-    def setting(self, batch: Batch, timeline: Timeline) -> Setting:
+    def setting(self, batch: Batch, timeline: StepCost) -> Setting:
         if self.governor is None:
             return self.fixed
         answer = self.governor.setting(batch, timeline, self.gpu)

@@ -5,7 +5,7 @@ from attrs.validators import gt, optional
 
 from ksim.cost.clock import Setting
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Timeline
+from ksim.flow.steps import StepCost
 from ksim.foundation.units import Hertz, Watts, optional_quantity
 from ksim.specs.hardware import Gpu
 
@@ -30,5 +30,5 @@ class PerPhase:
     prefill_cap: Watts | None = _asked()
     decode_cap: Watts | None = _asked()
 
-    def setting(self, batch: Batch, timeline: Timeline, gpu: Gpu) -> Setting:
+    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting:
         return Setting(self.prefill_cap, self.prefill) if batch.chunks else Setting(self.decode_cap, self.decode)

@@ -4,7 +4,7 @@ from attrs import field, frozen, validators
 
 from ksim.cost.clock import Setting
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import Timeline
+from ksim.flow.steps import StepCost
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Slack"]
@@ -20,10 +20,10 @@ class Slack:
 
     share: float = field(default=0.02, validator=(validators.ge(0), validators.lt(1)))
 
-    def setting(self, batch: Batch, timeline: Timeline, gpu: Gpu) -> Setting:
+    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting:
         clocks = gpu.power.clocks
         if clocks is None:
             return Setting()
-        allowed = self.share * timeline.seconds / timeline.clocked if timeline.clocked else float("inf")
+        allowed = self.share * timeline.seconds / timeline.compute_bound if timeline.compute_bound else float("inf")
         clock = clocks.boost / (1.0 + allowed / clocks.share)
         return Setting(clock=max(clocks.least, clocks.known or 0.0, clock))

@@ -26,7 +26,7 @@ def counters(history: History, stride: int) -> Iterator[memoryview]:
             values = np.concatenate([getattr(steps, name)[rows], np.zeros(int(idle.sum()), np.int64)])
             label = "KV blocks" if name == "blocks" else name
             yield from _track(label, process, times[order][::stride], values[order][::stride])
-        if not np.isnan(steps.lanes.pace("clock")).any() and len(times):
+        if not np.isnan(steps.lanes.scaling.clock).any() and len(times):
             clocks = np.rint(1e-6 * _of_steps(history, rows)).astype(np.int64)
             yield from _track("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
         power = engine_power(history, place)
@@ -37,7 +37,8 @@ def _of_steps(history: History, rows: slice) -> Floats:
     """The SM clock of each step's first stage, in Hz."""
     steps = history.steps
     first = np.searchsorted(steps.lane_step, np.arange(rows.start, rows.stop))
-    return steps.lanes.pace("clock")[first]
+    clocks: Floats = steps.lanes.scaling.clock[first]
+    return clocks
 
 
 def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[memoryview]:

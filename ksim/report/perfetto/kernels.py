@@ -72,10 +72,10 @@ class _Played:
 
 
 def _played(lanes: Lanes, described: Described, rows: Ints) -> _Played:
-    """The kernels of one rank in the lanes at *rows*, clocked ones at their pace."""
-    sizes, (seconds, clocked, hidden, link, text) = described.kernels(rows)
-    pace = np.repeat(lanes.history.steps.lanes.pace("time")[rows], sizes)
-    lasts = np.split(seconds * np.where(clocked > 0, pace, 1.0), offsets(sizes)[1:-1])
+    """The kernels of one rank in the lanes at *rows*, those that compute limits at the clock of their lane."""
+    sizes, (seconds, computes, hidden, link, text) = described.kernels(rows)
+    slower = np.repeat(lanes.history.steps.lanes.scaling.time[rows], sizes)
+    lasts = np.split(seconds * np.where(computes > 0, slower, 1.0), offsets(sizes)[1:-1])
     begin, end = np.repeat(lanes.begin[rows], sizes), np.repeat(lanes.end[rows], sizes)
     until = np.minimum(begin + np.rint(1e9 * np.concatenate([*map(np.cumsum, lasts)])).astype(np.int64), end)
     follows = np.diff(np.repeat(np.arange(len(rows)), sizes)) == 0

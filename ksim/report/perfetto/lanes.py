@@ -20,16 +20,16 @@ class Lanes:
     @classmethod
     def of(cls, history: History) -> "Lanes":
         steps = history.steps
-        stage, laps = steps.lanes.stage, steps.lanes.laps
+        stage, blocks = steps.lanes.stage, steps.lanes.blocks
         begin, end = np.zeros(len(stage), np.int64), np.zeros(len(stage), np.int64)
         for place, built in enumerate(history.engines):
             ready = steps.start[steps.rows(place)]
             for number in range(built.stages):
                 rows = np.flatnonzero((steps.engine[steps.lane_step] == place) & (stage == number))
                 begin[rows], end[rows], ready = _in_turn(ready, steps.lane_seconds[rows])
-        sizes = {key: sum(lap.repeat * len(lap.spans) for lap in found)
-                 for key, found in dict(zip(map(id, laps), laps, strict=True)).items()}
-        return cls(history, stage, begin, end, each(laps, lambda found: sizes[id(found)]) * steps.lane_ranks)
+        sizes = {key: sum(block.repeat * len(block.places) for block in plan)
+                 for key, plan in dict(zip(map(id, blocks), blocks, strict=True)).items()}
+        return cls(history, stage, begin, end, each(blocks, lambda plan: sizes[id(plan)]) * steps.lane_ranks)
 
     def first(self, budget: int) -> Ints:
         """The lanes of the earliest steps that together have at most *budget* slices, and of one step at least."""

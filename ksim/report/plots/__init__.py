@@ -16,15 +16,15 @@ from ksim.report.plots.style import looks, write
 from ksim.report.plots.timeline import timeline_figure
 from ksim.report.plots.trace import plot_trace, trace_figure
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families
 from ksim.results.metrics import LatencyTargets, Summary
-from ksim.results.occurrences import Occurrences
 
 __all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace",
            "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
 
 
-def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, directory: Path, limits: LatencyTargets,
+def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, directory: Path, limits: LatencyTargets,
                summary: Summary, subject: str) -> list[Path]:
     """Write every figure that the run has data for into *directory*; return the files.
 
@@ -39,9 +39,9 @@ def save_plots(history: History, occurrences: Occurrences, kernels: pa.Table, di
         if len(history.steps):
             files.append(write(timeline_figure(history, f"Over time: {subject}"), directory / "timeline.png"))
         if history.busy_gpu_seconds > 0:
-            figure = composition_figure(history, occurrences, f"Steps: {subject}")
+            figure = composition_figure(history, usage, f"Steps: {subject}")
             files.append(write(figure, directory / "composition.png"))
-            files.append(write(roofline_figure(history, occurrences, f"Roofline: {subject}"),
+            files.append(write(roofline_figure(history, usage, f"Roofline: {subject}"),
                                directory / "roofline.png"))
             figure = energy_figure(history, families(kernels), f"Energy: {subject}")
             files.append(write(figure, directory / "energy.png"))

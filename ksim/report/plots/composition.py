@@ -22,8 +22,8 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import seconds_by
-from ksim.results.occurrences import Occurrences
 
 _HOST = "waiting for the CPU"
 _OTHER = "other"
@@ -41,9 +41,9 @@ class Composition:
     seconds: Floats
 
 
-def composition(history: History, occurrences: Occurrences) -> Composition:
+def composition(history: History, usage: KernelUsage) -> Composition:
     """Bin the steps by the tokens in their batch, leaving out empty bins; largest part first, the host last."""
-    names, seconds = seconds_by(history, occurrences, "family")
+    names, seconds = seconds_by(history, usage, "family")
     totals = seconds.sum(axis=0)
     order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
     large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())
@@ -57,9 +57,9 @@ def composition(history: History, occurrences: Occurrences) -> Composition:
     return Composition(present, counts, parts, grouped / counts[:, None])
 
 
-def composition_figure(history: History, occurrences: Occurrences, title: str = "Steps") -> Figure:
-    """Above: the duration of a step, by the tokens in its batch.  Below: the shares of its parts."""
-    data = composition(history, occurrences)
+def composition_figure(history: History, usage: KernelUsage, title: str = "Steps") -> Figure:
+    """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
+    data = composition(history, usage)
     figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
                     fixed=True)
     legend = 0.75 + 0.085 * max(map(len, data.parts))

@@ -11,8 +11,8 @@ from ksim.report.plots.roofs import Mark, Roof, draw_bounds, draw_marks, draw_ro
 from ksim.report.plots.style import Margins, beside, canvas, grid_of
 from ksim.report.wording import percent
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
-from ksim.results.occurrences import Occurrences
 
 #: Kernels of a run within this distance, in decades, share one label; kernels of a step only if they coincide.
 _NEAR, _SAME = 0.3, 0.02
@@ -27,15 +27,12 @@ class Panel:
     share: float = 1.0
 
 
-def roofline_figure(history: History, occurrences: Occurrences, title: str = "Roofline") -> Figure:
-    """FLOP/s of each kernel over its FLOP per byte.
-
-    Steps that only decode and steps with prompts have a panel each.
-    """
+def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline") -> Figure:
+    """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
     figure = canvas(10, 5.4, title, note, fixed=True)
     with_prompts = history.steps.prefills > 0
-    panels = [Panel(title, list(_marks(work_columns(history, occurrences, which))))
+    panels = [Panel(title, list(_marks(work_columns(history, usage, which))))
               for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]
     roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
     alone = len(roofs) == 1  # then its name is in the title

@@ -36,7 +36,7 @@ class Energy:
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by (tokens, pairs, keys): (steps, 3)."""
         seconds = self.shares.seconds
-        _, dynamic = joules_of(self.history, self.shares.occurrences, Part.of)
+        _, dynamic = joules_of(self.history, self.shares.usage, Part.of)
         whole = seconds.sum(axis=1)
         watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
         pooled = np.zeros(len(self.static))

@@ -5,13 +5,13 @@ from functools import cached_property
 import numpy as np
 from attrs import define, frozen
 
-from ksim.flow.spans import Kind
+from ksim.flow.kernels import KernelKind
 from ksim.results.arrays import Floats, Ints, each, offsets, shares
 from ksim.results.attribution.prefills import Pieces
 from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
+from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import seconds_of
-from ksim.results.occurrences import Occurrences
 
 #: The family of all communication between GPUs.
 COMMUNICATION = "communication"
@@ -42,8 +42,8 @@ class Part:
     pooled: bool = False
 
     @classmethod
-    def of(cls, kind: Kind) -> "Part":
-        """Attention is shared by pairs where it is compute-bound, else by keys; all other kernels by tokens."""
+    def of(cls, kind: KernelKind) -> "Part":
+        """Attention is shared by pairs where arithmetic bounds it, by keys where it reads them; all else by tokens."""
         if kind.group:
             return cls(COMMUNICATION, TOKENS)
         if kind.family == _OF_PAIRS:
@@ -61,10 +61,10 @@ class Shares:
     """
 
     history: History
-    occurrences: Occurrences
+    usage: KernelUsage
 
     def __attrs_post_init__(self) -> None:
-        self.parts, self.seconds = seconds_of(self.history, self.occurrences, Part.of)
+        self.parts, self.seconds = seconds_of(self.history, self.usage, Part.of)
         self.by = each(self.parts, lambda part: part.by)
 
     @cached_property

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from ksim.flow.events import Arrived, Emitted, Event, Finished, Rejected, Stepped
 from ksim.flow.log import Columns, Log
-from ksim.flow.stretch import Stretch
+from ksim.flow.step_block import StepBlock
 from ksim.results.arrays import Bools
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
@@ -56,11 +56,11 @@ class Sink(Log):
                 self.refusals.add(event.reason)
         super().add(event)
 
-    def record(self, stretch: Stretch) -> None:
-        """Take consecutive steps of an engine."""
+    def record(self, block: StepBlock) -> None:
+        """Take in consecutive steps of an engine."""
         self._write_many()
-        self._stepped += len(stretch)
-        super().record(stretch)
+        self._stepped += len(block)
+        super().record(block)
 
     def __enter__(self) -> "Sink":
         return self
@@ -81,9 +81,9 @@ class Sink(Log):
 
     def _write(self, at_end: bool = False) -> None:
         self._ended = self._stepped = 0
-        steps = {stretch.engine: stretch.first + len(stretch) for stretch in self.stretches}
+        steps = {block.engine: block.first + len(block) for block in self.step_blocks}
         now, later = self._split(steps)
-        history = History(Log.of_columns(self.engines, now, self._stretches, self.before))
+        history = History(Log.of_columns(self.engines, now, self._step_blocks, self.before))
         requests = history.requests
         ended = np.full(len(requests), at_end) | requests.completed | ~np.isnan(requests.rejected)
         numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
@@ -121,15 +121,15 @@ class Sink(Log):
             rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
             self._blocks[kind] = [_only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
         kept = []
-        for stretch in self._stretches:
-            place = int(history.steps.places(np.array([stretch.engine]))[0])
+        for block in self._step_blocks:
+            place = int(history.steps.places(np.array([block.engine]))[0])
             since = requests.admitted[~ended & (requests.engine == place)]
-            if stretch.scheduled[-1] >= np.nanmin(since, initial=np.inf):
-                kept.append(stretch)
+            if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
+                kept.append(block)
             else:
-                ended_by = max(self.before.get(stretch.engine, 0.0), float(stretch.end.max()))
-                self.before[stretch.engine] = ended_by
-        self._stretches = kept
+                ended_by = max(self.before.get(block.engine, 0.0), float(block.end.max()))
+                self.before[block.engine] = ended_by
+        self._step_blocks = kept
 
 
 def _only(columns: Columns, which: Bools) -> Columns:

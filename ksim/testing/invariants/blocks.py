@@ -39,11 +39,11 @@ def waiting_hold_nothing(history: History) -> Iterator[tuple[int, str]]:
     for moment in history.moments:
         for number in moment.block_tables:
             if number not in moment.running:
-                yield moment.step, f"request {number} holds blocks, and does not run"
+                yield moment.step, f"request {number} holds blocks but does not run"
 
 
 def all_blocks_return(history: History) -> Iterator[tuple[int, str]]:
     """When no request waits or runs, every block is free."""
     for moment in history.moments:
         if not moment.running and not moment.waiting and moment.free != history.capacity:
-            yield moment.step, f"nobody runs, and {moment.free} of {history.capacity} blocks are free"
+            yield moment.step, f"no request runs, and {moment.free} of {history.capacity} blocks are free"

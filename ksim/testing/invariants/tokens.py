@@ -56,7 +56,7 @@ def preemption_keeps_tokens(history: History) -> Iterator[tuple[int, str]]:
             elif share.admitted:
                 expected = history.jobs[number].request.prompt + min(given[number], history.output(number))
                 if moment.known[number] != expected:
-                    yield moment.step, (f"request {number} is admitted knowing {moment.known[number]} tokens,"
+                    yield moment.step, (f"request {number} is admitted with {moment.known[number]} tokens,"
                                         f" not {expected}")
 
 
@@ -94,8 +94,8 @@ def hits_were_computed(history: History) -> Iterator[tuple[int, str]]:
             if share.admitted:
                 missing = [name for name in _prefixes(history, share.request, share.start) if name not in seen]
                 if missing or (share.start and not history.prefix_caching):
-                    yield moment.step, (f"request {share.request} finds {share.start} tokens, and nobody has computed"
-                                        f" {len(missing)} blocks of them")
+                    yield moment.step, (f"request {share.request} finds {share.start} tokens, but {len(missing)} blocks"
+                                        f" of them were never computed")
             seen.update(_prefixes(history, share.request, share.end))
         for number in moment.preempted:  # what it was given before it was preempted stays findable, as in vLLM
             seen.update(_prefixes(history, number, history.size(number)))

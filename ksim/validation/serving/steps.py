@@ -6,7 +6,7 @@ from ksim.cost.clock import Clock
 from ksim.cost.step import StepTimer
 from ksim.engine.loop_times import LoopTimes
 from ksim.flow.batch import Batch
-from ksim.flow.timeline import AT_BOOST
+from ksim.flow.costs import AT_BOOST
 from ksim.foundation.errors import ConfigError
 from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job
@@ -114,11 +114,11 @@ class _Replayed:
     def launch(self, turn: Turn) -> tuple[()]:
         if not turn.empty:
             batch = batch_of(self._step)
-            load = self.timer.load(batch)
+            load = self.timer.summarize(batch)
             blocks = sum(-(-new // self.block_tokens) for new, _ in self._step.chunks)
             _, launched, start = self.times.prepare(batch.sequences, blocks, load.launch_seconds)
             pace = self.clock.pace(load, start) if self.clock else AT_BOOST
-            self.times.compute(launched, start, load.paced(pace), batch.samples)
+            self.times.compute(launched, start, load.seconds_at(pace), batch.samples)
         return ()
 
     def wait(self, turn: Turn) -> tuple[()]:

@@ -1,23 +1,28 @@
 """Steps as columns say what the steps say."""
 
 from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
-from ksim.flow.stretch import Stretch
-from ksim.flow.timeline import Lap, Pace, Span, Timeline
+from ksim.flow.kernels import KernelCost
+from ksim.flow.step_block import StepBlock
+from ksim.flow.steps import PricedBlock, StepCost
+
+GEMM = KernelCost.of("a", "gemm", 1e-3, joules=2.0, bound="compute")
+BLOCKS = (PricedBlock.of((GEMM,), 3), PricedBlock.of((0,), 2))
 
 
 def _step(index: int, stages: int) -> Stepped:
-    laps = (Lap((Span("a", "gemm", 1e-3, joules=2.0, bound="compute"),), 3), Lap((0,), 2))
-    timelines = [Timeline.of(laps, [Span("b", "attention", index * 1e-4, low=0.0, high=1.0)]) for _ in range(stages)]
+    attention = KernelCost.of("b", "attention", index * 1e-4, low=0.0, high=1.0)
+    timelines = [StepCost.of(BLOCKS, [attention]) for _ in range(stages)]
     batch = Batch(Contexts((3, 4), index), ((5, 6),), 2, 7)
     return Stepped(9.0 + index, 1, index, 1.0, 2.0, 3.0, 4.0, 5.0, batch, 6, 7, 8, tuple(timelines),
-                   tuple(Pace(1.0 + stage, 0.5, 0.4, 1e9) for stage in range(stages)))
+                   tuple(ClockScaling(1.0 + stage, 0.5, 0.4, 1e9) for stage in range(stages)))
 
 
 def test_columns_give_back_the_steps_that_they_were_made_of():
     for stages in (1, 2):
         steps = [_step(index, stages) for index in range(4, 7)]
-        stretch = Stretch.of(steps)
+        stretch = StepBlock.of(steps)
         assert len(stretch) == 3
         assert list(stretch.steps()) == steps
 

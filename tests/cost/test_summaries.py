@@ -1,4 +1,4 @@
-"""The load of a step is its timeline, as far as the clock looks at it."""
+"""The summary of a step is what it costs, as far as the clock looks at it."""
 
 import pytest
 from attrs import evolve
@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from ksim.cost.overlap import Overlap
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
-from ksim.flow.load import Load
-from ksim.flow.timeline import AT_BOOST, Pace, Timeline
+from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.profile import Profile, save
@@ -21,7 +20,7 @@ from tests.cost.timers import MODELS, ORACLES, timer
 from tests.properties import examples
 
 GPUS = ["h200", "h100", "a100-80g", "b200", "b300", "l40s"]
-PACES = [AT_BOOST, Pace(1.4, 0.7, 0.6)]
+PACES = [AT_BOOST, ClockScaling(1.4, 0.7, 0.6)]
 
 #: As many sequences and tokens as measured, and far beyond.
 decodes = st.lists(st.integers(0, 60_000), max_size=40).flatmap(
@@ -30,24 +29,25 @@ chunks = st.lists(st.tuples(st.integers(2, 4000), st.integers(0, 60_000)), max_s
 batches = st.tuples(decodes, chunks).filter(any).map(lambda both: Batch.of(*both[0], *both[1]))
 
 
-def check(pricer: StepTimer, batch: Batch, light: bool = True) -> None:
-    found, expected = pricer.load(batch), pricer.timeline(batch)
-    assert isinstance(found, Load if light else Timeline)
+def check(pricer: StepTimer, batch: Batch, compiled: bool = True) -> None:
+    found, expected = pricer.summarize(batch), pricer.step_cost(batch)
+    (plan,) = pricer._whole([batch])
+    assert (pricer._summaries.of_batch(plan, batch) is not None) == compiled
     assert_alike(found, expected)
 
 
 def assert_alike(found, expected):
     assert found.launch_seconds == pytest.approx(expected.launch_seconds, rel=1e-12)
     for pace in PACES:
-        assert found.paced(pace) == pytest.approx(expected.paced(pace), rel=1e-12)
-        assert found.drawn(pace) == pytest.approx(expected.drawn(pace), rel=1e-12)
+        assert found.seconds_at(pace) == pytest.approx(expected.seconds_at(pace), rel=1e-12)
+        assert found.joules_at(pace) == pytest.approx(expected.joules_at(pace), rel=1e-12)
 
 
 @pytest.mark.parametrize("oracle", ["measured", "learned"])
 @pytest.mark.parametrize("gpu", GPUS)
 @given(batch=batches)
 @examples(25)
-def test_a_load_is_that_of_the_timeline(gpu, oracle, batch):
+def test_a_summary_is_that_of_what_the_step_costs(gpu, oracle, batch):
     check(timer("llama-3.1-8b", 1, oracle, gpu), batch)
 
 
@@ -63,14 +63,14 @@ def test_of_models_with_windows_and_experts(model, tensor, gpu, batch):
 @examples(5)
 def test_of_any_model(model, tensor, batch):
     pricer = timer(model, tensor)
-    assert_alike(pricer.load(batch), pricer.timeline(batch))
+    assert_alike(pricer.summarize(batch), pricer.step_cost(batch))
 
 
 @pytest.mark.parametrize("oracle", [*ORACLES, "own"])
 @given(batch=batches)
 @examples(5)
 def test_whoever_prices_it(oracle, batch):
-    check(timer("llama-3.1-8b", 1, oracle), batch, light=oracle in ("measured", "learned"))
+    check(timer("llama-3.1-8b", 1, oracle), batch, compiled=oracle in ("measured", "learned"))
 
 
 @given(batch=batches)
@@ -83,7 +83,7 @@ def test_kernels_of_another_library():
     pricer = timer("llama-3.1-8b", 1)
     batch = Batch.of((1, 900), (300, 20))
     check(evolve(pricer, oracle=ScaledOracle(pricer.oracle, {"gemm/bf16": 1.5})), batch)
-    check(evolve(pricer, oracle=ScaledOracle(pricer.oracle, {"attention/": 1.5})), batch, light=False)
+    check(evolve(pricer, oracle=ScaledOracle(pricer.oracle, {"attention/": 1.5})), batch, compiled=False)
 
 
 def test_none_is_below_what_the_peaks_allow(tmp_path):
@@ -100,7 +100,7 @@ def test_an_oracle_that_changes_the_answers_of_another_is_asked():
         def estimates(self, kernels, gpu):
             return [evolve(each, seconds=2 * each.seconds) for each in super().estimates(kernels, gpu)]
 
-    check(evolve(timer("llama-3.1-8b", 1), oracle=Slower()), Batch.of((1, 900)), light=False)
+    check(evolve(timer("llama-3.1-8b", 1), oracle=Slower()), Batch.of((1, 900)), compiled=False)
 
 
 def test_an_oracle_that_says_nonsense_is_named():
@@ -112,7 +112,7 @@ def test_an_oracle_that_says_nonsense_is_named():
             return float("nan"), False, True
 
     with pytest.raises(ConfigError, match="Nonsense"):
-        evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).load(Batch.of((1, 900)))
+        evolve(timer("llama-3.1-8b", 1), oracle=Nonsense()).summarize(Batch.of((1, 900)))
 
 
 @given(batch=batches, turns=st.integers(1, 20))
@@ -131,21 +131,21 @@ def test_kernels_that_were_measured_at_a_lower_clock(batch, turns):
 @given(contexts=st.lists(st.integers(0, 100_000), min_size=1, max_size=8), times=st.sampled_from([1, 20]),
        turns=st.integers(1, 40))
 @examples(8)
-def test_loads_of_steps_that_go_on_decoding(model, oracle, gpu, contexts, times, turns):
+def test_summaries_of_steps_that_go_on_decoding(model, oracle, gpu, contexts, times, turns):
     check_run(timer(model, 8 if model == "deepseek-v3" else 1, oracle, gpu), contexts * times, turns)
 
 
 def check_run(pricer: StepTimer, contexts: list[int], turns: int) -> None:
     count = len(contexts)
     several = [Batch(Contexts(contexts, shift), (), count, count) for shift in range(turns)]
-    found = pricer.loads(several)
+    found = pricer.summarize(several)
     assert len(found) == turns
-    for load, batch in zip(found, several, strict=True):
-        assert_alike(load, pricer.timeline(batch))
+    for summary, batch in zip(found, several, strict=True):
+        assert_alike(summary, pricer.step_cost(batch))
 
 
-def test_loads_of_steps_of_several_plans():
+def test_summaries_of_steps_of_several_plans():
     pricer = timer("llama-3.1-8b", 1)
     several = [Batch.of((count, 100), (1, 30)) for count in range(1, 30)]
-    for load, batch in zip(pricer.loads(several), several, strict=True):
-        assert_alike(load, pricer.timeline(batch))
+    for summary, batch in zip(pricer.summarize(several), several, strict=True):
+        assert_alike(summary, pricer.step_cost(batch))

@@ -1,0 +1,77 @@
+"""Kernels that depend on the batch, for many batches at once: attention, and the copies of a step's inputs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ksim.compute.graph import Op
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import AttentionLayer
+from ksim.cost.parts import BatchLaunch
+from ksim.cost.pricer import Pricer
+from ksim.flow.batch import Batch
+from ksim.flow.batches import Batches
+from ksim.flow.costs import Costs
+from ksim.flow.kernels import KernelColumns, KernelKind
+from ksim.flow.shapes import Shapes
+from ksim.flow.steps import BatchKernels, Ints
+from ksim.specs.host import Inputs
+
+__all__ = ["Bound", "bind", "inputs", "missing", "price"]
+
+#: For each launch, the kernel of each batch, None where a batch has nothing for it.
+Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
+
+
+def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:
+    """The kernels that *launches* are for *batches*, but for attention: it is swept, and no batch is without."""
+    return {launch: [launch.layer.over(batch) for batch in batches] for launch in launches
+            if not isinstance(launch.layer, AttentionLayer)}
+
+
+def missing(bound: Bound, batches: int) -> list[frozenset[Op]]:
+    """The launches that each of so many batches has nothing for."""
+    if not bound:
+        return [frozenset()] * batches
+    patterns: dict[tuple[bool, ...], frozenset[Op]] = {}
+    lacking = []
+    for row in zip(*bound.values(), strict=True):
+        pattern = tuple(kernel is None for kernel in row)
+        if pattern not in patterns:
+            patterns[pattern] = frozenset(Op(launch.label, launch.layer) for launch, kernel
+                                          in zip(bound, row, strict=True) if kernel is None)
+        lacking.append(patterns[pattern])
+    return lacking
+
+
+def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, pricer: Pricer) -> list[BatchKernels]:
+    """The kernels of *launches* in those of *batches* that have them; the *bound* ones are asked about in one
+    question."""
+    asked = list(dict.fromkeys((launch.label, kernel) for launch, rows in launches.items() if launch in bound
+                               for row in rows.tolist() if (kernel := bound[launch][row]) is not None))
+    places = {question: place for place, question in enumerate(asked)}
+    answers = KernelColumns.of(pricer.kernels(list(asked))) if asked else None
+    priced = []
+    for launch, rows in launches.items():
+        if isinstance(layer := launch.layer, AttentionLayer):
+            some = batches if len(rows) == len(batches) else batches.of_rows(rows)
+            kernels = pricer.sweep([launch.label], layer.sweep(some))
+            priced.append(BatchKernels(rows, launch.repeat, kernels))
+        elif answers is not None:
+            having = np.array([row for row in rows.tolist() if bound[launch][row] is not None], dtype=np.intp)
+            which = [places[launch.label, kernel] for row in having.tolist()
+                     if (kernel := bound[launch][row]) is not None]
+            priced += [BatchKernels(having, launch.repeat, answers.taken(which))] if which else []
+    return priced
+
+
+def inputs(batches: Batches, costs: Inputs) -> BatchKernels:
+    """The small kernels that copy each step's inputs to the GPU."""
+    steps = len(batches)
+    seconds: Any = costs.copy + costs.copy_sequence * batches.sequences
+    nothing, unknown, first = (np.broadcast_to(value, steps) for value in (0.0, np.nan, np.int32(0)))
+    return BatchKernels(np.arange(steps), 1, KernelColumns(
+        kinds=[KernelKind("inputs", "inputs", "launch", source="host")], kind=first,
+        shapes=Shapes([""], first, np.zeros((0, steps))), costs=Costs.of(seconds=seconds), waves=nothing,
+        idle=nothing, roofline_ratio=unknown, hidden=nothing))

@@ -1,0 +1,273 @@
+"""What kernels and steps cost: seconds, joules, FLOP and bytes in one table, and how the SM clock scales them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+from attrs import define, field, fields, frozen
+from numpy.typing import NDArray
+
+from ksim.foundation.moved import renamed
+
+__all__ = ["AT_BOOST", "JOULES", "ClockScaling", "Costed", "Costs", "FormerNames", "Scalable", "StepSummary"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: The numbers of `Costs`, in the order of their rows.
+NAMES: list[str] = []
+
+
+class Number:
+    """A row of a table of `Costs`: a float of one thing, a column of several."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.row = len(NAMES)
+        NAMES.append(name)
+
+    def __get__(self, costs: "Costs", owner: type | None = None) -> Any:
+        table = costs.table
+        return table.item(self.row) if table.ndim == 1 else table[self.row]
+
+
+@frozen
+class ClockScaling:
+    """How a GPU's SM clock changed a step: numbers of one step, or columns of (steps,).
+
+    What the SM clock paces took `time` times as long as at the boost clock.  SMs spent `energy` times the joules on
+    what they did, and drew `power` times the watts while they did anything.  `clock` is their mean clock in Hz, nan
+    where it is not known.
+    """
+
+    time: Any = 1.0
+    energy: Any = 1.0
+    power: Any = 1.0
+    clock: Any = field(default=nan, eq=False)
+
+    @classmethod
+    def of(cls, scalings: Sequence["ClockScaling"]) -> "ClockScaling":
+        """The columns of many."""
+        rows = [(scaling.time, scaling.energy, scaling.power, scaling.clock) for scaling in scalings]
+        return cls(*np.array(rows, dtype=np.float64).reshape(-1, 4).T.copy())
+
+    def __getitem__(self, row: int) -> "ClockScaling":
+        """That of one step, where this has columns."""
+        return ClockScaling(*(float(getattr(self, each.name)[row]) for each in fields(ClockScaling)))
+
+    def blended(self, other: "ClockScaling", share: float) -> "ClockScaling":
+        """This for a *share* of a step, and the *other* for the rest of it."""
+        rest = 1.0 - share
+        time = share * self.time + rest * other.time
+        return ClockScaling(time, share * self.energy + rest * other.energy,
+                            (share * self.time * self.power + rest * other.time * other.power) / time,
+                            share * self.clock + rest * other.clock)
+
+    @property
+    def joule_factors(self) -> tuple[Any, Any, Any]:
+        """By how much of each of `JOULES` the joules differ from those at the boost clock."""
+        return self.energy - 1.0, self.power - 1.0, self.power * (self.time - 1.0)
+
+
+AT_BOOST = ClockScaling()
+#: The joules that the SM clock changes, in the order of `ClockScaling.joule_factors`.
+JOULES = ("sm_action_joules", "sm_active_joules", "compute_bound_joules")
+
+
+class FormerNames:
+    """What numbers of a step were called before, for governors."""
+
+    __slots__ = ()
+
+    clocked, paced = renamed("clocked", "compute_bound"), renamed("paced", "seconds_at")
+    core_joules, drawn = renamed("core_joules", "sm_action_joules"), renamed("drawn", "joules_at")
+    busy_joules = renamed("busy_joules", "sm_active_joules")
+    clocked_joules = renamed("clocked_joules", "compute_bound_joules")
+
+
+class Scalable:
+    """Seconds and joules at any SM clock: of one step or kernel, or columns of many."""
+
+    __slots__ = ()
+
+    seconds: Any
+    joules: Any
+    compute_bound: Any
+    sm_action_joules: Any
+    sm_active_joules: Any
+    compute_bound_joules: Any
+
+    def seconds_at(self, scaling: ClockScaling) -> Any:
+        return self.seconds + (scaling.time - 1.0) * self.compute_bound
+
+    def joules_at(self, scaling: ClockScaling) -> Any:
+        """Joules beyond idle power."""
+        action, active, slowed = scaling.joule_factors
+        changed = active * self.sm_active_joules + slowed * self.compute_bound_joules
+        return self.joules + action * self.sm_action_joules + changed
+
+
+class Costs(Scalable):
+    """What one rank spends on a kernel, a block, a step, or on each of many: one table of numbers.
+
+    The table has a row for each number.  It has a column for each kernel or step, or none where it is of one alone.
+    All are at the boost clock.  To add a number, add a line here, and its value where the pricer makes costs.
+    """
+
+    __slots__ = ("table",)
+
+    seconds: Any = Number()
+    #: Beyond idle power.
+    joules: Any = Number()
+    flops: Any = Number()
+    #: Traffic to and from device memory.
+    bytes: Any = Number()
+    #: Seconds of kernels whose shapes lie outside what was measured.
+    extrapolated: Any = Number()
+    #: Seconds of kernels that compute limits, which the SM clock paces.
+    compute_bound: Any = Number()
+    #: Of the joules, those that SMs and their caches take for what they do.
+    sm_action_joules: Any = Number()
+    #: Of the joules, those that SMs draw while they do anything.
+    sm_active_joules: Any = Number()
+    #: Of the latter, those of kernels that compute limits.
+    compute_bound_joules: Any = Number()
+    #: How far the 90 % interval of the seconds reaches down and up, nan where nobody knows.
+    below: Any = Number()
+    above: Any = Number()
+
+    def __init__(self, table: Floats) -> None:
+        self.table = table
+
+    @classmethod
+    def of(cls, **numbers: Any) -> "Costs":
+        """Costs with these *numbers*, or with these columns, and 0 for all others."""
+        columns = next((value.shape for value in numbers.values() if isinstance(value, np.ndarray) and value.ndim), ())
+        table = np.zeros((len(NAMES), *columns))
+        for name, value in numbers.items():
+            table[_ROWS[name]] = value
+        return cls(table)
+
+    @classmethod
+    def stacked(cls, rows: Iterable["Costs"]) -> "Costs":
+        """The columns of costs that are of one thing each."""
+        tables = [costs.table for costs in rows]
+        return cls(np.array(tables).T.copy() if tables else np.zeros((len(NAMES), 0)))
+
+    @classmethod
+    def joined(cls, pieces: Sequence["Costs"]) -> "Costs":
+        """The columns of all *pieces*, one after another."""
+        return cls(np.concatenate([np.zeros((len(NAMES), 0)), *(piece.table for piece in pieces)], axis=1))
+
+    @property
+    def low(self) -> Any:
+        """The lower end of the 90 % interval of the seconds."""
+        return self.seconds - self.below
+
+    @property
+    def high(self) -> Any:
+        return self.seconds + self.above
+
+    def __add__(self, other: "Costs") -> "Costs":
+        """The sum, where kernels of one family err together: their intervals add up."""
+        return Costs(self.table + other.table)
+
+    def __mul__(self, repeat: Any) -> "Costs":
+        """*repeat* times the costs: a number, or one for each column."""
+        return Costs(self.table * repeat)
+
+    __rmul__ = __mul__
+
+    def sum(self) -> "Costs":
+        """The sum over all columns."""
+        return Costs(self.table.sum(axis=1))
+
+    def with_reach(self, families: Iterable[Any]) -> "Costs":
+        """The same with the interval of kernels of several *families*, given the `reach` of each.
+
+        Kernels of one family err together, so their intervals add up.  Families err apart from each other: what their
+        intervals come to is the root of the sum of squares.
+        """
+        table = self.table.copy()
+        table[_REACH] = np.sqrt(sum(reach * reach for reach in families))
+        return Costs(table)
+
+    @property
+    def reach(self) -> Floats:
+        """How far the interval reaches down and up."""
+        return self.table[_REACH]
+
+    def replaced(self, **numbers: Any) -> "Costs":
+        """The same with other *numbers*."""
+        table = self.table.copy()
+        for name, value in numbers.items():
+            table[_ROWS[name]] = value
+        return Costs(table)
+
+    def __len__(self) -> int:
+        return int(self.table.shape[1])
+
+    def __getitem__(self, rows: Any) -> "Costs":
+        """The costs of one kernel or step, or of some."""
+        return Costs(self.table[:, rows].copy())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Costs) and self.table.tobytes() == other.table.tobytes()
+
+    def __hash__(self) -> int:
+        return hash(self.table.tobytes())
+
+    def __repr__(self) -> str:
+        return f"Costs({', '.join(f'{name}={getattr(self, name)!r}' for name in NAMES)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Costs, (self.table,)
+
+
+class Costed(Scalable):
+    """What has `costs` of one thing has their numbers as attributes of its own."""
+
+    __slots__ = ()
+
+    costs: Costs
+    seconds: float
+    joules: float
+    flops: float
+    bytes: float
+    low: float
+    high: float
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_COSTS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.costs, name)
+
+
+_ROWS = {name: row for row, name in enumerate(NAMES)}
+_OF_COSTS = frozenset((*NAMES, "low", "high"))
+_REACH = slice(_ROWS["below"], _ROWS["above"] + 1)
+
+
+@define(eq=False)
+class StepSummary(Scalable, FormerNames):
+    """What the clock has to know of a step, named as in `Costs`: numbers, or columns of many steps."""
+
+    seconds: Any
+    joules: Any
+    compute_bound: Any
+    sm_action_joules: Any
+    sm_active_joules: Any
+    compute_bound_joules: Any
+    #: What the host takes to launch the step.
+    launch_seconds: Any = 0.0
+
+    @classmethod
+    def of(cls, costs: Costs, launch_seconds: Any) -> "StepSummary":
+        return cls(costs.seconds, costs.joules, costs.compute_bound, costs.sm_action_joules, costs.sm_active_joules,
+                   costs.compute_bound_joules, launch_seconds)
+
+    def rows(self, steps: int) -> Iterator["StepSummary"]:
+        """Each of so many *steps*, of which this has columns, or a number where all have the same."""
+        columns = [column.tolist() if isinstance(column := getattr(self, each.name), np.ndarray) else [column] * steps
+                   for each in fields(StepSummary)]
+        return (StepSummary(*row) for row in zip(*columns, strict=True))

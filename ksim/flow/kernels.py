@@ -1,0 +1,160 @@
+"""Kernels as they were priced: one alone, or many as columns."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from math import nan
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from attrs import evolve, field, frozen
+from numpy.typing import NDArray
+
+from ksim.flow.costs import Costed, Costs
+from ksim.flow.shapes import Shapes
+
+__all__ = ["KernelColumns", "KernelCost", "KernelKind"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+
+
+@frozen
+class KernelCost(Costed):
+    """What one kernel, or one collective, costs one rank.
+
+    `bound` is what limits it: compute, memory, launch or communication.  `waves` is how often its thread blocks fill
+    the GPU, and `idle` the share of SMs without a block in the last of these waves.  `launch` names the tile, or the
+    algorithm and the protocol; `source` is who priced it.  `roofline_ratio` is its time over the roofline's.
+
+    A collective has a `group` of ranks, which start it together and end it together.  Where a kernel runs beside
+    another, `sms` is how many SMs it has; 0 means the whole GPU.  The one of both that ends first adds no seconds:
+    its own are `hidden`.
+    """
+
+    label: str
+    family: str
+    costs: Costs
+    shape: Any = ""
+    bound: str = field(default="memory", kw_only=True)
+    waves: float = field(default=0.0, kw_only=True)
+    idle: float = field(default=0.0, kw_only=True)
+    launch: str = field(default="", kw_only=True)
+    source: str = field(default="", kw_only=True)
+    roofline_ratio: float = field(default=nan, eq=False, kw_only=True)  # nan is no equal of itself
+    group: str = field(default="", kw_only=True)
+    hidden: float = field(default=0.0, kw_only=True)
+    sms: int = field(default=0, kw_only=True)
+
+    @classmethod
+    def of(cls, label: str, family: str, seconds: float, *, bound: str = "memory", low: float = nan, high: float = nan,
+           extrapolated: bool = False, sm_active_joules: float = 0.0, joules: float = 0.0, flops: float = 0.0,
+           bytes: float = 0.0, sm_action_joules: float = 0.0, **rest: Any) -> "KernelCost":
+        """A kernel of so many *seconds*; further numbers are those of `Costs`, the *rest* fields."""
+        costs = Costs.of(seconds=seconds, joules=joules, flops=flops, bytes=bytes, sm_action_joules=sm_action_joules,
+                         sm_active_joules=sm_active_joules, below=seconds - low, above=high - seconds,
+                         extrapolated=extrapolated * seconds)
+        kernel = cls(label, family, costs, bound=bound, **rest)
+        return evolve(kernel, costs=kernel.limiting(costs))
+
+    @property
+    def lasts(self) -> float:
+        """Seconds from its start to its end."""
+        return float(self.seconds + self.hidden)
+
+    @property
+    def is_compute_bound(self) -> bool:
+        """Whether compute limits it, so that the SM clock sets its pace."""
+        return self.bound == "compute"
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Whether its shape lies outside what was measured."""
+        return bool(self.costs.extrapolated)
+
+    def limiting(self, costs: Costs) -> Costs:
+        """*costs* of the same kernel with the numbers that follow from what limits it, and from what was measured."""
+        compute, outside = self.is_compute_bound, self.is_extrapolated
+        return costs.replaced(compute_bound=compute * costs.seconds, extrapolated=outside * costs.seconds,
+                              compute_bound_joules=compute * costs.sm_active_joules)
+
+    def replaced(self, **numbers: float) -> "KernelCost":
+        """The same with other *numbers* of its costs."""
+        return evolve(self, costs=self.limiting(self.costs.replaced(**numbers)))
+
+    def beside(self) -> "KernelCost":
+        """The same hidden beside a kernel that ends later."""
+        hidden = self.costs.replaced(seconds=0.0, compute_bound=0.0, extrapolated=0.0, below=0.0, above=0.0)
+        return evolve(self, costs=hidden, hidden=self.seconds)
+
+
+@frozen
+class KernelKind:
+    """What kernels have in common that differ in their numbers and shapes alone."""
+
+    label: str
+    family: str
+    bound: str = "memory"
+    group: str = ""
+    launch: str = ""
+    source: str = ""
+    sms: int = 0
+
+
+_KIND = attrgetter("label", "family", "bound", "group", "launch", "source", "sms")
+#: The numbers of a launch, which are columns beside costs.
+LAUNCH = ("waves", "idle", "roofline_ratio", "hidden")
+
+
+@frozen(eq=False, kw_only=True)
+class KernelColumns:
+    """Many kernels as columns of (kernels,), named as in `KernelCost`; `kind` is the place of each in `kinds`."""
+
+    kinds: Sequence[KernelKind]
+    kind: Codes
+    shapes: Shapes
+    costs: Costs
+    waves: Floats
+    idle: Floats
+    roofline_ratio: Floats
+    hidden: Floats
+
+    @classmethod
+    def of(cls, kernels: Sequence[KernelCost]) -> "KernelColumns":
+        """The columns of *kernels*."""
+        known: dict[tuple[Any, ...], int] = {}
+        kind = np.fromiter((known.setdefault(key, len(known)) for key in map(_KIND, kernels)), np.int32, len(kernels))
+        rest = np.array([*map(attrgetter(*LAUNCH), kernels)], dtype=np.float64).reshape(-1, len(LAUNCH)).T.copy()
+        return cls(kinds=[KernelKind(*key) for key in known], kind=kind,
+                   shapes=Shapes.of([str(kernel.shape) for kernel in kernels]),
+                   costs=Costs.stacked(kernel.costs for kernel in kernels), **dict(zip(LAUNCH, rest, strict=True)))
+
+    @classmethod
+    def joined(cls, pieces: Sequence["KernelColumns"]) -> "KernelColumns":
+        """All of *pieces*, one after another."""
+        known: dict[KernelKind, int] = {}
+        kinds = [np.array([known.setdefault(kind, len(known)) for kind in piece.kinds], dtype=np.int32)[piece.kind]
+                 for piece in pieces]
+        columns = {name: _joined(getattr(piece, name) for piece in pieces) for name in LAUNCH}
+        return cls(kinds=[*known], kind=np.concatenate([np.zeros(0, np.int32), *kinds]),
+                   shapes=Shapes.joined([piece.shapes for piece in pieces]),
+                   costs=Costs.joined([piece.costs for piece in pieces]), **columns)
+
+    def taken(self, rows: Any) -> "KernelColumns":
+        """Those at *rows*, as often as they are there."""
+        columns = {name: getattr(self, name)[rows] for name in LAUNCH}
+        return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
+                             costs=self.costs[rows], **columns)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, row: int) -> KernelCost:
+        """The kernel at *row*."""
+        kind, numbers = self.kinds[self.kind[row]], {name: float(getattr(self, name)[row]) for name in LAUNCH}
+        return KernelCost(kind.label, kind.family, self.costs[row], self.shapes[row], bound=kind.bound,
+                          group=kind.group, launch=kind.launch, source=kind.source, sms=kind.sms, **numbers)
+
+
+def _joined(columns: Iterable[Floats]) -> Floats:
+    return np.concatenate([np.zeros(0), *chain(columns)])
