@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.results import arrow
@@ -11,9 +11,8 @@ from ksim.results import arrow
 WORDS = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5))
 
 
-@settings(deadline=None)  # pandas is loaded in the first
 @given(st.lists(WORDS, max_size=20))
-def test_texts(words):
+def test_texts_with_missing_values_become_arrow_arrays(words):
     assert arrow.texts(words).equals(pa.array(words, pa.string()))
 
 
