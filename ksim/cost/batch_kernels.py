@@ -9,16 +9,16 @@ from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.cost.parts import BatchLaunch
-from ksim.cost.pricer import Pricer
+from ksim.cost.pricer import Pricer, of_host
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.costs import Costs
-from ksim.flow.kernels import KernelColumns, KernelKind
+from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind
 from ksim.flow.shapes import Shapes
 from ksim.flow.steps import BatchKernels, Ints
 from ksim.specs.host import Inputs
 
-__all__ = ["Bound", "bind", "inputs", "missing", "price"]
+__all__ = ["Bound", "bind", "inputs", "inputs_of", "missing", "price"]
 
 #: For each launch, the kernel of each batch, None where a batch has nothing for it.
 Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
@@ -64,6 +64,11 @@ def price(launches: Mapping[BatchLaunch, Ints], bound: Bound, batches: Batches, 
                      if (kernel := bound[launch][row]) is not None]
             priced += [BatchKernels(having, launch.repeat, answers.taken(which))] if which else []
     return priced
+
+
+def inputs_of(batch: Batch, costs: Inputs) -> KernelCost:
+    """The small kernels that copy one step's inputs to the GPU."""
+    return of_host("inputs", costs.copy + costs.copy_sequence * batch.sequences)
 
 
 def inputs(batches: Batches, costs: Inputs) -> BatchKernels:

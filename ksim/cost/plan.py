@@ -2,6 +2,7 @@
 
 from functools import cached_property, lru_cache
 
+import numpy as np
 from attrs import frozen
 
 from ksim.compute.graph import Op
@@ -9,7 +10,8 @@ from ksim.cost.graphs import Launching
 from ksim.cost.parts import BatchLaunch, Part
 from ksim.cost.pricer import of_host
 from ksim.flow.costs import Costs, StepSummary
-from ksim.flow.steps import PricedBlock
+from ksim.flow.kernels import KernelCost
+from ksim.flow.steps import PricedBlock, StepCost
 
 __all__ = ["Plan", "Shape"]
 
@@ -43,6 +45,18 @@ class Plan:
         inputs = PricedBlock(_NOTHING, (-1 - len(body.batch_launches),))
         blocks = (inputs, *body.blocks, *head.blocks, _gaps(gaps))
         return cls(shape, blocks, body.batch_launches, costs, shape[2].value, launch_seconds)
+
+    def step(self, kernels: tuple[KernelCost, ...]) -> StepCost:
+        """The step with these *kernels* of its batch, the last of which copy its inputs.
+
+        Attention is one family of kernels: it errs alike in all layers.
+        """
+        costs, reach = self.costs + kernels[-1].costs, np.zeros_like(self.costs.reach)
+        for launch, kernel in zip(self.batch_launches, kernels, strict=False):
+            runs = launch.repeat * kernel.costs
+            costs, reach = costs + runs, reach + runs.reach
+        return StepCost(self.blocks, kernels, costs.with_reach([self.costs.reach, reach]), self.launch,
+                        self.launch_seconds)
 
     @cached_property
     def summary(self) -> StepSummary:

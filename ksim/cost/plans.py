@@ -47,6 +47,7 @@ class Plans:
     _launches: dict[Op | Summed, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
     _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
+    _last: tuple[tuple[int, int | None], _Launched] | None = field(default=None, init=False)
 
     def of(self, shapes: Sequence[Shape]) -> list[Plan]:
         """The plan of each of *shapes*."""
@@ -91,7 +92,7 @@ class Plans:
 
     def _price_each(self, keys: Sequence[_Body], samples: Sequence[int]) -> None:
         """Price bodies and heads launch by launch."""
-        bodies = {key: self._launched(self._body(*key[:2])) for key in keys}
+        bodies = {key: self._launched_body(key[:2]) for key in keys}
         heads = {each: self._launched([Block(self.model.sampled(each, self.shard))]) for each in samples}
         self.price([op for part in (*bodies.values(), *heads.values()) for ops, _ in part for op in ops])
         self._bodies.update((key, self._part(launched, key[-1])) for key, launched in bodies.items())
@@ -105,6 +106,12 @@ class Plans:
             return new
         around = (range(begin, begin + AROUND) for begin in {samples // AROUND * AROUND for samples in new})
         return [samples for each in around for samples in each if samples not in self._heads]
+
+    def _launched_body(self, key: tuple[int, int | None]) -> _Launched:
+        """What a body launches; the last one is kept, as a batch may have nothing for some of it."""
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._launched(self._body(*key))
+        return self._last[1]
 
     def _body(self, tokens: int, everywhere: int | None) -> Sequence[Block]:
         """What goes over all tokens; where nothing but them says how large it is, from what is known of a few."""

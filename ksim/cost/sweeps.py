@@ -13,7 +13,7 @@ from ksim.cost.affine import COLUMNAR, AffineBlocks, AffineKernel, AffineSweep, 
 from ksim.cost.launches import Launches
 from ksim.cost.parts import BatchLaunch, Part, parts_of
 from ksim.cost.pricer import Pricer
-from ksim.flow.kernels import KernelColumns
+from ksim.flow.kernels import KernelColumns, KernelCost
 
 __all__ = ["SweptPart"]
 
@@ -57,25 +57,26 @@ class SweptPart:
     def parts(self, tokens: Sequence[int]) -> list[Part]:
         """Those over each number of *tokens*."""
         column = np.array(tokens, dtype=np.int64)
+        others = [cost for op in self.others for cost in self._each(op, tokens)]
         kernels = KernelColumns.joined([*(self._priced(sweep, column) for sweep in self.sweeps),
-                                        *(self._each(op, tokens) for op in self.others)])
+                                        *([KernelColumns.of(others)] if others else [])])
         return [*parts_of(kernels, self.blocks, len(tokens), self._launches, self.batch_launches)]
 
     def _priced(self, sweep: AffineSweep, tokens: NDArray[np.int64]) -> KernelColumns:
         return self.pricer.sweep([self.ops[place].label for place in sweep.places.tolist()], sweep.at(tokens))
 
-    def _each(self, op: Launch, tokens: Sequence[int]) -> KernelColumns:
+    def _each(self, op: Launch, tokens: Sequence[int]) -> list[KernelCost]:
         """A launch that is not swept: a collective, or one that is the same for any number of tokens."""
         if isinstance(op, Op):
-            return self._fixed[op].taken(np.zeros(len(tokens), np.intp))
+            return [self._fixed[op]] * len(tokens)
         messages: list[Any] = [(op.label, op.at(number).kernel) for number in tokens]
-        return KernelColumns.of(self.pricer.kernels(messages))
+        return self.pricer.kernels(messages)
 
     @cached_property
-    def _fixed(self) -> dict[Op, KernelColumns]:
+    def _fixed(self) -> dict[Op, KernelCost]:
         ops = [op for op in self.others if isinstance(op, Op)]
         launches: list[Any] = [(op.label, op.kernel) for op in ops]
-        return {op: KernelColumns.of([cost]) for op, cost in zip(ops, self.pricer.kernels(launches), strict=True)}
+        return dict(zip(ops, self.pricer.kernels(launches), strict=True))
 
     @cached_property
     def _launches(self) -> Launches:

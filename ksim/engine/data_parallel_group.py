@@ -11,16 +11,16 @@ from ksim.flow.kernels import KernelCost
 
 
 def wait(seconds: float) -> KernelCost:
-    """What a rank does that is through before the others: it waits in their next collective."""
+    """The wait of a rank that is done before the others, in their next collective."""
     return KernelCost.of("wait_for_ranks", "wait_for_ranks", seconds, bound="communication", group="data",
                          source="convoy", low=seconds, high=seconds)
 
 
 @define(eq=False)
 class Round:
-    """One step of all `size` members: what each brings, and when it would be through if it were alone.
+    """One step of all `size` members: the tokens of each, and when each would be done if it were alone.
 
-    `dummies` are called, once all that brought something are known to be through, for those that brought nothing.
+    `dummies` log the steps of the members without a batch, once the end of the round is known.
     """
 
     size: int
@@ -33,27 +33,27 @@ class Round:
 
     @property
     def tokens_by_rank(self) -> list[int]:
-        """The tokens of each; members without work compute a dummy of one, as in vLLM."""
+        """The tokens of each member; one without work computes a dummy of one token, as in vLLM."""
         return [*self.tokens.values(), *[1] * (self.size - len(self.tokens))]
 
     @property
     def start(self) -> float:
-        """When the first GPU began with it."""
+        """When the first GPU began."""
         return min(self.starts)
 
     @property
     def end(self) -> float:
-        """When the slowest member is through."""
+        """When the slowest member is done."""
         return max(self.ends.values())
 
 
-#: Writes down the dummy step that a member without work computed in a round.
+#: Logs the dummy step that a member without work computed in a round.
 Dummy = Callable[[Round], object]
 
 
 @define(eq=False)
 class DataParallelGroup:
-    """`size` engines.  A round begins when all that have work have a batch; those without hold nobody up.
+    """`size` engines.  A round begins when all that have work have a batch; the others hold nobody up.
 
     `latest` is the batch of the last round's slowest member.
     """
@@ -72,15 +72,15 @@ class DataParallelGroup:
         return Round(self.size, self.env.event(), self.env.event())
 
     def enlist(self, member: int, stand_in: Callable[[], Dummy]) -> None:
-        """Have *stand_in* called whenever a round closes to which *member* brought nothing."""
+        """Have *stand_in* called whenever a round closes without a batch of *member*."""
         self._members[member] = stand_in
 
     def expect(self, member: int) -> None:
-        """Wait for *member*, which has got work."""
+        """Wait for *member* in the next round: it has work."""
         self._active.add(member)
 
     def join(self, member: int, tokens: int) -> Generator[simpy.Event, Any, Round]:
-        """Bring *tokens*, and wait until all others have brought theirs."""
+        """Join the next round with a batch of so many *tokens*, and wait until all others have joined."""
         joined = self._round
         self._active.add(member)
         joined.tokens[member] = tokens
@@ -89,12 +89,12 @@ class DataParallelGroup:
         return joined
 
     def rest(self, member: int) -> None:
-        """Have nothing to compute for now."""
+        """Stop waiting for *member*, which has nothing to compute."""
         self._active.discard(member)
         self._close_if_complete()
 
     def meet(self, member: int, joined: Round, in_flight: InFlightBatch) -> Generator[simpy.Event, Any, InFlightBatch]:
-        """Learn when all are through, for that is when the batch *in_flight* is."""
+        """Wait until the slowest member is done: that is when the batch *in_flight* ends."""
         joined.ends[member] = in_flight.end
         joined.starts.append(in_flight.start)
         if len(joined.ends) == len(joined.tokens):

@@ -1,4 +1,4 @@
-"""An engine: one model replica that batches, computes and emits tokens; what is true of it however it is played."""
+"""An engine: one model replica that makes batches, computes them and emits tokens; what both kinds have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -23,7 +23,7 @@ from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 
 Process = Generator[simpy.Event, Any, None]
-#: An event, and what it tells besides its time.
+#: An event's class, and its arguments besides the time.
 Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 
 
@@ -33,9 +33,9 @@ class Engine(ABC):
 
     Requests that arrive are seen when a turn begins.  The host works beside the
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
-    has one entry per pipeline stage.  If there is one GPU, its worker runs on the
-    loop's own thread, which goes on when all is launched; `workers` for several
-    are processes of their own.  A `governor` says what GPUs keep to.
+    has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
+    thread, which goes on once all kernels are launched; with more, `workers` are
+    processes of their own.  A `governor` says which power cap and clock GPUs keep to.
     """
 
     number: int
@@ -73,9 +73,9 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
-        """Send *request* on its way to the queue; *done* is called once the user has its last token.
+        """Send *request* to the queue; *done* is called once the user has its last token.
 
-        If that is *timely*, it happens at the very moment, so that it may set off something else.
+        If it is *timely*, *done* is called at that very moment of SimPy's clock, as it may cause other events.
         """
 
     def prefix_hit(self, request: Request) -> int:
@@ -85,11 +85,11 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write down what is not in the log yet: nothing will happen any more."""
+        """Log what is not logged yet: the run is over."""
 
     @abstractmethod
     def _run(self) -> Process:
-        """Take turns, for ever; sleep when there is nothing to do."""
+        """Take turns for ever."""
 
     def _accept(self, request: Request, now: float, done: Callable[[], object]) -> Job:
         """Make the job of *request*, which has come *now*."""
@@ -104,26 +104,26 @@ class Engine(ABC):
         return job
 
     def _changes(self, schedule: Schedule) -> list[Change]:
-        """Who has had to leave the batch, and who has come into it."""
+        """Which jobs *schedule* preempted, and which it admitted."""
         left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
         come = [(Admitted, (job.request.id, self.number, job.cached, job.num_tokens, job.preemptions > 0))
-                for job in schedule.admitted if job.state is State.RUNNING]  # and has not been pushed out at once
+                for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
         return [*left, *come]
 
     def _note(self, changes: Sequence[Change], now: float) -> None:
-        """Write down *changes* that came *now*."""
+        """Log *changes* of the time *now*."""
         for kind, told in changes:
             self.log.add(kind(now, *told))
 
     def _tell(self, finished: Sequence[Job], time: float) -> None:
-        """Write down that users have the last tokens of the *finished* at *time*."""
+        """Log that users have the last tokens of the *finished* jobs at *time*."""
         for job in finished:
             for run in job.emitted:
                 self.log.add(Emitted(time, job.request.id, self.number, run.first, run.last, run.every or 1))
             self.log.add(Finished(time, job.request.id, self.number))
 
     def _end(self, finished: Sequence[Job]) -> None:
-        """Let those go on who wait for the *finished*."""
+        """Call back whoever waits for the *finished* jobs."""
         for job in finished:
             self.outstanding -= 1
             self._done.pop(job)()

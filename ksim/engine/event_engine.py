@@ -1,4 +1,4 @@
-"""An engine that takes every step as SimPy events: where stages, ranks or other engines have to be met on the way."""
+"""An engine whose steps are SimPy events: it waits for pipeline stages, ranks or other engines."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,7 +50,7 @@ class Work:
 class EventEngine(Engine):
     """Its batches go through `stages`; the engines of a `group` take their steps together.
 
-    In rounds to which it brings nothing, its GPUs compute a dummy step, which goes into the log like any other.
+    In a round without a batch of this engine, its GPUs compute a dummy step, which is logged like any other.
     """
 
     stages: Stages
@@ -73,7 +73,7 @@ class EventEngine(Engine):
         self._frontend.forward(request, lambda: self._receive(request, done))
 
     def close(self) -> None:
-        """Do nothing: what happens is written down when it does."""
+        """Do nothing: steps are logged when they are delivered."""
 
     def _receive(self, request: Request, done: Callable[[], object]) -> None:
         """Queue *request* for the next turn."""
@@ -110,7 +110,7 @@ class EventEngine(Engine):
                     scheduler.cache.pool.used)
 
     def _send(self, work: Work, schedule: Schedule) -> Process:
-        """Send a batch to the workers, and stay for as long as that keeps the loop from going on."""
+        """Send a batch to the workers, and wait until the loop can go on."""
         batch, now = work.batch, self.env.now
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
@@ -150,8 +150,10 @@ class EventEngine(Engine):
         yield self.env.timeout(self.host.core.wake)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:
-        """The latest batch in flight that *schedule* may need tokens of: a job that sampled is not in the next
-        schedules, one fewer than there are stages."""
+        """The latest batch in flight whose tokens *schedule* may need.
+
+        With n stages, a job that samples is not scheduled again in the next n - 1 schedules.
+        """
         latest = schedule.number - len(self.timers)
         batches: list[InFlightBatch] = [turn.work.in_flight for turn in self._loop.in_flight
                                         if turn.work and turn.work.in_flight and turn.schedule.number <= latest]
@@ -160,7 +162,7 @@ class EventEngine(Engine):
         return batches[-1] if batches else None
 
     def _delivered(self, work: Work, taken: float, finished: Sequence[Job]) -> None:
-        """Write down that users have the tokens of a step, some of them their last."""
+        """Log that the users have the tokens of a step, which are the last ones of the *finished* jobs."""
         in_flight, now = work.in_flight, self.env.now
         assert in_flight is not None, "only batches that were launched are delivered"
         self._log(Stepped(now, self.number, work.index, work.scheduled, work.prepared, in_flight.start, in_flight.end,
@@ -169,16 +171,16 @@ class EventEngine(Engine):
         self._tell(finished, now)
         self._end(finished)
 
-    # Steps to which this engine brings nothing.
+    # Dummy steps.
 
     def _stand_in(self) -> Dummy:
-        """Take part in a round that has just closed without a batch of this engine."""
+        """Take part in a round that has closed without a batch of this engine."""
         return partial(self._compute_dummy, self._work(self._loop.count_step(), NOBODY))
 
     def _compute_dummy(self, work: Work, together: Round) -> None:
-        """Compute one token beside the batches that others brought to *together*, and wait for the slowest.
+        """Compute one token beside the batches of the others in the round *together*, and wait for the slowest.
 
-        A dummy never delays the others: whoever brought a batch has all of a dummy's work and more.
+        A dummy step never delays the others: every batch is at least as much work.
         """
         timelines = [timer.step_cost(DUMMY, together.tokens_by_rank) for timer in self.timers]
         settings = [self.governor.setting(DUMMY, timeline) for timeline in timelines] if self.governor else ()
@@ -193,7 +195,7 @@ class EventEngine(Engine):
                           tuple(timelines), tuple(paces)))
 
     def _log(self, step: Stepped) -> None:
-        """Write down *step* once all before it are: dummies end before earlier steps' tokens are delivered."""
+        """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""
         self._ready[step.index] = step
         while (ready := self._ready.pop(self._logged, None)) is not None:
             self.log.add(ready)

@@ -1,4 +1,4 @@
-"""An environment in which a process may go ahead of the clock, as long as nothing happens that it must know of."""
+"""A SimPy environment in which a process may go ahead of the clock, up to the next event that may concern it."""
 
 from heapq import heappop, heappush
 from itertools import count
@@ -7,9 +7,9 @@ import simpy
 
 
 class Horizon(simpy.Environment):
-    """SimPy's environment, and processes that wait until nothing is left to happen before some moment.
+    """SimPy's environment, and processes that wait until no event is left before some moment.
 
-    They hold nobody up: what they wait for is that the next event is no earlier.  So two of them never wait for each
+    Such a process holds nobody up: it waits for the next event to be no earlier.  So two of them never wait for each
     other, as they would if each had an event of its own at the moment that the other waits for.
     """
 
@@ -17,18 +17,18 @@ class Horizon(simpy.Environment):
         super().__init__()
         self._waiting: list[tuple[float, int, simpy.Event]] = []
         self._tickets = count()
-        #: Whether those who wait may, once they go on, cause something that others must know of.
+        #: Whether processes that wait may cause events, once they go on, that concern others.
         self.coupled = False
 
     @property
     def news(self) -> float:
-        """When something may happen next, of which one that goes ahead knows nothing yet; inf where nothing will."""
+        """When the next event may happen that a process going ahead does not know of; inf if none will."""
         if self.coupled and self._waiting:
             return min(self.peek(), self._waiting[0][0])
         return self.peek()
 
     def quiet_before(self, moment: float) -> simpy.Event:
-        """Fires when nothing is left that happens before *moment*."""
+        """An event that fires when no other event is left before *moment*."""
         event = self.event()
         heappush(self._waiting, (moment, next(self._tickets), event))
         return event

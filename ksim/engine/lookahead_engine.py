@@ -1,8 +1,8 @@
-"""An engine that goes ahead of the clock, from one piece of news to the next, without an event for each step.
+"""An engine that goes ahead of SimPy's clock, up to the next event that may concern it, without an event for each step.
 
-What it decides depends on nothing but the requests that have come to it.  So as long as nothing happens elsewhere, it
-takes turn after turn by arithmetic; while its batch only goes on decoding, turns are known before they are taken; and
-where nobody who may come changes what it decides, it takes many turns before it asks how long they were.
+What an engine decides depends only on the requests that have reached it.  Until the next event elsewhere, it takes
+turn after turn by arithmetic.  While a batch only decodes, turns are known before they are taken.  And where no
+arrival can change what it decides, it takes many turns first, and works out their times later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,15 +26,15 @@ from ksim.scheduling.schedule_forecast import ScheduleForecast
 
 __all__ = ["LookaheadEngine"]
 
-#: When a batch was scheduled, prepared, begun and ended, and the pace of its GPUs.
+#: When a batch is scheduled and prepared, when GPUs begin and end it, and how their clock scaled it.
 Sent = tuple[float, float, float, float, ClockScaling]
 
 
 @define(eq=False, kw_only=True)
 class LookaheadEngine(Engine):
-    """Of one stage.  `clock` is that of its GPUs, where a power limit rules them.
+    """An engine with one pipeline stage.  `clock` is the SM clock of its GPUs, where a power limit applies.
 
-    An engine that is `watched` is looked at by a router, and so must be in the state of each moment that passes.
+    A router looks at an engine that is `watched`, so its state must be right at every moment of SimPy's clock.
     """
 
     clock: Clock | None = None
@@ -63,7 +63,7 @@ class LookaheadEngine(Engine):
             self._news.succeed()
 
     def _receive_sent(self, now: float) -> int:
-        """Queue what has come when a turn begins *now*; return how many."""
+        """Queue the requests that have come when a turn begins *now*; return how many."""
         sent, received = self._sent, 0
         while sent and sent[0][0] <= now:
             moment, _, request, done = heappop(sent)
@@ -73,7 +73,7 @@ class LookaheadEngine(Engine):
 
     @property
     def _news_at(self) -> float:
-        """The first moment at which something may come that the engine does not know of yet."""
+        """The first moment at which a request or an event may come that the engine has not taken into account."""
         return min(self.env.news, self._sent[0][0] if self._sent else inf)
 
     def close(self) -> None:
@@ -123,14 +123,14 @@ class LookaheadEngine(Engine):
         self._give(finished, self._times.frontend)
 
     def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
-        """Send a batch on its way."""
+        """Launch a batch; return its times."""
         times, scheduled = self._times, self._times.now
         prepared, launched, start = times.prepare(batch.sequences, touched, load.launch_seconds)
         pace = self.clock.pace(load, start, self._setting) if self.clock else AT_BOOST
         return scheduled, prepared, start, times.compute(launched, start, load.seconds_at(pace), batch.samples), pace
 
     def _give(self, finished: Sequence[Job], delivered: float) -> None:
-        """Give users the last tokens of the *finished*."""
+        """Deliver the last tokens of the *finished* jobs to the users."""
         if not finished:
             return
         self._tell(finished, delivered)
@@ -140,7 +140,7 @@ class LookaheadEngine(Engine):
             self._end(finished)
 
     def _go_on(self, batch: Batch, length: float, turns: int) -> None:
-        """Take up to so many *turns* that only go on with *batch*, whose own took the *length* (s), until there is
+        """Take up to so many *turns* that repeat the schedule of *batch*, which took *length* seconds, until there is
         news."""
         news, now = self._news_at, self._times.now
         if news < now:
@@ -151,7 +151,7 @@ class LookaheadEngine(Engine):
         self._loop.sync()
 
     def _repeat(self, batches: Sequence[Batch], news: float) -> None:
-        """Take a turn for each of *batches*, which are of one size and only decode, as long as there is no *news*."""
+        """Take a turn for each of *batches*, which only decode, with as many sequences each, until there is *news*."""
         times, recorder, clock, pool = self._times, self._recorder, self.clock, self.scheduler.cache.pool
         sequences, waiting, running = batches[0].sequences, len(self.scheduler.waiting), len(self.scheduler.running)
         making, preparing = self.host.core.making(sequences, 0, self.workers), self.host.worker.preparing(sequences)
@@ -165,17 +165,17 @@ class LookaheadEngine(Engine):
             recorder.launch(batch, scheduled, prepared, start, end, pace, waiting, running, pool.used)
             recorder.complete(*times.finish())
 
-    # Turns that are the same whatever comes.
+    # Turns that no arrival can change.
 
     @property
     def _independent_of_arrivals(self) -> bool:
-        """Whether the next turn is the same whenever it is, and nobody must know of it in time."""
+        """Whether the next turn is the same whenever it begins, and nobody waits for what it does."""
         if self.watched or self.env.coupled:
             return False
         return self._forecast.independent_of_arrivals(newcomers=bool(self._sent) or self.env.news < inf)
 
     def _take_undated(self) -> Process:
-        """Take turns for as long as nothing that comes can change them, and then see when they were."""
+        """Take turns as long as no arrival can change them, and work out their times afterwards."""
         undated = UndatedTurns(self._loop, self._forecast, self._changes)
         while self._independent_of_arrivals and len(undated.turns) < FURTHEST and undated.idle is None:
             undated.take()
@@ -184,7 +184,7 @@ class LookaheadEngine(Engine):
             yield from self.sleep(undated.idle)
 
     def _date(self, turns: Sequence[UndatedTurn]) -> Process:
-        """Find out when *turns* were, and write down what they did."""
+        """Work out the times of *turns*, and log what they did."""
         env, times, recorder = self.env, self._times, self._recorder
         batches = [turn.batch for turn in turns if turn.batch]
         loads = iter(recorder.foresee(batches, sum(turn.completes for turn in turns)))

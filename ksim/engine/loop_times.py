@@ -24,15 +24,15 @@ class LoopTimes:
     _in_flight: deque[tuple[float, int]] = field(factory=deque)
 
     def prepare(self, sequences: int, touched: int, launch_seconds: float) -> tuple[float, float, float]:
-        """Make a batch of so many sequences that *touched* so many blocks, and launch it.
+        """Make a batch of so many *sequences* that *touched* so many KV blocks, and launch it.
 
-        Return when its inputs are prepared, when it is launched, and when GPUs can begin.
+        Return when its inputs are prepared, when its last kernel is launched, and when the GPUs can begin.
         """
         return self.ready(self.host.core.making(sequences, touched, self.workers),
                           self.host.worker.preparing(sequences), launch_seconds)
 
     def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
-        """The same where it is known how many seconds it takes to make a batch, and to prepare its inputs."""
+        """The same, given the seconds that it takes to make the batch and to prepare its inputs."""
         ready = self.now + making
         prepared = (ready if ready > self.worker else self.worker) + preparing
         launched = self.worker = prepared + launch_seconds
@@ -40,8 +40,10 @@ class LoopTimes:
         return prepared, launched, prepared if prepared > self.gpus else self.gpus
 
     def compute(self, launched: float, start: float, seconds: float, samples: int) -> float:
-        """Have the GPUs compute it for *seconds* from *start* on, and not end before it is *launched*; return when they
-        end."""
+        """Have the GPUs compute a batch for *seconds* from *start* on; return when they end.
+
+        They do not end before its last kernel is *launched*.
+        """
         end = self.gpus = max(start + seconds, launched)
         self._in_flight.append((end, samples))
         return end
@@ -52,7 +54,7 @@ class LoopTimes:
         return self._in_flight[0][0]
 
     def finish(self) -> tuple[float, float]:
-        """Wait for the oldest batch; return when its tokens are taken in, and when they have come to the users."""
+        """Wait for the oldest batch; return when its tokens are taken in, and when they reach the users."""
         end, samples = self._in_flight.popleft()
         now, client = self.now, self.host.client
         taken = self.now = (end if end > now else now) + self.host.core.taking(samples)
@@ -61,10 +63,10 @@ class LoopTimes:
         return taken, self.frontend
 
     def shift(self, late: float) -> None:
-        """Have the GPUs end so many seconds later with all that is in flight."""
+        """Have all batches in flight end so many seconds later."""
         self.gpus += late
         self._in_flight = deque((end + late, samples) for end, samples in self._in_flight)
 
     def wake(self, news: float) -> None:
-        """Begin the next turn because of what came at *news*."""
+        """Begin the next turn, as a request has come at *news*."""
         self.now = max(self.now, news) + self.host.core.wake

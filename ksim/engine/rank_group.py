@@ -1,4 +1,4 @@
-"""Ranks: processes that play every kernel, and meet at collectives."""
+"""Ranks as SimPy processes, which compute between collectives and wait for each other in them."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ Process = Generator[simpy.Event, Any, None]
 
 
 class End(simpy.Event):
-    """What ends for several processes at once, at a moment that is known once the last of them has come."""
+    """The common end of a collective, scheduled once the last rank has said when it comes."""
 
     def after(self, seconds: float) -> None:
         self._ok, self._value = True, None
@@ -24,9 +24,9 @@ class End(simpy.Event):
 
 @define(eq=False)
 class Barrier:
-    """A collective of `size` processes, and any number of them one after the other.
+    """A barrier for the collectives of `size` ranks, one after the other.
 
-    Nobody needs to wake up in order to come: each says beforehand when it will be there.
+    A rank need not wake up in order to come: it says beforehand when it will be there.
     """
 
     env: simpy.Environment
@@ -39,7 +39,7 @@ class Barrier:
         self._end = End(self.env)
 
     def join(self, moment: float, seconds: float) -> simpy.Event:
-        """Come at *moment*; the event fires when all have come and *seconds* have passed."""
+        """Come at *moment*; the event fires *seconds* after all have come."""
         end = self._end
         self._latest = max(self._latest, moment)
         self._present += 1
@@ -51,18 +51,17 @@ class Barrier:
 
 @define(eq=False)
 class RankGroup:
-    """The GPUs of one pipeline stage; `groups` names those that meet in each kind of collective.
+    """The GPUs of one pipeline stage; `groups` has those that take part in each kind of collective.
 
-    A collective begins when the last rank has come and ends for all together: it lasts as long as its ranks take to
-    exchange their pieces, each a round as soon as it is through with the one before, which `Route.seconds` works out.
-    What is hidden runs beside the span that follows, at the boost clock.
+    A collective begins when the last rank has come, and ends for all together.  `Route.seconds` says how long it
+    takes to exchange all pieces, round by round.  A hidden kernel runs beside the one after it, at the boost clock.
     """
 
     env: simpy.Environment
     network: Network
     ranks: Sequence[int]
     groups: Mapping[str, Sequence[int]]
-    #: By the identity of blocks, which all steps of a plan share; the blocks are kept, that no others come by it.
+    #: By the identity of blocks, which all steps of a plan share; the blocks are kept, so that no others get their id.
     _programs: dict[int, tuple[Sequence[PricedBlock], RankProgram]] = field(factory=dict, init=False)
 
     def play(self, timeline: StepCost, pace: ClockScaling = AT_BOOST) -> simpy.Event:
@@ -70,7 +69,7 @@ class RankGroup:
         return self.run_segments([self._program(timeline.blocks).timed(timeline.batch_kernels, pace)] * len(self.ranks))
 
     def run_segments(self, segments: Sequence[Sequence[Segment]]) -> simpy.Event:
-        """Have each rank run its own *segments*, as many as the others; the event fires when the last is done."""
+        """Have each rank run its own *segments*, of equal number; the event fires when the last rank is done."""
         barrier = Barrier(self.env, len(segments))
         return self.env.all_of([self.env.process(self._rank(own, barrier)) for own in segments])
 

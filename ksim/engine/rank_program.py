@@ -11,7 +11,7 @@ from ksim.flow.steps import PricedBlock
 
 
 class Segment(NamedTuple):
-    """A rank computes for `alone` seconds, meets its peers for `together`, and beside that computes for `beside`."""
+    """A rank computes for `alone` seconds, then is in a collective for `together`, beside kernels of `beside`."""
 
     alone: float
     together: float
@@ -20,19 +20,19 @@ class Segment(NamedTuple):
 
 @frozen
 class KernelSequence:
-    """Kernels of one rank in a row: seconds at the boost clock, `clocked` or not, and how often each hole comes."""
+    """Kernels of one rank in a row: seconds `at_boost`, those that are `clocked`, and how often each hole comes."""
 
     at_boost: float = 0.0
     clocked: float = 0.0
     holes: tuple[tuple[int, int], ...] = ()
 
-    def and_then(self, span: KernelCost | int, times: int = 1) -> "KernelSequence":
-        """The same, and *span* so many times at its end; what is hidden runs at the boost clock."""
-        if isinstance(span, int):
-            return evolve(self, holes=(*self.holes, (span, times)))
-        if span.is_compute_bound and not span.hidden:
-            return evolve(self, clocked=self.clocked + times * span.lasts)
-        return evolve(self, at_boost=self.at_boost + times * span.lasts)
+    def and_then(self, kernel: KernelCost | int, times: int = 1) -> "KernelSequence":
+        """The same with *kernel* appended so many times; a hidden kernel runs at the boost clock."""
+        if isinstance(kernel, int):
+            return evolve(self, holes=(*self.holes, (kernel, times)))
+        if kernel.is_compute_bound and not kernel.hidden:
+            return evolve(self, clocked=self.clocked + times * kernel.lasts)
+        return evolve(self, at_boost=self.at_boost + times * kernel.lasts)
 
     def seconds(self, fills: Sequence[KernelCost], pace: float) -> float:
         own = sum(times * fills[hole].lasts * (pace if fills[hole].is_compute_bound else 1.0)
@@ -42,7 +42,7 @@ class KernelSequence:
 
 @frozen(eq=False)
 class SegmentTemplate:
-    """A segment of all steps of a shape: what fills its holes, and at what clock, is open."""
+    """A segment of all steps of a shape, before holes are filled and the clock is known."""
 
     alone: KernelSequence
     together: float = 0.0
@@ -74,28 +74,28 @@ class RankProgram:
         return [known[segment] for segment in self.segments]
 
     def _take(self, block: PricedBlock) -> None:
-        """Add *block*; once it follows itself, all that is to come is the same."""
-        if not any(isinstance(span, KernelCost) and span.group for span in block.launches):
-            for span in block.launches:
-                self._alone = self._alone.and_then(span, block.repeat)
+        """Append *block*; from its second repetition on, all are the same."""
+        if not any(isinstance(kernel, KernelCost) and kernel.group for kernel in block.launches):
+            for kernel in block.launches:
+                self._alone = self._alone.and_then(kernel, block.repeat)
             return
         for _ in range(min(block.repeat, 2)):
             before = len(self.segments)
-            for span in block.launches:
-                self._add(span)
+            for kernel in block.launches:
+                self._add(kernel)
         self.segments += self.segments[before:] * (block.repeat - 2)
 
-    def _add(self, span: KernelCost | int) -> None:
-        if isinstance(span, KernelCost) and span.hidden:
-            self._hidden = span
+    def _add(self, kernel: KernelCost | int) -> None:
+        if isinstance(kernel, KernelCost) and kernel.hidden:
+            self._hidden = kernel
             return
         hidden, self._hidden = self._hidden, None
-        if isinstance(span, KernelCost) and span.group:
-            self._meet(span, hidden)
+        if isinstance(kernel, KernelCost) and kernel.group:
+            self._meet(kernel, hidden)
         elif hidden:
-            self._meet(hidden, span)
+            self._meet(hidden, kernel)
         else:
-            self._alone = self._alone.and_then(span)
+            self._alone = self._alone.and_then(kernel)
 
     def _meet(self, message: KernelCost, product: KernelCost | int | None) -> None:
         assert message.group, "what is hidden is a collective, or runs beside one"

@@ -1,4 +1,4 @@
-"""What an engine did, step by step, until there is enough of it to be written down as columns."""
+"""The steps of an engine on their way to the log, which takes them as columns, hundreds at once."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from ksim.flow.log import Log
 from ksim.flow.step_block import StepBlock
 from ksim.flow.steps import StepColumns
 
-#: Steps that are written down in one go, and how many are worth it where they are priced already.
+#: Steps that are logged at once, and how many are enough where they are priced already.
 ENOUGH, WORTHWHILE = 512, 128
 
 
 @define(eq=False)
 class Recorder:
-    """The steps of engine `number` that `log` has not got yet; those at the end of them may not have completed."""
+    """The steps of engine `number` that `log` does not have yet; the last of them may still be in flight."""
 
     number: int
     timer: StepTimer
@@ -29,13 +29,13 @@ class Recorder:
     _launched: list[tuple[float, ...]] = field(factory=list)
     _completed: list[tuple[float, float]] = field(factory=list)
     _paces: list[ClockScaling] = field(factory=list)
-    _priced: tuple[Batches, StepColumns] | None = None  # of the steps that will be written down next
+    _priced: tuple[Batches, StepColumns] | None = None  # of the steps that will be logged next
     _enough: int = ENOUGH
 
     def foresee(self, batches: Sequence[Batch], completions: int) -> list[StepSummary]:
-        """What the clock must know of *batches* that are launched next, while so many steps land.
+        """What the clock must know of *batches* that are launched next, while so many steps complete.
 
-        If those make it enough to be written down, that is what they will be, and so they are priced for good.
+        If that makes enough steps to be logged at once, they are priced for the log right away.
         """
         completed, before = len(self._completed) + completions, len(self._batches)
         if completed < WORTHWHILE:
@@ -49,19 +49,19 @@ class Recorder:
 
     def launch(self, batch: Batch, scheduled: float, prepared: float, start: float, end: float, pace: ClockScaling,
                waiting: int, running: int, blocks: int) -> None:
-        """Note a step that is on its way."""
+        """Note a step that was launched."""
         self._batches.append(batch)
         self._launched.append((scheduled, prepared, start, end, waiting, running, blocks))
         self._paces.append(pace)
 
     def complete(self, taken: float, delivered: float) -> None:
-        """Note that the oldest step on its way was taken in, and delivered."""
+        """Note when the oldest step in flight was taken in, and when its tokens were delivered."""
         self._completed.append((taken, delivered))
         if len(self._completed) >= self._enough:
             self.flush()
 
     def flush(self) -> None:
-        """Write down what has completed."""
+        """Log the steps that have completed."""
         count = len(self._completed)
         if not count:
             return
@@ -79,7 +79,7 @@ class Recorder:
         self._priced, self._enough = None, ENOUGH
 
     def _known(self, count: int) -> tuple[Batches, StepColumns]:
-        """The first so many steps, priced, unless they were foreseen."""
+        """The first *count* steps and their prices, which may be known from `foresee`."""
         if self._priced and len(self._priced[0]) == count:
             return self._priced
         batches = Batches.of(self._batches[:count])

@@ -1,4 +1,4 @@
-"""Pipeline stages: batches go through them in order, one at a time in each."""
+"""Pipeline stages: batches go through them in order, one at a time in each stage."""
 
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from ksim.flow.steps import StepCost
 
 @define(eq=False)
 class InFlightBatch:
-    """A batch on the GPUs: `done` fires when the last stage has it behind itself; `paces` are those of its stages."""
+    """A batch on the GPUs: `done` fires when the last stage has computed it; `paces` are those of its stages."""
 
     done: simpy.Event
     start: float = 0.0
@@ -28,20 +28,19 @@ class Stages(Protocol):
 
     def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
-        """Send a batch on its way, one timeline for each stage; it computes on the tokens that *source* samples.
+        """Send a batch through the stages, with a timeline for each; it needs the tokens that *source* samples.
 
-        *settings* are what the GPUs of each stage are told to keep to, nothing if that is empty.
-
-        A stage begins when its inputs are prepared, and does not end before its last kernel is launched.
+        *settings* are the caps and clocks that the GPUs of each stage keep to, if there are any.  A stage begins when
+        its inputs are prepared, and does not end before its last kernel is launched.
         """
         ...
 
 
 @define(eq=False)
 class WholeSteps:
-    """`detail = "step"`: a batch's way through the stages is arithmetic, and its end one event.
+    """`detail = "step"`: the times of a batch in the stages are worked out by arithmetic; its end is one event.
 
-    `clocks` are those of the stages' GPUs, where a power limit rules them.
+    `clocks` are the SM clocks of each stage's GPUs, where a power limit applies.
     """
 
     env: simpy.Environment

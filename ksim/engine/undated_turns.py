@@ -1,4 +1,4 @@
-"""Turns of an engine whose schedules are the same whenever they are made: they are taken first, and dated later."""
+"""Turns of an engine whose schedules do not depend on the time: they are taken first, and get their times later."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -20,10 +20,10 @@ FURTHEST = 512
 
 @define(eq=False)
 class UndatedTurn:
-    """What a turn does: who comes and goes, and the batch that it launches, if any, which `touched` so many blocks.
+    """What a turn did: `changes` by its schedule, and the `batch` that it launched, if any, which `touched` KV blocks.
 
-    Then as many jobs wait and run, and as many blocks are used.  If the turn `completes` the oldest batch, some jobs
-    are `finished`.
+    `waiting` and `running` jobs and used `blocks` are counted after the schedule.  Some jobs are `finished` if the
+    turn `completes` the oldest batch.
     """
 
     changes: Sequence[Change]
@@ -40,7 +40,7 @@ class UndatedTurn:
 class UndatedTurns:
     """A port without a clock for the `loop` of an engine: it notes what each turn does, and never waits.
 
-    `changes` says what a schedule means for those who come and go.
+    `changes` lists the events of a schedule.
     """
 
     loop: EngineLoop
@@ -48,10 +48,10 @@ class UndatedTurns:
     changes: Callable[[Schedule], Sequence[Change]]
     now: float = field(default=nan, init=False)
     turns: list[UndatedTurn] = field(factory=list, init=False)
-    idle: Turn | None = field(default=None, init=False)  # the last one, if there is nothing to do after it
+    idle: Turn | None = field(default=None, init=False)  # the turn after which the engine sleeps
 
     def take(self) -> None:
-        """Take a turn, and those after it that only go on with its batch."""
+        """Take a turn, and the turns after it that repeat its schedule."""
         self.loop.run_turn_at_once(self)
         if self.turns[-1].batch and (more := self.forecast.repeats_left()) > 1:
             self._repeat(min(more, FURTHEST - len(self.turns)))
@@ -75,7 +75,7 @@ class UndatedTurns:
         return ()
 
     def _repeat(self, count: int) -> None:
-        """Take up to *count* turns that only go on with the latest batch, as long as there are blocks for them."""
+        """Take up to *count* turns that repeat the latest schedule, as long as there are blocks for them."""
         latest, pool = self.turns[-1], self.loop.scheduler.cache.pool
         waiting, running = len(self.loop.scheduler.waiting), len(self.loop.scheduler.running)
         assert latest.batch, "only a batch can be repeated"

@@ -141,9 +141,9 @@ class Costs(Scalable):
 
     @classmethod
     def of(cls, **numbers: Any) -> "Costs":
-        """Costs with these *numbers*, or with these columns, and 0 for all others."""
-        columns = next((value.shape for value in numbers.values() if isinstance(value, np.ndarray) and value.ndim), ())
-        table = np.zeros((len(NAMES), *columns))
+        """Costs with these *numbers*, columns where seconds are columns, and 0 for all others."""
+        seconds = numbers["seconds"] if numbers else 0.0
+        table = np.zeros((len(NAMES), *seconds.shape) if isinstance(seconds, np.ndarray) else len(NAMES))
         for name, value in numbers.items():
             table[_ROWS[name]] = value
         return cls(table)

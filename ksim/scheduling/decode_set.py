@@ -20,7 +20,7 @@ from ksim.flow.batch import Offsets
 from ksim.kv_cache.cache import Cache
 from ksim.scheduling.job import Job
 
-#: Of a job's blocks: they are in the calendar; they are counted, and it needs no more.
+#: Values of `Job.needs`: its blocks are in the calendar; they are counted together, and it needs no more.
 CALENDAR, ENOUGH = -1, -2
 
 
@@ -28,9 +28,9 @@ CALENDAR, ENOUGH = -1, -2
 class DecodeSet:
     """The first `length` of the running jobs; of these, `members` get a token at every step.
 
-    The others have their last token on its way.  `offsets` plus the number of a
-    step are the members' contexts at it.  With `ahead`, a step is made
-    before the tokens of the one before it are known.
+    The other jobs of the set wait for their last token, which is in flight.
+    `offsets` plus the number of a step are the members' contexts at it.  With
+    `ahead`, a step is scheduled before the tokens of the one before it are known.
     """
 
     cache: Cache
@@ -48,7 +48,7 @@ class DecodeSet:
     _needs: Counter[int] = field(factory=Counter)  # by the remainder of the step's number: who needs a block at it
 
     def extend(self, running: Sequence[Job], step: int) -> None:
-        """Let those *running* jobs join, next after the others, that will decode from now, after *step*, on."""
+        """Let those of the *running* jobs join, in their order, that only decode after *step*."""
         first = last = self.length
         while last < len(running) and self._will_decode(running[last], step):
             last += 1
@@ -72,21 +72,21 @@ class DecodeSet:
         self.offsets = self.offsets.plus([job.num_computed_tokens - start for job in jobs])
 
     def tokens_left(self, job: Job) -> int:
-        """How many tokens *job* has yet to get, beyond one that is on its way."""
+        """How many tokens *job* has yet to get, beyond one that is in flight."""
         return min(job.request.prompt + job.output, self.max_model_len) - (job.num_computed_tokens + 1)
 
     def decoding(self, step: int) -> int:
-        """How many get a token at *step*, which is the next one, if there are blocks."""
+        """How many jobs get a token at *step*, the next one, if there are blocks."""
         self._retire(step)
         return len(self.members)
 
     def advance(self, step: int) -> bool:
-        """See to the blocks that the members need at *step*; return whether there were enough."""
+        """Allocate the blocks that the members need at *step*; return whether there were enough."""
         self._retire(step)
         return self.renew(step)
 
     def renew(self, step: int) -> bool:
-        """The same where nobody has gone since the step before; without enough blocks, nothing is done."""
+        """Do the same where no member has left since the step before; without enough blocks, nothing is done."""
         needs, due = self._needs.get(step % self.cache.block_tokens, 0), self._blocks.get(step)
         if due and needs + len(due) > self.cache.pool.free:
             return False
@@ -99,33 +99,33 @@ class DecodeSet:
 
     @property
     def findable(self) -> bool:
-        """Whether others may find in the cache what a member fills before it ends."""
+        """Whether other jobs may find blocks in the cache that a member fills before it ends."""
         return bool(self._blocks) and not self.cache.publishes_computed
 
     def awaits(self, job: Job) -> bool:
-        """Whether a batch that contains *job*, of the set or not, has not come back yet."""
+        """Whether a batch with tokens of *job*, of the set or not, is in flight."""
         return job.sent > self.returned
 
     def first_end(self) -> int:
-        """The first step that yields a last token; the latest that came back where nobody is here."""
+        """The first step that yields a job's last token; the latest that came back if the set is empty."""
         ends = self._ends
         while ends and ends[0] not in self._last:
             heappop(ends)
         return ends[0] if ends else self.returned
 
     def ends(self, step: int) -> Sequence[Job]:
-        """The jobs whose last token comes from *step*, in order of admission; asked once."""
+        """Take from the calendar the jobs whose last token comes from *step*, in order of admission."""
         return _due(self._last, step) if step in self._last else ()
 
     def leave(self, jobs: Sequence[Job], step: int) -> None:
-        """Let *jobs* go, counted up to and with *step*."""
+        """Let *jobs* leave after *step*."""
         self._drop(jobs)
         for job in jobs:
             self._settle(job, step)
         self.length -= len(jobs)
 
     def dissolve(self, running: Sequence[Job], step: int) -> None:
-        """Let all go, counted up to and with *step*."""
+        """Let all jobs leave after *step*."""
         for job in running[: self.length]:
             self._settle(job, step)
         self.length, self.members, self.offsets = 0, (), Offsets()
@@ -159,12 +159,12 @@ class DecodeSet:
             self.cache.assign(job.block_table, tokens)
 
     def _retire(self, step: int) -> None:
-        """Before *step*: drop the members whose last token is known to be on its way."""
+        """Before *step*: drop the members whose last token is known to be in flight."""
         if self.ahead and (ending := self._last.get(step - 1)):
             self._drop([job for job in ending if job.in_decode_set and self._final(job) < step])
 
     def _drop(self, jobs: Sequence[Job]) -> None:
-        """Let *jobs* be members no more, as far as they are."""
+        """Let those of *jobs* that are members get no more tokens."""
         for job in jobs:
             place = bisect_left(self.members, job.rank, key=_rank)
             if place < len(self.members) and self.members[place] is job:
@@ -175,7 +175,7 @@ class DecodeSet:
                     job.needs = ENOUGH
 
     def _renew(self, job: Job, step: int) -> None:
-        """Take the block that *job* needs and enter the one that it fills; there is one."""
+        """Allocate the block that *job* needs, which is free, and publish the one that it fills."""
         end = self._computed(job, step) + 1
         grown = self.cache.allocate(job.block_table, end)
         assert grown, "one block each was free"
@@ -199,13 +199,13 @@ class DecodeSet:
             self._blocks.setdefault(event, []).append(job)
 
     def _final(self, job: Job) -> int:
-        """The last step that has *job* in it: one too many where a stop token ends it unforeseen."""
+        """The last step with a token of *job*: one too many where a stop token ends it unforeseen."""
         foreseen = job.limit <= job.output or job.request.prompt + job.output >= self.max_model_len
         return job.end if foreseen or not self.ahead else job.end + 1
 
 
 def _due(calendar: dict[int, list[Job]], step: int) -> Sequence[Job]:
-    """Take from *calendar* who is in it for *step*, in order of admission."""
+    """Take the jobs of *step* from *calendar*, in order of admission."""
     return sorted((job for job in calendar.pop(step, ()) if job.in_decode_set), key=_rank)
 
 

@@ -43,12 +43,12 @@ class JobQueues:
         self.decodes = DecodeSet(self.cache, self.limits.async_scheduling, self.limits.max_model_len)
 
     def add(self, job: Job) -> None:
-        """Let *job* wait for its turn."""
+        """Add *job* to the waiting queue."""
         self.changed = True
         self.waiting.add(job)
 
     def abort(self, job: Job) -> None:
-        """Drop *job* wherever it is; what it has in flight is lost."""
+        """Drop *job*, waiting or running; its tokens in flight are lost."""
         self.changed = True
         if job.state is State.WAITING:
             self.waiting.remove(job)
@@ -60,10 +60,13 @@ class JobQueues:
         job.state = State.DONE
 
     def update(self, schedule: Schedule, index: int) -> list[Job]:
-        """Take in that *schedule* was computed, as the engine's step number *index*; return the jobs now done."""
+        """Take in the tokens of *schedule*, which was the engine's step number *index*; return the jobs now done.
+
+        vLLM's `update_from_output`.
+        """
         decodes, finished = self.decodes, list[Job]()
         decodes.returned, decodes.index = schedule.number, index
-        self.changed |= bool(schedule.entries)  # who waits may find in the cache what they have computed
+        self.changed |= bool(schedule.entries)  # waiting jobs may find the computed tokens in the cache
         if self.cache.publishes_computed:
             for entry in schedule.entries:
                 self._share(entry)
@@ -79,14 +82,14 @@ class JobQueues:
         return finished
 
     def _share(self, entry: ScheduledTokens) -> None:
-        """Tell the cache that a chunk of a prompt is computed; what was preempted since is lost."""
+        """Tell the cache that a chunk of a prompt is computed, unless its job was preempted since."""
         job = entry.job
         prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
         if prefill and job.state is State.RUNNING:
             self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
 
     def _deliver(self, job: Job, index: int) -> bool:
-        """Give *job* the token that it was due; return whether it was its last."""
+        """Give *job* the token sampled for it; return whether it is its last."""
         if job.state is State.DONE:
             return False
         job.num_tokens += 1
@@ -102,7 +105,7 @@ class JobQueues:
 
     def _finish(self, job: Job) -> None:
         self.changed = True
-        if job.state is State.WAITING:  # preempted while its last token was on the way
+        if job.state is State.WAITING:  # preempted while its last token was in flight
             self.waiting.remove(job)
         else:
             self.running.remove(job)
@@ -119,8 +122,7 @@ class JobQueues:
         return True
 
     def sync(self, index: int) -> Schedule:
-        """After repeats: all schedules are back but the one in flight, if any, up to the engine's step number *index*;
-        return the latest."""
+        """Catch up after repeats: the engine's steps up to number *index* are back; return the latest schedule."""
         decodes = self.decodes
         decodes.returned, decodes.index = self.steps - self.limits.async_scheduling, index
         return self.repeated()

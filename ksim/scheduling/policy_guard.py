@@ -1,4 +1,4 @@
-"""What a policy and an admission advise, held to their contracts."""
+"""Holds policies and admissions, which may be plug-ins, to their contracts."""
 
 import reprlib
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -17,10 +17,10 @@ from ksim.scheduling.queue import ArrivalQueue, OpenQueue, SortedQueue, WaitingQ
 
 @define(eq=False)
 class PolicyGuard:
-    """Asks a policy, and does as vLLM's first come, first served where it has nothing to say; and an admission.
+    """Asks a policy and an admission; what a policy lacks is as in vLLM's first come, first served.
 
-    Advice that breaks the contract raises ConfigError; an own `propose` is
-    looked at wish by wish, and no other policy pays for that.
+    An answer that breaks the contract raises ConfigError.  The wishes of a policy
+    with `propose` are checked one by one; other policies do not pay for that.
     """
 
     policy: Any
@@ -40,12 +40,12 @@ class PolicyGuard:
     def queue(self) -> WaitingQueue:
         """An empty queue in the policy's order."""
         if hasattr(self.policy, "queue"):
-            own: WaitingQueue = self.policy.queue()
-            return own
+            queue: WaitingQueue = self.policy.queue()
+            return queue
         return SortedQueue(self._order) if hasattr(self.policy, "order") else ArrivalQueue()
 
     def wishes(self, waiting: OpenQueue, running: Sequence[Job], now: float) -> Iterable[Wish]:
-        """What a policy that `proposes` has to say: who should compute how many tokens at most, in this order."""
+        """The wishes of a policy that `proposes`: jobs, and how many tokens each should compute at most, in order."""
         with self._naming(self._policy):
             wishes = self.policy.propose(waiting, running, now)
         if not isinstance(wishes, Iterable):
@@ -76,26 +76,26 @@ class PolicyGuard:
             return self.policy.order(job)
 
     def _sound(self, wishes: Iterable[Wish], waiting: OpenQueue, running: Sequence[Job]) -> Iterator[Wish]:
-        """*wishes*, each for a job of this engine that no earlier one was for."""
-        heard, known = set[Job](), set(running)
-        for wish in self._told(wishes):
+        """*wishes*, each of which must be for a job of this engine that no earlier one was for."""
+        named, known = set[Job](), set(running)
+        for wish in self._guarded(wishes):
             try:
                 job, tokens = wish
-                sound = isinstance(tokens, int) and tokens > 0 and job not in heard and (job in known or job in waiting)
+                sound = isinstance(tokens, int) and tokens > 0 and job not in named and (job in known or job in waiting)
             except (TypeError, ValueError):  # it is no pair, or not of a job
-                raise self._mistake(_flaw(wish, heard), self._policy) from None
+                raise self._mistake(_flaw(wish, named), self._policy) from None
             if sound:
-                heard.add(job)
+                named.add(job)
                 yield job, tokens
-            elif not self._gave_way(job):
-                raise self._mistake(_flaw(wish, heard), self._policy)
+            elif not self._was_preempted(job):
+                raise self._mistake(_flaw(wish, named), self._policy)
 
-    def _told(self, wishes: Iterable[Wish]) -> Iterator[Wish]:
+    def _guarded(self, wishes: Iterable[Wish]) -> Iterator[Wish]:
         with self._naming(self._policy):
             yield from wishes
 
-    def _gave_way(self, job: Any) -> bool:
-        """Whether *job* was preempted in this step: who proposes lazily, sees it change and may name it again."""
+    def _was_preempted(self, job: Any) -> bool:
+        """Whether *job* was preempted in this step: a policy that proposes lazily sees that, and may name it again."""
         return isinstance(job, Job) and job.state is State.WAITING and job.step == self.step
 
     @property
@@ -104,7 +104,7 @@ class PolicyGuard:
 
     @contextmanager
     def _naming(self, adviser: str) -> Iterator[None]:
-        """Whatever someone else's code raises is the user's to see, with its name."""
+        """Raise what a plug-in raises as ConfigError, with the plug-in's name."""
         try:
             yield
         except KsimError:
@@ -116,10 +116,10 @@ class PolicyGuard:
         return ConfigError(adviser, f"{what}, in step {self.step}")
 
 
-def _flaw(wish: Any, heard: Container[Job]) -> str:
+def _flaw(wish: Any, named: Container[Job]) -> str:
     match wish:
         case (Job() as job, int(tokens)) if tokens > 0:
-            if job in heard:
+            if job in named:
                 return f"proposes {_called(job)} twice"
             return f"proposes {_called(job)}, which {'is finished' if job.state is State.DONE else 'runs elsewhere'}"
         case (Job() as job, tokens):

@@ -1,4 +1,4 @@
-"""Prefill cadence: let prompts into a batch only every so many steps, so that decodes go fast between."""
+"""Prompts join a batch only every so many steps, so that the steps between them decode fast."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,7 +29,7 @@ class PrefillInterval:
         self.held = soon and not self.backlog and any(job.decoding for job in running)
 
     def end(self, entries: Sequence[ScheduledTokens], waiting: Iterable[Job], asked: bool) -> None:
-        """Take note of the step that was made; *asked* says whether it came to admission."""
+        """Note the step that was made; *asked* says whether it came to admission."""
         if entries:
             self.executed += 1
             if any(entry.tokens > 1 if entry.admitted else not entry.job.decoding for entry in entries):

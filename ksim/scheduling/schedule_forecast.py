@@ -33,9 +33,9 @@ class ScheduleForecast:
         return self._in_line and len(self.scheduler.waiting) >= QUEUE and self._closed()
 
     def _closed(self) -> bool:
-        """Whether the next schedule has neither room nor tokens for one more than wait already.
+        """Whether the next schedule has no sequence slot or no tokens left for a newcomer behind the waiting jobs.
 
-        Who runs or waits may get more than what is counted here, or be refused, which ends admission too.
+        The jobs before it may get more tokens than are counted here, or be refused, which ends admission too.
         """
         scheduler, decodes, waiting = self.scheduler, self.scheduler.decodes, self.scheduler.waiting
         limits, running = scheduler.limits, scheduler.running
@@ -53,7 +53,7 @@ class ScheduleForecast:
         return tokens <= 0
 
     def _finds_nothing(self, job: Job) -> bool:
-        """Whether a waiting *job* can have nothing in the cache: it shares no prompt, and was never in it."""
+        """Whether a waiting *job* cannot find a prefix in the cache: it shares no prompt, and never ran."""
         return not job.preemptions and self.scheduler.cache.is_private(job.block_table)
 
     def repeats_left(self) -> int:
@@ -62,8 +62,8 @@ class ScheduleForecast:
         latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
         if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
             return 0
-        # Who was refused is refused again, unless a policy puts others first, an admission changes its mind, or the
-        # cache has more of its prompt.
+        # A job that was refused is refused again, unless a policy puts others first, an admission changes its mind, or
+        # the cache has more of its prompt.
         if waiting and (scheduler.guard.reorders or scheduler.guard.demands or decodes.awaits(next(iter(waiting)))
                         or decodes.findable):
             return 0

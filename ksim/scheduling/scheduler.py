@@ -42,8 +42,8 @@ class Scheduler(JobQueues):
     def schedule(self, now: float) -> Schedule:
         """Make the next schedule: grant the policy's wishes until tokens, sequence slots or blocks run out.
 
-        A running job that gets no block preempts a victim.  A waiting one
-        that gets none ends admission for this step, and so does a preemption.
+        A running job for which no block is free preempts a victim.  A waiting one
+        ends admission for this step, and so does a preemption.
         """
         self._begin()
         settled = self._advance_decodes()
@@ -54,7 +54,7 @@ class Scheduler(JobQueues):
         return self._conclude()
 
     def _schedule_in_order(self, running: Sequence[Job]) -> None:
-        """Let the rest of the *running* jobs go on, and admit as many waiting ones as there is room for."""
+        """Schedule the rest of the *running* jobs, and admit as many waiting ones as there is room for."""
         for job in running:
             if not self._budget:
                 return
@@ -65,7 +65,7 @@ class Scheduler(JobQueues):
                 return
 
     def _schedule_wishes(self, running: Sequence[Job], now: float) -> None:
-        """The same in the order that the policy proposes."""
+        """Do the same in the order that the policy proposes."""
         waiting = OpenQueue(self.waiting)
         for job, wish in self.guard.wishes(waiting, running, now):
             if not self._budget:
@@ -99,7 +99,7 @@ class Scheduler(JobQueues):
         return decodes.length
 
     def _conclude(self) -> Schedule:
-        """Put the waiting queue in order again, and count the granted tokens as computed."""
+        """Update the waiting queue, and count the scheduled tokens as computed."""
         schedule, ahead = self.latest, self.limits.async_scheduling
         for job in schedule.admitted:
             self.waiting.remove(job)
@@ -121,8 +121,8 @@ class Scheduler(JobQueues):
         due, computed = job.num_output_placeholders, job.num_computed_tokens
         if self._prefill_interval.held and not job.decoding:
             return True
-        if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is already on the way
-                    or self.steps < job.step + self.limits.pipeline_parallel_size):  # the one due is not even sampled
+        if due and (computed + 2 - due >= job.request.prompt + job.limit  # its last token is scheduled already
+                    or self.steps < job.step + self.limits.pipeline_parallel_size):  # that token is not even sampled
             return True
         tokens = min(job.backlog, wish, self._cap, self._budget, self.limits.max_model_len - 1 - computed)
         if tokens <= 0:
@@ -134,7 +134,7 @@ class Scheduler(JobQueues):
         return True
 
     def _preempt(self) -> Job:
-        """Take a running job's blocks, and its entry if it has one in this step; return whose."""
+        """Preempt a running job: free its blocks, and drop its entry of this step, if it has one; return the job."""
         if self.guard.chooses and self.decodes.length:
             self._dissolve_decodes()
         victim = self.guard.victim(self.running)
@@ -162,13 +162,13 @@ class Scheduler(JobQueues):
         schedule.entries += rest
 
     def _admit(self, job: Job, wish: int) -> bool:
-        """Start a waiting job if there is room, or pass it over; return whether admission goes on with the next."""
+        """Admit a waiting job if there is room, or pass it over; return whether admission goes on with the next."""
         if self.latest.preempted or len(self.running) >= self.limits.active:
             return False
-        if self.decodes.awaits(job):  # preempted, and tokens of it are in flight, if only of a partial prompt chunk
+        if self.decodes.awaits(job):  # preempted with tokens in flight, if only those of a partial chunk
             job.passed_over = True
             return True
-        if self.guard.demands and self.decodes.length:  # who is asked must see true counts
+        if self.guard.demands and self.decodes.length:  # the admission must see true counts
             self._dissolve_decodes()
         hit = self.cache.find_prefix(job.block_table, job.num_tokens) if job.reads_cache else PrefixHit(0)
         computed = hit.tokens

@@ -112,9 +112,12 @@ class Deployment:
         serve = self.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
-        return [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                          self.host, overlap)
-                for stage, shard in enumerate(self.shards)]
+        timers = [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
+                            self.host, overlap)
+                  for stage, shard in enumerate(self.shards)]
+        for timer in timers[1:]:
+            timers[0].share_with(timer)
+        return timers
 
 
 def _check_gpus(serve: EngineSettings, system: System) -> None:

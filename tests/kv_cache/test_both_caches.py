@@ -23,9 +23,9 @@ from ksim.scheduling.policies.longest_prefix_first import LongestPrefixFirst
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
+from ksim.testing.loop import ROOMY, Loop
 from tests.kv_cache.trees import nodes
 from tests.properties import examples
-from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
 CACHES = {"vllm": VllmCache,

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from ksim.foundation import catalog
-from tests.scheduling.loop import Loop
+from ksim.testing.loop import Loop
 
 #: Turns that no workload here can need, however often it has to start over.
 AGES = 5000

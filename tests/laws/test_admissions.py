@@ -15,9 +15,9 @@ from ksim.scheduling.admissions.future_memory import FutureMemory
 from ksim.scheduling.admissions.reserve_output import ReserveOutput
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.policies.fcfs import Fcfs
+from ksim.testing.loop import Loop, loop
 from tests.laws.limits import AGES, check_batch, check_blocks, policy
 from tests.properties import examples
-from tests.scheduling.loop import Loop, loop
 from tests.scheduling.proposing import PAUSES, ProposingFcfs, seen
 from tests.scheduling.workloads import Workload, workloads
 

@@ -12,8 +12,8 @@ from ksim.scheduling.job import State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.scheduler import Scheduler
+from ksim.testing.loop import ROOMY, Loop
 from tests.properties import examples
-from tests.scheduling.loop import ROOMY, Loop
 from tests.scheduling.workloads import Workload, workloads
 
 NAMES = catalog.names("kv_cache.evictions")

@@ -77,7 +77,7 @@ def test_going_ahead_never_changes_anything(model, policy, serve, workload, powe
 @given(serve=serves, workload=workloads, power=powers, seed=st.integers(0, 1000),
        oracle=st.sampled_from(["measured", "learned", "waves", "roofline"]))
 @examples(12)
-def test_going_ahead_never_changes_a_metric(model, serve, workload, power, seed, oracle):
+def test_all_metrics_are_the_same_with_and_without_going_ahead(model, serve, workload, power, seed, oracle):
     scenario = {"model": str(model), "gpu": "h200", "oracle": oracle, "seed": seed, "workload": workload,
                 "serve": serve, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)
@@ -94,18 +94,18 @@ crowds = st.fixed_dictionaries({"synthetic": st.fixed_dictionaries({
     "max_tokens": st.just(250)}, optional={"prefixes": st.just({"groups": 2, "tokens": 40})})})
 
 
-@given(serve=serves, seats=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
+@given(serve=serves, slots=st.sampled_from([1, 2, 3]), workload=crowds, power=powers, seed=st.integers(0, 1000))
 @examples(12)
-def test_going_ahead_changes_no_schedule_made_before_its_time_is_known(model, serve, seats, workload, power, seed):
+def test_turns_that_are_dated_later_never_change_anything(model, serve, slots, workload, power, seed):
     scenario = {"model": str(model), "gpu": "h200", "oracle": "roofline", "seed": seed, "workload": workload,
-                "serve": {**serve, "max_num_seqs": seats}, "power": power, "nodes": 1}
+                "serve": {**serve, "max_num_seqs": slots}, "power": power, "nodes": 1}
     skipped, stepped = both(scenario)
     assert facts(skipped.log) == facts(stepped.log)
     assert times(skipped.log) == pytest.approx(times(stepped.log), rel=1e-9)
 
 
 @pytest.mark.parametrize("arrivals", [{"process": "burst"}, {"process": "poisson", "rate": 5000}])
-def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arrivals):
+def test_undated_turns_are_priced_together(model, monkeypatch, arrivals):
     one_by_one = []
     summarize = StepTimer.summarize
     monkeypatch.setattr(StepTimer, "summarize", lambda timer, batches: (
@@ -116,7 +116,7 @@ def test_turns_that_nothing_changes_are_priced_together(model, monkeypatch, arri
     assert len(one_by_one) < skipped.summary["steps"] / 10
 
 
-def test_a_waiting_request_is_admitted_when_a_computed_prompt_makes_room(model):
+def test_a_waiting_job_starts_when_a_computed_prompt_makes_room(model):
     """SGLang's cache keeps equal prompts once, when they are computed: then the next one fits."""
     workload = {"synthetic": {
         "arrivals": {"process": "burst"}, "prompt": uniform(1, 150), "output": uniform(1, 10), "count": 5,

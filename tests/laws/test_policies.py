@@ -6,9 +6,9 @@ from hypothesis import given
 
 from ksim.foundation import catalog
 from ksim.scheduling.job import State
+from ksim.testing.loop import Loop, loop
 from tests.laws.limits import AGES, check_batch, check_blocks, policy
 from tests.properties import examples
-from tests.scheduling.loop import Loop, loop
 from tests.scheduling.workloads import Workload, workloads
 
 each_policy = pytest.mark.parametrize("name", catalog.names("scheduling.policies"))

@@ -13,7 +13,7 @@ from ksim.scheduling.job import State
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
-from tests.scheduling.loop import Loop
+from ksim.testing.loop import Loop
 
 #: `long_prefill_token_threshold`, and whether it is adaptive.
 THRESHOLDS = [(0, False), (8, False), (8, True)]

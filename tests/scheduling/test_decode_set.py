@@ -13,8 +13,8 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.priority import Priority
+from ksim.testing.loop import loop
 from tests.properties import examples
-from tests.scheduling.loop import loop
 from tests.scheduling.proposing import PAUSES, Proposing, ProposingFcfs, seen
 from tests.scheduling.workloads import workloads
 

@@ -3,7 +3,7 @@
 from ksim.scheduling.policies.decode_first import DecodeFirst
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.policies.shortest_prompt_first import ShortestPromptFirst
-from tests.scheduling.loop import loop
+from ksim.testing.loop import loop
 
 
 def test_by_priority_the_most_urgent_is_admitted_first_and_of_equals_the_first_to_come():

@@ -13,7 +13,7 @@ from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.shortest_remaining import ShortestRemaining
 from ksim.scheduling.policies.srpt_predicted import SrptPredicted
 from ksim.simulation.plugins import plugin
-from tests.scheduling.loop import Loop, loop
+from ksim.testing.loop import Loop, loop
 
 #: A burst with a heavy tail: of sixty outputs, six have two thirds of the tokens.
 BURST = [200 if number % 10 == 0 else 5 + number % 13 for number in range(60)]

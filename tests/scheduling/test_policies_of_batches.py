@@ -14,7 +14,7 @@ from ksim.scheduling.policies.request_level import RequestLevel
 from ksim.scheduling.policies.stall_free import StallFree
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from tests.scheduling.loop import Loop, loop
+from ksim.testing.loop import Loop, loop
 
 
 def summary(serve: dict[str, Any]) -> dict[str, Any]:

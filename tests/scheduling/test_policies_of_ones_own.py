@@ -10,7 +10,7 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.queue import ArrivalQueue
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from tests.scheduling.loop import loop
+from ksim.testing.loop import loop
 from tests.specs.hosts import as_toml, host
 
 MODULE = dedent('''

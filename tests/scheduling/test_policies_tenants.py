@@ -7,7 +7,7 @@ from ksim.scheduling.job import Job
 from ksim.scheduling.policies.fair_share import FairShare
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.simulation.plugins import plugin
-from tests.scheduling.loop import Loop, loop
+from ksim.testing.loop import Loop, loop
 
 SEATS, PROMPT, OUTPUT = 4, 8, 12
 

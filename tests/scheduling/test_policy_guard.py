@@ -7,7 +7,7 @@ import pytest
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from tests.scheduling.loop import Loop, loop
+from ksim.testing.loop import Loop, loop
 
 POLICIES = dedent('''
     from ksim.scheduling.policies import ALL

@@ -10,7 +10,7 @@ from ksim.scheduling.policies.decode_first import DecodeFirst
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.policies.priority import Priority
 from ksim.scheduling.queue import ArrivalQueue, OpenQueue, SortedQueue
-from tests.scheduling.loop import loop
+from ksim.testing.loop import loop
 
 
 def jobs(*priorities: int) -> list[Job]:

@@ -1,7 +1,7 @@
 """What a schedule decided, as the batch that is to be computed."""
 
 from ksim.scheduling.schedule import Schedule
-from tests.scheduling.loop import loop
+from ksim.testing.loop import loop
 
 
 def test_an_empty_assignment_is_false():

@@ -9,7 +9,7 @@ from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies import ALL
 from ksim.scheduling.policies.decode_first import DecodeFirst
 from ksim.scheduling.policies.fcfs import Fcfs
-from tests.scheduling.loop import ROOMY, loop
+from ksim.testing.loop import ROOMY, loop
 
 # The budget.
 
@@ -48,7 +48,7 @@ def test_a_request_yields_exactly_its_tokens():
     assert engine.cache.pool.used == 0
 
 
-def test_no_more_jobs_run_than_there_are_seats():
+def test_no_more_jobs_run_than_there_are_sequence_slots():
     engine = loop(max_num_seqs=2)
     a, b, c = (engine.add(5, output=2) for _ in range(3))
     assert engine.turn() == {a: 5, b: 5}
@@ -56,7 +56,7 @@ def test_no_more_jobs_run_than_there_are_seats():
     assert engine.turn() == {c: 5}
 
 
-def test_seats_can_be_fewer_than_the_budget_is_checked_against():
+def test_sequence_slots_can_be_fewer_than_the_budget_is_checked_against():
     engine = loop(max_num_seqs=2, max_num_active_seqs=1)
     a, _ = engine.add(5), engine.add(5)
     assert engine.turn() == {a: 5}
@@ -269,7 +269,7 @@ def test_an_end_by_the_longest_sequence_is_foreseen():
     assert engine.turns_of(job, 6) == [8, 1, 1, 1, 0, 0]
 
 
-def test_a_seat_comes_free_one_schedule_later():
+def test_a_sequence_slot_comes_free_one_schedule_later():
     for run_ahead, turns in ((False, [0, 0, 5]), (True, [0, 0, 0, 5])):
         engine = loop(max_num_seqs=1, async_scheduling=run_ahead)
         engine.add(5, output=2)

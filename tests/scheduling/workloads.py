@@ -7,7 +7,7 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from ksim.kv_cache.block_cache import BlockCache
-from tests.scheduling.loop import Loop, loop
+from ksim.testing.loop import Loop, loop
 
 
 @frozen

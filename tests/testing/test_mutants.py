@@ -12,7 +12,7 @@ from ksim.testing.trial import Subject
 from tests.properties import share
 from tests.testing.mutants import caches, policies, schedulers
 
-#: No case that a scenario can tell shows these, or hardly any: they are looked for among all cases at once.
+#: Hardly any case that a scenario can hold shows these faults, so all kinds of cases are searched from the start.
 UNTOLD = {"leak_at_abort", "stop_not_honoured", "resumes_at_once", "partial_chunks_forgotten", "last_come_first",
           "youngest_starves_eldest", "reserve_ignored"}
 MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS]

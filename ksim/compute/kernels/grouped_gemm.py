@@ -1,6 +1,7 @@
 """Grouped matrix products: one GEMM per expert that has tokens, all in one launch."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import ceil
 
 from attrs import frozen
@@ -39,16 +40,16 @@ class GroupedGemm:
     def __str__(self) -> str:
         return f"{self.rows} rows, {self.active} experts, {self.n}x{self.k} {self.weights}"
 
-    @property
+    @cached_property
     def rows(self) -> float:
         return sum(rows * experts for rows, experts in self.expert_rows)
 
-    @property
+    @cached_property
     def active(self) -> float:
         """How many experts have rows."""
         return sum(experts for rows, experts in self.expert_rows if rows)
 
-    @property
+    @cached_property
     def work(self) -> Work:
         inputs = self.rows if self.inputs is None else self.inputs
         return Work(

@@ -1,0 +1,117 @@
+"""The engine's loop without a clock: what is in flight, what is waited for, and when it sleeps."""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from ksim.scheduling.engine_loop import EngineLoop, Turn
+
+
+@define
+class Recorded:
+    """A scheduler that makes the given schedules, "" an empty one, with so many turns in flight."""
+
+    schedules: Iterator[str]
+    depth: int = 2
+    repeats: int = 0
+    calls: list[Any] = field(factory=list)
+
+    @property
+    def limits(self) -> SimpleNamespace:
+        return SimpleNamespace(depth=self.depth)
+
+    def schedule(self, now: float) -> str:
+        return next(self.schedules)
+
+    def update(self, schedule: str, index: int) -> list[str]:
+        self.calls.append((schedule, index))
+        return [f"job of {schedule}"]
+
+    def repeat(self) -> bool:
+        self.repeats -= 1
+        return self.repeats >= 0
+
+    def sync(self, index: int) -> str:
+        self.calls.append(("sync", index))
+        return "repeated"
+
+
+@define
+class Notes:
+    """A port that notes what it is asked; each wait yields one event."""
+
+    now: float = 0.0
+    asked: list[str] = field(factory=list)
+
+    def launch(self, turn: Turn) -> tuple[()]:
+        self.asked.append(f"launch {turn.schedule}")
+        return ()
+
+    def wait(self, turn: Turn) -> list[str]:
+        self.asked.append(f"wait {turn.schedule}")
+        return [f"event of {turn.schedule}"]
+
+    def deliver(self, turn: Turn, finished: list[Any]) -> None:
+        self.asked.append(f"deliver {turn.schedule}")
+
+    def sleep(self, turn: Turn) -> tuple[()]:
+        self.asked.append("sleep")
+        return ()
+
+
+def play(schedules: Sequence[str], depth: int = 2) -> tuple[EngineLoop, Notes, list[str]]:
+    """A turn for each of *schedules*; also what the loop waited for."""
+    loop, notes = EngineLoop(Recorded(iter(schedules), depth)), Notes()
+    return loop, notes, [event for _ in schedules for event in loop.run_turn(notes)]
+
+
+def test_with_one_turn_in_flight_each_is_waited_for_at_once():
+    _, notes, events = play(["a", "b"], depth=1)
+    assert notes.asked == ["launch a", "wait a", "deliver a", "launch b", "wait b", "deliver b"]
+    assert events == ["event of a", "event of b"]
+
+
+def test_with_two_in_flight_the_oldest_is_taken_in_after_the_next_is_launched():
+    loop, notes, _ = play(["a", "b", "c"])
+    assert notes.asked == ["launch a", "launch b", "wait a", "deliver a", "launch c", "wait b", "deliver b"]
+    assert [turn.schedule for turn in loop.in_flight] == ["c"]
+
+
+def test_an_empty_turn_takes_its_place_in_the_queue():
+    loop, notes, _ = play(["a", "", "b"])
+    assert notes.asked[:4] == ["launch a", "launch ", "wait a", "deliver a"]
+    assert notes.asked[4:] == ["launch b", "wait ", "deliver "]
+    assert loop.scheduler.calls == [("a", 0), ("", 0)]
+
+
+def test_it_sleeps_once_nothing_is_in_flight():
+    loop, notes, _ = play(["a", "", "", ""])
+    assert notes.asked[-5:] == ["deliver a", "launch ", "sleep", "launch ", "sleep"]
+    assert not loop.in_flight
+
+
+def test_steps_are_numbered_by_the_batches_that_are_launched():
+    loop, _, _ = play(["a", "", "b", "c", "d"])
+    assert loop.steps == 4
+    assert loop.scheduler.calls == [("a", 0), ("", 0), ("b", 1), ("c", 2)]
+    assert (loop.count_step(), loop.steps) == (4, 5)
+
+
+def test_a_port_without_a_clock_must_not_wait():
+    loop = EngineLoop(Recorded(iter("a"), depth=1))
+    with pytest.raises(AssertionError, match="waits for event of a"):
+        loop.run_turn_at_once(Notes())
+
+
+@pytest.mark.parametrize(("depth", "in_flight", "returned"), [(1, [], 2), (2, [("repeated", 3)], 2)])
+def test_repeated_turns_are_known_to_the_queue_after_sync(depth, in_flight, returned):
+    """Of two turns in a queue of two, one is taken in; two repeats later the fourth is in flight."""
+    loop, _, _ = play(["a", "b"] if depth == 2 else ["a"], depth)
+    loop.scheduler.repeats = 2
+    assert [loop.repeat_turn() for _ in range(3)] == [True, True, False]
+    loop.sync()
+    assert [(turn.schedule, turn.index) for turn in loop.in_flight] == in_flight
+    assert loop.scheduler.calls[-1] == ("sync", returned)
