@@ -58,8 +58,15 @@ class Shapes(Sequence[str]):
         """Those at *rows*, as often as they are there."""
         return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
 
-    def distinct(self) -> tuple[Ints, "Shapes"]:
-        """Which of the distinct shapes each is, and these."""
+    def distinct(self) -> tuple[Ints, list[str]]:
+        """Which of the distinct texts each prints, and these: numbers that differ may be rounded to one text."""
+        codes, shapes = self._distinct()
+        texts: dict[str, int] = {}
+        which = np.array([texts.setdefault(text, len(texts)) for text in shapes], dtype=np.int64)
+        return which[codes], [*texts]
+
+    def _distinct(self) -> tuple[Ints, "Shapes"]:
+        """Which of the shapes with distinct numbers each is, and these."""
         keys = np.concatenate([self.template[None], self.numbers])
         order = np.lexsort(keys)
         changed = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
