@@ -51,11 +51,12 @@ class KernelCost(Costed):
            extrapolated: bool = False, sm_active_joules: float = 0.0, joules: float = 0.0, flops: float = 0.0,
            bytes: float = 0.0, sm_action_joules: float = 0.0, **rest: Any) -> "KernelCost":
         """A kernel of so many *seconds*; further numbers are those of `Costs`, the *rest* fields."""
+        compute = bound == "compute"
         costs = Costs.of(seconds=seconds, joules=joules, flops=flops, bytes=bytes, sm_action_joules=sm_action_joules,
                          sm_active_joules=sm_active_joules, below=seconds - low, above=high - seconds,
-                         extrapolated=extrapolated * seconds)
-        kernel = cls(label, family, costs, bound=bound, **rest)
-        return evolve(kernel, costs=kernel.limiting(costs))
+                         extrapolated=extrapolated * seconds, compute_bound=compute * seconds,
+                         compute_bound_joules=compute * sm_active_joules)
+        return cls(label, family, costs, bound=bound, **rest)
 
     @property
     def lasts(self) -> float:
