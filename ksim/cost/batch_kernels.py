@@ -9,13 +9,12 @@ from attrs import define, field
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.parts import BatchLaunch
+from ksim.cost.plan import BatchLaunch
 from ksim.cost.pricer import Pricer, of_host
 from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.batches import Batches
 from ksim.flow.costs import Costs
-from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind
-from ksim.flow.shapes import Shapes
+from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.flow.steps import BatchKernels, Ints
 from ksim.specs.host import Inputs
 

@@ -13,8 +13,7 @@ from ksim.compute.model import Model
 from ksim.cost import batch_kernels
 from ksim.cost.graphs import Graphs
 from ksim.cost.overlap import Overlap, left
-from ksim.cost.parts import BatchLaunch
-from ksim.cost.plan import Plan, Shape
+from ksim.cost.plan import BatchLaunch, Plan, Shape
 from ksim.cost.plans import MOST, Plans
 from ksim.cost.pricer import Pricer
 from ksim.cost.summaries import Summaries

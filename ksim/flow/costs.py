@@ -67,6 +67,7 @@ class Costs(Scalable):
     def of(cls, **numbers: Any) -> "Costs":
         """Costs with these *numbers*, columns where seconds are columns, and 0 for all others."""
         if not isinstance(seconds := numbers.get("seconds", 0.0), np.ndarray):
+            assert numbers.keys() <= _ROWS.keys(), f"costs are {', '.join(NAMES)}"
             return cls(np.array([numbers.get(name, 0.0) for name in NAMES], np.float64))
         table = np.zeros((len(NAMES), *seconds.shape))
         for name, value in numbers.items():

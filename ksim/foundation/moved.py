@@ -40,6 +40,7 @@ MOVED = {
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
     "ksim.scheduling.assignment": "ksim.scheduling.schedule",
+    "ksim.cost.launches": "ksim.cost.graphs",
     "ksim.cost.spans": "ksim.cost.pricer",
     "ksim.flow.load": "ksim.flow.costs",
     "ksim.flow.spans": "ksim.flow.kernels",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.energy import above_limit

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 from matplotlib.figure import Figure
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.plots.roofs import Mark, Roof, draw_bounds, draw_marks, draw_roofs, label_marks
 from ksim.report.plots.style import Margins, beside, canvas, grid_of
 from ksim.report.wording import percent

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import BOUND_COLOURS, FAINT, INK, PLAIN, PREFIXED, decades
 
