@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
 from ksim.oracles.compiled.predictors import LocatedPredictor, Predictor, located_predictor, predictor
+from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts, Heads
 from ksim.oracles.efficiency.attention_rates import Constants, Rates
+from ksim.oracles.efficiency.fitted import Efficiency, faded
+from ksim.oracles.efficiency.models import places_of
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.pricing import faded, places_of
-from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
 __all__ = ["ProfiledAttention", "heads_of"]

@@ -6,9 +6,9 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.fitted import BORDER, Region
 from ksim.oracles.efficiency.models import Constant, Interpolation, Model, Network, kernel_of
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.region import BORDER, Region
 
 __all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor"]
 

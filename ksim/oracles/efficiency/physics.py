@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from attrs import fields, frozen
+from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Array", "Physics", "doubles"]
 
 Array = NDArray[np.float64]
 
@@ -41,7 +43,3 @@ class Physics:
     launch: NDArray[np.intp]
     features: Array
     further: Callable[[tuple[str, ...]], Sequence[Array]] = _nothing
-
-    def first(self, rows: int) -> "Physics":
-        """That of the first so many, but for what is worked out by name."""
-        return Physics(*(getattr(self, each.name)[:rows] for each in fields(Physics)[:-1]))

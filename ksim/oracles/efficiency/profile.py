@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import define, field, fields, frozen
+from attrs import define, field, fields
 from numpy.typing import NDArray
 
+from ksim.foundation.catalog import DATA
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import regular_file
-from ksim.oracles.efficiency.models import KINDS, Model
-from ksim.oracles.efficiency.region import Region
-from ksim.oracles.efficiency.spread import Spread
+from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
+from ksim.oracles.efficiency.models import KINDS
 
-Array = NDArray[np.float64]
-
+#: Where the profiles are that come with ksim.
+PROFILES = DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
 #: What the header says of an efficiency; the rest are arrays.
@@ -30,26 +30,14 @@ _SAID = ("constants", "inputs", "place", "rows", "error", "source")
 _PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
 
 
-@frozen(eq=False)
-class Efficiency:
-    """What one family of kernels, in one number format, makes of its reference time.
+def shipped(name: str) -> Path:
+    """The profile that comes with ksim for the GPU that the catalogue calls *name*, or `learned` for any."""
+    return PROFILES / f"{name}.npz"
 
-    `constants` are those of the family's physics.  `inputs` names what the model
-    looks at, and `place` what tells where a kernel lies (`region`, `spread`):
-    features of the physics, or ``log2 m`` for the shape's column m.  `rows`
-    were fitted to; `error` is the mean absolute error, as a share, of rows held
-    back in turn.
-    """
 
-    constants: Mapping[str, float]
-    inputs: tuple[str, ...]
-    model: Model
-    place: tuple[str, ...]
-    region: Region
-    spread: Spread
-    rows: int
-    error: float
-    source: str
+def without(name: str, architecture: str) -> str:
+    """What an efficiency is called that was learned from all architectures but one."""
+    return f"{name} without {architecture}"
 
 
 @define(eq=False)
