@@ -171,13 +171,13 @@ class Prices:
     beyond: Array
 
     def of(self, which: NDArray[np.bool_] | slice) -> "Prices":
-        return Prices(*(getattr(self, each.name)[which] for each in fields(Prices)))
+        return Prices(*(getattr(self, column.name)[which] for column in fields(Prices)))
 
     def with_those(self, which: NDArray[np.bool_], others: "Prices") -> "Prices":
         """These prices, but *others* for those in *which*."""
-        columns = [getattr(self, each.name).copy() for each in fields(Prices)]
-        for column, each in zip(columns, fields(Prices), strict=True):
-            column[which] = getattr(others, each.name)
+        columns = [getattr(self, column.name).copy() for column in fields(Prices)]
+        for values, column in zip(columns, fields(Prices), strict=True):
+            values[which] = getattr(others, column.name)
         return Prices(*columns)
 
 

@@ -99,7 +99,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
     """
     columns = [np.asarray(shapes[name], float) for name in (
         "m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")]
-    out, total = np.empty((7 + len(FEATURES), len(columns[0]))), len(columns[0])
+    out, total = np.empty((6 + len(FEATURES), len(columns[0]))), len(columns[0])
     dispatched = columns[4] == 1
     for kind in (False, True):
         own = constants or CONSTANTS["fp8" if kind else "bf16"]
@@ -116,8 +116,8 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
     if "quantized" in shapes:
         quantizing = shapes["quantized"] * quantization(gpu, columns[0], columns[2], constants)
         out[0] += quantizing
-    return Physics(seconds=out[0], roofline=out[1], compute=out[2], memory=out[3], waves=out[4], idle=out[5],
-                   launch=out[6].astype(np.intp), features=out[7:].T,
+    return Physics(seconds=out[0], compute=out[1], memory=out[2], waves=out[3], idle=out[4],
+                   launch=out[5].astype(np.intp), features=out[6:].T,
                    further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
 
 
@@ -134,7 +134,7 @@ def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = Non
 
 
 def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out: Array) -> None:
-    """Fill rows of `Physics`: seconds, roofline, compute, memory, waves, idle, launch, then the features."""
+    """Fill rows of `Physics`: seconds, compute, memory, waves, idle, launch, then the features."""
     m, n, k, weight, activation, peak, footprint = columns
     start, step, turn, reduce = _latencies(gpu, own, dispatched)
     tile, across, down, parts, names = dispatched_launch(gpu, m, n) if dispatched else menu_launches(gpu, m, n, k)
@@ -168,7 +168,7 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out
     idle, which = 1 - waves / per, (best, np.arange(len(m)))
     ratios = m, n, k, per, waves, tile[0][which], tile[1][which], parts, compute / memory, seconds / start, (
         latency / seconds), compute / seconds, steady / seconds, ideal / moved
-    answers = seconds, np.maximum(compute, memory), compute, memory, waves, idle, names[best], *ratios
+    answers = seconds, compute, memory, waves, idle, names[best], *ratios
     for row, column in zip(out, answers, strict=False):
         row[:] = column
     _features(gpu, m, n, out[len(answers) - len(ratios):])

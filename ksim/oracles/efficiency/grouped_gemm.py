@@ -110,7 +110,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
         np.log(shapes["tokens"]),
     ])
     launch = np.searchsorted(HEIGHTS, height) * len(WIDTHS) + np.searchsorted(WIDTHS, width)
-    return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, launch, features)
+    return Physics(seconds, compute, memory, waves, idle, launch, features)
 
 
 def _memory(gpu: Gpu, shapes: Mapping[str, Array]) -> tuple[Array, Array]:

@@ -77,11 +77,11 @@ class Network:
 
     def _mean(self, inputs: Array) -> Array:
         rows = np.clip((inputs - self.mean) / self.scale, -self.reach, self.reach)
-        members, several = len(self.first), len(rows)
+        members, count = len(self.first), len(rows)
         hidden = np.tanh(times(rows, self._side_by_side) + self.first[:, -1].ravel())
-        hidden = hidden.reshape(several, members, 1, -1) @ self.second[:, :-1]
-        hidden = np.tanh(hidden.reshape(several, members, -1) + self.second[:, -1])
-        mean: Array = times(hidden.reshape(several, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
+        hidden = hidden.reshape(count, members, 1, -1) @ self.second[:, :-1]
+        hidden = np.tanh(hidden.reshape(count, members, -1) + self.second[:, -1])
+        mean: Array = times(hidden.reshape(count, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
         return mean
 
     @cached_property
@@ -188,15 +188,15 @@ def times(rows: Array, matrix: Array) -> Array:
     numpy makes them all by itself.
     """
     apart = np.ascontiguousarray(rows)[:, None]
-    found: Array = (apart @ matrix)[:, 0] if matrix.ndim > 1 else (apart @ matrix[:, None])[:, 0, 0]
-    return found
+    results: Array = (apart @ matrix)[:, 0] if matrix.ndim > 1 else (apart @ matrix[:, None])[:, 0, 0]
+    return results
 
 
 def squares(rows: Array) -> Array:
     """The sum of squares of each of *rows*, (rows, inputs)."""
     rows = np.ascontiguousarray(rows)
-    found: Array = (rows[:, None] @ rows[:, :, None])[:, 0, 0]
-    return found
+    sums: Array = (rows[:, None] @ rows[:, :, None])[:, 0, 0]
+    return sums
 
 
 def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], shapes: Mapping[str, Array]) -> Array:
@@ -222,7 +222,7 @@ def _sorted(names: tuple[str, ...],
     rest = [(place, name) for place, name in enumerate(names) if name not in features]
     logs = [(place, name.removeprefix(LOG)) for place, name in rest if name.startswith(LOG)]
     return (known, [features.index(names[place]) for place in known], logs,
-            [each for each in rest if not each[1].startswith(LOG)])
+            [(place, name) for place, name in rest if not name.startswith(LOG)])
 
 
 @lru_cache

@@ -26,16 +26,14 @@ def _nothing(names: tuple[str, ...]) -> Sequence[Array]:
 class Physics:
     """Of an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
 
-    `roofline` is ``max(compute, memory)``: FLOP over the peak with wave
-    quantisation, and bytes over the bandwidth, both in seconds.  `waves` and
-    `idle` are of the launch assumed, `launch` its place in the family's
+    `compute` is FLOP over the peak with wave quantisation, `memory` bytes over
+    the bandwidth, both in seconds.  `waves` and `idle` are of the launch assumed, `launch` its place in the family's
     `LAUNCHES`.  `features` has a row a kernel and a column for each of the
     family's `FEATURES`, none of which has a dimension; `further` works out more
     of them by name, for models that look at them.
     """
 
     seconds: Array
-    roofline: Array
     compute: Array
     memory: Array
     waves: Array

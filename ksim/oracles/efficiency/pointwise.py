@@ -33,7 +33,7 @@ CLIFF = 8.0
 #: PyTorch's reductions (ATen/native/cuda/Reduce.cuh): threads of a block, and values a thread takes before and after
 #: the row is split over blocks.
 REDUCE_THREADS, REDUCE_SPLIT, REDUCE_LEAST = 512.0, 256.0, 16.0
-#: Choices of efficiencies that are kept are of so few, and no more than that.
+#: At most so many choices of efficiencies are kept, each for at most so many kernels.
 FEW = 64
 
 
@@ -97,7 +97,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], t: Mapping[str, Any]) -> Phys
         start / seconds, np.log(row / traffic), np.log(waves), misses, np.log(width / 1024.0), np.log(moved / gpu.l2),
     ])
     peak = moved / gpu.bandwidth
-    return Physics(seconds, peak, np.zeros_like(peak), peak, waves, np.ceil(waves) - waves,
+    return Physics(seconds, np.zeros_like(peak), peak, waves, np.ceil(waves) - waves,
                    np.zeros(len(rows), dtype=np.intp), features)
 
 
@@ -114,7 +114,7 @@ def uncached(gpu: Gpu, shapes: Mapping[str, Array]) -> Array:
 def side_by_side(terms: Sequence[Terms]) -> Mapping[str, Array]:
     """The terms of several families, one a row."""
     names = [field.name for field in fields(Terms)]
-    return dict(zip(names, np.array([astuple(each) for each in terms]).T, strict=True))
+    return dict(zip(names, np.array([astuple(family) for family in terms]).T, strict=True))
 
 
 def _parts(gpu: Gpu, rows: Array, width: Array, t: Mapping[str, Any]) -> Array:
@@ -144,36 +144,36 @@ class Stack:
     @classmethod
     def of(cls, efficiencies: Sequence[Efficiency], further: Sequence[float], others: int = 0) -> "Stack | None":
         """None where a model looks at its inputs, or where they do not lie in one space."""
-        places = {each.place for each in efficiencies}
-        if len(places) > 1 or not all(isinstance(each.model, Constant) for each in efficiencies):
+        places = {fitted.place for fitted in efficiencies}
+        if len(places) > 1 or not all(isinstance(fitted.model, Constant) for fitted in efficiencies):
             return None
         (place,) = places
-        return cls(side_by_side([Terms(**each.constants) for each in efficiencies]),
-                   np.exp([float(each.model(np.empty((1, 0)))[0]) for each in efficiencies]),
+        return cls(side_by_side([Terms(**fitted.constants) for fitted in efficiencies]),
+                   np.exp([float(fitted.model(np.empty((1, 0)))[0]) for fitted in efficiencies]),
                    tuple(FEATURES.index(name) for name in place),
-                   Region.stacked([each.region for each in efficiencies]),
-                   Spread.stacked([each.spread for each in efficiencies]), np.array(further), others)
+                   Region.stacked([fitted.region for fitted in efficiencies]),
+                   Spread.stacked([fitted.spread for fitted in efficiencies]), np.array(further), others)
 
     def price(self, rows: NDArray[np.intp], shapes: Mapping[str, Array], gpu: Gpu) -> tuple[Physics, Prices]:
         """Price the kernels of *shapes*, each by the efficiency at one of *rows*."""
-        several, others = len(rows), len(self.scales) - self.others
+        kernels, others = len(rows), len(self.scales) - self.others
         if not self.others:
             return self._of_rows(rows)._price(shapes, gpu)
         worked, prices = self._of_rows(np.concatenate([rows, rows + others]))._price(
             {name: np.concatenate([column, column]) for name, column in shapes.items()}, gpu)
-        return _first(worked, several), blend(prices.of(slice(several)), prices.of(slice(several, None)))
+        return _first(worked, kernels), blend(prices.of(slice(kernels)), prices.of(slice(kernels, None)))
 
     def _of_rows(self, rows: NDArray[np.intp]) -> "Stack":
         """The efficiencies at *rows*, one above the other; those of a few come again."""
         key = rows.tobytes()
-        found = self._rows.get(key)
-        if found is None:
-            found = evolve(self, terms={name: term[rows] for name, term in self.terms.items()},
+        stack = self._rows.get(key)
+        if stack is None:
+            stack = evolve(self, terms={name: term[rows] for name, term in self.terms.items()},
                            scales=self.scales[rows], region=self.region.of_rows(rows), spread=self.spread.of_rows(rows),
                            further=self.further[rows], others=0)
             if len(rows) <= FEW and len(self._rows) < FEW:
-                self._rows[key] = found
-        return found
+                self._rows[key] = stack
+        return stack
 
     def _price(self, shapes: Mapping[str, Array], gpu: Gpu) -> tuple[Physics, Prices]:
         """Price the kernels of *shapes*, one by each of the efficiencies."""

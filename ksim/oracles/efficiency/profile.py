@@ -76,14 +76,13 @@ class Profile:
         return iter(self.header["entries"])
 
     def __getitem__(self, name: str) -> Efficiency:
-        found = self._read.get(name)
-        if found is None:
+        if name not in self._read:
             said = self.header["entries"][name]
             parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
-            found = self._read[name] = Efficiency(
+            self._read[name] = Efficiency(
                 constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
                 rows=said["rows"], error=said["error"], source=said["source"])
-        return found
+        return self._read[name]
 
     def _part(self, name: str) -> Any:
         try:
@@ -108,17 +107,17 @@ def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], 
 def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
     """Name the arrays that *part* is made of, in single precision."""
     arrays[f"{name}/kind"] = np.array(type(part).__name__)
-    for one in fields(type(part)):
-        value = getattr(part, one.name)
+    for attribute in fields(type(part)):
+        value, place = getattr(part, attribute.name), f"{name}/{attribute.name}"
         if isinstance(value, np.ndarray):
-            arrays[f"{name}/{one.name}"] = value.astype(np.float32)
+            arrays[place] = value.astype(np.float32)
         else:
-            _store(value, f"{name}/{one.name}", arrays)
+            _store(value, place, arrays)
 
 
 def _built(arrays: Mapping[str, NDArray[np.generic]], name: str) -> Any:
     """The reverse of `_store`."""
     kind = _PARTS[str(arrays[f"{name}/kind"])]
-    places = {one.name: f"{name}/{one.name}" for one in fields(kind)}
-    return kind(**{field: arrays[place] if place in arrays else _built(arrays, place)
-                   for field, place in places.items()})
+    places = {attribute.name: f"{name}/{attribute.name}" for attribute in fields(kind)}
+    return kind(**{member: arrays[place] if place in arrays else _built(arrays, place)
+                   for member, place in places.items()})

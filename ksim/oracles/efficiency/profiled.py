@@ -218,11 +218,11 @@ def _alone(physics: Physics, within: float) -> Prices:
 def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequence[str],
                chosen: NDArray[np.intp] | int = 0) -> Estimates:
     """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
-    outside = prices.beyond > 0
-    bound = bound_codes(physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
+    outside, roofline = prices.beyond > 0, np.maximum(physics.compute, physics.memory)
+    bound = bound_codes(roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
     return Estimates(
         seconds=prices.seconds, bound=bound, waves=physics.waves, idle=physics.idle, launch=physics.launch,
-        source=2 * chosen + outside, roofline_ratio=prices.seconds / np.maximum(physics.roofline, 1e-12),
+        source=2 * chosen + outside, roofline_ratio=prices.seconds / np.maximum(roofline, 1e-12),
         low=prices.low, high=prices.high, extrapolated=outside, launches=family.launches, sources=sources)
 
 
