@@ -27,7 +27,7 @@ __all__ = ["ProfiledAttention", "heads_of"]
 def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
     """*layer* on *gpu* as in serving: a step reads the caches of all layers before one again."""
     return Heads.of(Floats, gpu, float(layer.heads), float(layer.kv_heads), float(layer.head_dim), layer.cache.bytes,
-                    math.inf, 0.0)
+                    footprint=math.inf, writes=0.0)
 
 
 @frozen(eq=False)

@@ -24,13 +24,12 @@ def _nothing(names: tuple[str, ...]) -> Sequence[Array]:
 
 @frozen
 class Physics:
-    """Of an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
+    """What physics says about an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
 
-    `compute` is FLOP over the peak with wave quantisation, `memory` bytes over
-    the bandwidth, both in seconds.  `waves` and `idle` are of the launch assumed, `launch` its place in the family's
-    `LAUNCHES`.  `features` has a row a kernel and a column for each of the
-    family's `FEATURES`, none of which has a dimension; `further` works out more
-    of them by name, for models that look at them.
+    `compute` is FLOP over the peak with wave quantisation, `memory` bytes over the bandwidth, both in seconds.  `waves`
+    and `idle` describe the launch assumed, `launch` is its place in the family's `LAUNCHES`.  `features` has a row for
+    each kernel and a column for each of the family's `FEATURES`, which have no dimension; `further` works out more of
+    them by name, for models that use them.
     """
 
     seconds: Array

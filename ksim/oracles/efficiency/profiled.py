@@ -24,7 +24,7 @@ from ksim.specs.hardware import Gpu
 
 __all__ = ["Chosen", "ProfileOracle", "Profiled"]
 
-#: How far beyond the data, as a share of its extent, a kernel counts that only a relative's efficiency speaks of.
+#: How far beyond the data, as a share of its extent, kernels count that are priced by the efficiency of similar ones.
 AS_ANOTHER = 0.25
 
 
