@@ -14,8 +14,8 @@ from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import FIT_SPECS, by_spec
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.oracles.efficiency import profile
+from ksim.oracles.efficiency.fitted import Efficiency
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
 #: A learning curve has the errors of fits to these shares of the points.

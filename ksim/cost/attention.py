@@ -14,9 +14,8 @@ from ksim.cost.pricer import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.oracles import CompiledAttention, check_seconds, peak
-from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
-from ksim.oracles.compiled.intervals import Interval
+from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval
+from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 
 __all__ = ["AttentionSummary"]

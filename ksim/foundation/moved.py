@@ -26,7 +26,9 @@ MOVED = {
     "ksim.cost.oracles": "ksim.oracles",
     "ksim.cost.answers": "ksim.oracles.answers",
     "ksim.cost.efficiency": "ksim.oracles.efficiency",
-    "ksim.cost.efficiency.estimates": "ksim.oracles.efficiency.profiled",
+    **{f"ksim.cost.efficiency.{old}": f"ksim.oracles.efficiency.{new}" for old, new in (
+        ("estimates", "profiled"), ("gemm_further", "gemm_tiles"), ("pricing", "fitted"), ("products", "models"),
+        ("region", "fitted"), ("spread", "fitted"), ("stacked", "pointwise"))},
     "ksim.cost.library": "ksim.oracles.efficiency.scaled",
     "ksim.cost.collectives": "ksim.network.collectives",
     **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
@@ -65,6 +67,8 @@ RENAMED: dict[str, dict[str, str]] = {
                                  "Loads": "ExpertRows", "Averages": "MeanExpertRows"},
     "ksim.compute.breakdown": {"Kind": "AttentionKind", "Part": "ModelPart", "kinds": "attention_kinds",
                                "parts": "model_parts"},
+    "ksim.oracles.efficiency.profiled": {name: f"ksim.oracles.efficiency.profile:{name}"
+                                         for name in ("PROFILES", "shipped", "without")},
     "ksim.oracles.efficiency.scaled": {"Library": "ScaledOracle"},
     "ksim.oracles.waves": {"REACH": "PEAK_SHARES", "Reach": "PeakShares"},
     "ksim.scheduling.schedule": {"Assignment": "Schedule", "Grant": "ScheduledTokens"},

@@ -26,7 +26,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.profile import shipped
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.models import model_of
