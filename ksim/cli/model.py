@@ -29,7 +29,7 @@ def model(
 
     from ksim.foundation.config import structure
     from ksim.simulation.model_card import ModelCard
-    from ksim.specs.deployment import EngineSettings
+    from ksim.specs.settings import EngineSettings
 
     settings, gpus = structure(EngineSettings, serve or {}, "model"), words_of(gpu)
     sizes = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []

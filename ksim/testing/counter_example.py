@@ -7,7 +7,7 @@ import attrs
 import tomli_w
 from attrs import frozen
 
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 from ksim.testing.case import Case
 
 #: Cases are replayed with a small model, so that steps are short.

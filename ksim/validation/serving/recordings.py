@@ -11,7 +11,7 @@ from attrs import fields, frozen
 from ksim.calibration.reading.frames import load
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.files import regular_file
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 
 Row = dict[str, Any]
 #: Settings that the engine worked out, by their keys in an engine file, and our names for them.
