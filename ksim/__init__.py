@@ -24,7 +24,7 @@ Data flows one way, and each package answers one question about it:
     kv_cache    what stays cached?          scheduling  what runs next?
     engine      what happens when?          cluster     where does it happen?
     results     how good was it?            report      how is it shown?
-    simulation  what should be tried?       validation  is it as in reality?
+    simulation  how does a scenario run?    validation  how close is it to reality?
     calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
