@@ -25,6 +25,10 @@ from ksim.oracles.efficiency.models import (
 )
 from ksim.oracles.efficiency.physics import Array
 
+#: Iterations of the weighted least squares that find least absolute errors.
+ROUNDS = 30
+#: Residuals of log time below this all have the same weight.
+SMALL = 0.01
 #: Errors of log time below this count by their square; larger ones count linearly.
 SOFT = 0.02
 #: Penalty, in log error, for a constant that is off its guess by a factor of e: keeps constants at their guess if the
@@ -62,6 +66,19 @@ def weighted_median(values: Array, weights: Array) -> float:
     order = np.argsort(values, kind="stable")
     share = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(share, share[-1] / 2)])
+
+
+def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -> Linear:
+    """Fit by least absolute errors; *ridge* shrinks the slopes, and outputs stay in the range of the targets."""
+    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
+    rows = np.column_stack([(inputs - mean) / scale, np.ones(len(inputs))])
+    penalty = ridge * weights.sum() * np.diag([1.0] * inputs.shape[1] + [0.0])
+    solution, robust = np.zeros(rows.shape[1]), weights
+    for _ in range(ROUNDS):
+        solution = np.linalg.solve((rows.T * robust) @ rows + penalty, (rows.T * robust) @ targets)
+        robust = weights / np.maximum(np.abs(targets - rows @ solution), SMALL) * SMALL
+    slopes = solution[:-1] / scale
+    return Linear(solution[-1] - mean @ slopes, slopes, targets.min(), targets.max())
 
 
 def network(inputs: Array, targets: Array, weights: Array, hidden: int = 24, members: int = 4, decay: float = 1e-3,
@@ -142,7 +159,7 @@ def _likeliest(inputs: Array, residuals: Array, most: int) -> tuple[Array, float
 
 
 KINDS: Mapping[str, Callable[..., Model]] = {
-    "nothing": nothing, "constant": constant, "network": network, "interpolation": interpolation,
+    "nothing": nothing, "constant": constant, "linear": linear, "network": network, "interpolation": interpolation,
     "layered_interpolation": layered_interpolation,
 }
 
