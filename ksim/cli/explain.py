@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from ksim.cli.output import console, table, write_json
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.results.arrays import Floats
     from ksim.results.attribution.breakdown import Breakdown
     from ksim.testing.history import Moment
@@ -125,7 +124,7 @@ def _verdict(written: "Written", again: "Replayed") -> list[str]:
     return [f"* played again, it breaks in step {step}: {problem}{untold}"]
 
 
-def _steps(again: "Replayed", last: int) -> "Table":
+def _steps(again: "Replayed", last: int) -> Table:
     """What each step up to the *last* computed, and which requests waited or were preempted."""
     made = table(">step", "computed (request: tokens)", "preempted", "running", "waiting")
     shown = [moment for moment in again.moments if moment.step <= last][-_SHOWN:]

@@ -16,8 +16,8 @@ from ksim.cost.plan import Plan, Shape
 from ksim.cost.pricer import Pricer
 from ksim.cost.sweeps import SweptPart
 from ksim.flow.kernels import KernelCost
-from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
+from ksim.specs.shard import Shard
 
 #: What the part of a step before its samples depends on.
 _Body = tuple[int, int | None, frozenset[Op]]

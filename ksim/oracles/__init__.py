@@ -1,4 +1,4 @@
-"""Latency oracles: how long kernels take on a GPU.
+"""How long does a kernel take?  Latency oracles, each in a file of its own.
 
 To add one, add a file with an attrs class that has the method of `LatencyOracle`:
 `estimates(kernels, gpu)`, with an `Estimate` for each kernel.  One that lies

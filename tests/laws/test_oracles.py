@@ -33,8 +33,8 @@ from ksim.simulation.models import model_of
 from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
+from ksim.specs.shard import Shard
 from tests.laws.kernels import shapes
 from tests.properties import examples
 from tests.simulation.tables import TABLE
