@@ -16,10 +16,9 @@ from ksim.flow.log import Log
 from ksim.foundation import garbage
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
-from ksim.report.console import vllm_block
+from ksim.report.formats import vllm_block
 from ksim.report.insights import Insight, insights
-from ksim.report.subject import model_name, subject
-from ksim.report.wording import WIDTH
+from ksim.report.wording import WIDTH, model_name, subject
 from ksim.results import arrow
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy
@@ -30,8 +29,8 @@ from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
-from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
+from ksim.results.totals import Refusals
 
 if TYPE_CHECKING:
     import pandas
@@ -140,7 +139,7 @@ class Result:
         return getattr(self, table).to_pandas()
 
     def _repr_html_(self) -> str:
-        from ksim.report.html import result_html
+        from ksim.report.formats import result_html
 
         return result_html(self.summary, self.insights, self.labels)
 

@@ -1,6 +1,5 @@
 """Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
 
-from collections.abc import Callable, Hashable
 from functools import cached_property
 from math import isnan, nan
 from typing import Any
@@ -10,12 +9,10 @@ import pyarrow as pa
 from attrs import define, frozen
 
 from ksim.flow.bounds import BOUNDS
-from ksim.flow.kernels import KernelKind
 from ksim.results.arrays import Bools, Floats, Ints, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.steps import Steps
 
 HOST, IDLE = "host", "idle"
 
@@ -27,7 +24,7 @@ def kernel_table(history: History, usage: KernelUsage) -> pa.Table:
     rows together last as long as the run, times the stages; FLOP, bytes and
     joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes every column.
     """
-    columns = kernel_columns(history, usage, np.ones(len(history.steps), dtype=bool))
+    columns = kernel_columns(usage, np.ones(len(history.steps), dtype=bool))
     busy = float(np.sum(columns["seconds"]))
     columns["busy_share"] = shares(columns["seconds"], busy)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*(list(c) for c in columns.values()), strict=True)]
@@ -64,10 +61,10 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
             in sorted(found.items(), key=lambda row: (-row[1][0], row[0]))]
 
 
-def kernel_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
+def kernel_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
     """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(usage, history.steps, groups, len(keys), which)
+    tally = _Tally(usage, groups, len(keys), which)
     return {
         "label": [label for label, _ in keys],
         "family": [family for _, family in keys],
@@ -80,10 +77,10 @@ def kernel_columns(history: History, usage: KernelUsage, which: Bools) -> dict[s
     }
 
 
-def work_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
+def work_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
     """Those of `kernel_columns` that say what each kernel does, how long, and what limits it."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(usage, history.steps, groups, len(keys), which)
+    tally = _Tally(usage, groups, len(keys), which)
     return {"label": [label for label, _ in keys], **tally.time(), **tally.work()}
 
 
@@ -92,14 +89,13 @@ class _Tally:
     """Sums over the kernels of each of `count` groups, in the steps in `which`."""
 
     usage: KernelUsage
-    steps: Steps
     groups: Ints
     count: int
     which: Bools
 
-    def lanes(self, weights: Floats | Ints) -> Floats:
-        """How often each kernel ran, every lane weighing what it says."""
-        return self.usage.counts(self.which[self.steps.lane_step] * weights)
+    def counts(self, weights: Floats | Ints) -> Floats:
+        """How often each kernel ran in `which`; a stage step counts as often as its weight says."""
+        return self.usage.counts(self.which[self.usage.steps.stage_step_rows] * weights)
 
     def total(self, amounts: Floats) -> Floats:
         return sums(self.groups, amounts, self.count)
@@ -107,7 +103,7 @@ class _Tally:
     @cached_property
     def runs(self) -> Floats:
         """How often each kernel ran on one rank."""
-        return self.lanes(np.ones(len(self.steps.lanes)))
+        return self.counts(np.ones(len(self.usage.steps.stage_steps)))
 
     @cached_property
     def seconds(self) -> Floats:
@@ -115,7 +111,7 @@ class _Tally:
         return self._spent("seconds")
 
     def _spent(self, name: str) -> Floats:
-        return self.usage.spent(self.which[self.steps.lane_step].astype(float), name)
+        return self.usage.spent(self.which[self.usage.steps.stage_step_rows].astype(float), name)
 
     def time(self) -> dict[str, Floats]:
         """How often and how long one rank ran each kernel, and what limited it for which share of that."""
@@ -136,13 +132,13 @@ class _Tally:
 
     def work(self) -> dict[str, Floats]:
         """What all GPUs did for each kernel, and what share of their peaks that is."""
-        everywhere, kernels = self.lanes(self.steps.lane_ranks), self.usage.kernels
+        everywhere, kernels = self.counts(self.usage.steps.stage_ranks), self.usage.kernels
         columns = {name: self.total(everywhere * getattr(kernels.costs, name)) for name in ("flops", "bytes")}
-        ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
+        ranks = self.which[self.usage.steps.stage_step_rows] * self.usage.steps.stage_ranks
         columns["joules"] = self.total(self.usage.joules(ranks))
-        hidden = self.lanes(self.steps.lane_ranks) * kernels.hidden
+        hidden = self.counts(self.usage.steps.stage_ranks) * kernels.hidden
         columns["gpu_seconds"] = self.total(self.usage.spent(ranks) + hidden)
-        watts = self.steps.per_engine("static_watts")[self.steps.lane_step]
+        watts = self.usage.steps.per_engine("static_watts")[self.usage.steps.stage_step_rows]
         columns["static_joules"] = self.total(self.usage.spent(ranks * watts))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
@@ -178,8 +174,8 @@ class _Tally:
 
     def _possible(self, peak: str) -> Floats:
         """What all GPUs could have done in each kernel's time."""
-        rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
-        return self.total(self.lanes(rates) * self.usage.lasts)
+        rates = self.usage.steps.stage_ranks * self.usage.steps.per_engine(peak)[self.usage.steps.stage_step_rows]
+        return self.total(self.counts(rates) * self.usage.lasts)
 
     def sources(self) -> list[str]:
         """Where the times of each kernel come from."""
@@ -188,38 +184,6 @@ class _Tally:
         for cell in np.unique(self.groups * len(kinds) + kind).tolist():
             found[cell // len(kinds)].add(kinds[cell % len(kinds)].source)
         return ["; ".join(sorted(sources - {""})) for sources in found]
-
-
-def seconds_by(history: History, usage: KernelUsage, attribute: str) -> tuple[list[str], Floats]:
-    """Split each step's seconds by the family or bound of its kernels: (the names, (steps, names) seconds).
-
-    They are those of one rank of each pipeline stage, added up over the stages.
-    """
-    return seconds_of(history, usage, lambda kind: getattr(kind, attribute))
-
-
-def seconds_of(history: History, usage: KernelUsage,
-               key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
-    """The same by what *key* makes of the kernels."""
-    groups, names = usage.groups(key)
-    return names, _by_step(history.steps, usage.seconds_by_lane(groups, len(names)))
-
-
-def joules_of(history: History, usage: KernelUsage,
-              key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
-    """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
-    groups, names = usage.groups(key)
-    return names, _by_step(history.steps, usage.joules_by_lane(groups, len(names))
-                           * history.steps.lane_ranks[:, None])
-
-
-def _by_step(steps: Steps, lanes: Floats) -> Floats:
-    """Add up the lanes of each step: (steps, width) of (lanes, width)."""
-    if (steps.stages == 1).all():
-        return lanes
-    width = lanes.shape[1]
-    cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
-    return sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
 
 
 def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]]:

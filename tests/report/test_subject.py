@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksim.report.subject import subject
+from ksim.report.wording import subject
 from tests.results import fabricate
 
 LABELS = {"model_id": "llama", "gpu": "h200"}

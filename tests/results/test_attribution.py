@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.log import Log
 from ksim.report.result import Result
-from ksim.results.attribution import phases
+from ksim.results import attribution
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
 from ksim.simulation.scenario import Scenario
@@ -26,7 +26,7 @@ def parts(result: Result) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
     """The columns up to the first token, and after it."""
     table = {name: result.attribution[name].to_numpy() for name in result.attribution.column_names}
     first, after = ({name.removeprefix(f"{part}."): column for name, column in table.items()
-                     if name.startswith(f"{part}.")} for part in (phases.TO_FIRST, phases.AFTER))
+                     if name.startswith(f"{part}.")} for part in (attribution.TO_FIRST, attribution.AFTER))
     return first, after
 
 

@@ -23,10 +23,10 @@ from ksim.flow.log import Log
 from ksim.flow.step_block import StepBlock
 from ksim.report.result import Result
 from ksim.results import energy, saturation, uncertainty
+from ksim.results import streaming as module
 from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
-from ksim.results.streaming import sink as module
-from ksim.results.streaming.histogram import RESOLUTION, Histogram
-from ksim.results.streaming.sink import Sink
+from ksim.results.streaming import Sink
+from ksim.results.streaming.tally import RESOLUTION, Histogram
 from tests.properties import examples
 
 from . import by_hand, fabricate

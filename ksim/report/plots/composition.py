@@ -1,5 +1,7 @@
 """What a step is made of as its batch grows: kernel families, and the wait for the CPU."""
 
+from operator import attrgetter
+
 import numpy as np
 from attrs import frozen
 from matplotlib.axes import Axes
@@ -23,7 +25,6 @@ from ksim.report.wording import number
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import seconds_by
 
 _HOST = "waiting for the CPU"
 _OTHER = "other"
@@ -43,7 +44,7 @@ class Composition:
 
 def composition(history: History, usage: KernelUsage) -> Composition:
     """Bin the steps by the tokens in their batch, leaving out empty bins; largest part first, the host last."""
-    names, seconds = seconds_by(history, usage, "family")
+    names, seconds = usage.seconds_by(attrgetter("family"))
     totals = seconds.sum(axis=0)
     order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
     large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())

@@ -10,7 +10,7 @@ from pyarrow import ArrowException, parquet
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.results.arrays import Floats, Ints
-from ksim.results.attribution.phases import AFTER, TO_FIRST, phases
+from ksim.results.attribution import AFTER, TO_FIRST, phases
 
 #: What a run is judged by, and the statistics of it; shares of the requests, from the fastest, whose phases a
 #: percentile is given.

@@ -8,7 +8,6 @@ from attrs import define
 from ksim.results.arrays import Floats, Ints, Places, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
-from ksim.results.kernels import joules_of
 
 
 @define(eq=False, slots=False)
@@ -36,7 +35,7 @@ class Energy:
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by (tokens, pairs, keys): (steps, 3)."""
         seconds = self.shares.seconds
-        _, dynamic = joules_of(self.history, self.shares.usage, Part.of)
+        _, dynamic = self.shares.usage.joules_by(Part.of)
         whole = seconds.sum(axis=1)
         watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
         pooled = np.zeros(len(self.static))
