@@ -77,7 +77,7 @@ def _latency_table(summary: Summary) -> Table:
 
 
 def _mark_explained(summary: Summary) -> Iterable[Text]:
-    """What the mark on latencies of a saturated run means."""
+    """The meaning of the mark on latencies of a saturated run."""
     if summary["saturated"]:
         yield Text(f"{_MARK.strip()} grows with the length of the run: more came than could be served", style="red")
 

@@ -1,4 +1,4 @@
-"""How the report and the plots write numbers, and name what was run."""
+"""Numbers and the subject of a run, as the report and the plots write them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -29,13 +29,13 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def measure(value: float, unit: str) -> str:
-    """With a unit prefix that leaves one to three digits before the point: 92.8 mJ."""
+    """*value* with a unit prefix that leaves one to three digits before the point: 92.8 mJ."""
     scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if abs(value) >= scale), _PREFIXES[-1])
     return f"{number(value / scale if value else 0)} {prefix if value else ''}{unit}"
 
 
 def subject(labels: Mapping[str, Any], engines: Sequence["EngineBuilt"], rate: float | None = None) -> str:
-    """Such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s offered"."""
+    """A run in one line, such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s offered"."""
     said = [f"{model_name(labels)} on {hardware(labels, engines)}", *parallelism(engines)]
     return ", ".join([*said, f"{number(rate)} requests/s offered"] if rate is not None else said)
 

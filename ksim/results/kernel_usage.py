@@ -1,4 +1,4 @@
-"""How often, how long and with how many joules each kernel ran, counted without unfolding a single step."""
+"""Runs, seconds and joules of each distinct kernel, counted without unfolding a single step."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ Key = Callable[[KernelKind], Hashable]
 
 @frozen(eq=False)
 class KernelUsage:
-    """The distinct kernels of a run, and how often each runs in which stage step.
+    """The distinct kernels of a run, and how often each runs in each stage step.
 
     Stage steps of one plan share their blocks (the same object).  So kernels of blocks stand here once for each plan,
     and `place` is the plan; they come first, and `shared` counts them.  Kernels that depend on the batch stand here
@@ -51,13 +51,13 @@ class KernelUsage:
         return int(self.plan_of.max(initial=-1)) + 1
 
     def counts(self, weights: Floats | Ints) -> Floats:
-        """How often each kernel ran; a stage step counts as often as its weight says."""
+        """The runs of each kernel; a stage step counts as often as its weight says."""
         plans, rows = self.place[:self.shared], self.place[self.shared:]
         return np.asarray(self.repeats * np.concatenate([sums(self.plan_of, weights, self._plan_count)[plans],
                                                          weights[rows]]))
 
     def spent(self, weights: Floats | Ints, name: str = "seconds") -> Floats:
-        """How long each kernel ran at the clock of its stage steps, each of which counts as often as its weight says.
+        """The seconds of each kernel at the clock of its stage steps, which count as often as their weights say.
 
         *name* may be `low` or `high`, for the ends of its interval.
         """
@@ -65,7 +65,7 @@ class KernelUsage:
         return np.asarray((self.counts(weights) + slowed) * getattr(self.kernels.costs, name))
 
     def joules(self, weights: Floats | Ints) -> Floats:
-        """The joules of each kernel at the clock of its stage steps, each of which counts as often as its weight."""
+        """The joules of each kernel at the clock of its stage steps, which count as often as their weights say."""
         return np.asarray(sum(self.counts(weights * factor) * joules for factor, joules in self._joules()))
 
     def seconds_by(self, key: Key) -> tuple[list[Any], Floats]:
@@ -124,7 +124,7 @@ class KernelUsage:
         return np.asarray(self.kernels.costs.seconds + self.kernels.hidden)
 
     def of_kinds(self, value: Callable[[KernelKind], Any]) -> Any:
-        """What *value* makes of the kind of each kernel."""
+        """*value* of the kind of each kernel."""
         return np.array([value(kind) for kind in self.kernels.kinds])[self.kernels.kind]
 
     def groups(self, key: Key) -> tuple[Ints, list[Any]]:

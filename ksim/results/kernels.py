@@ -1,4 +1,4 @@
-"""Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
+"""The table of kernels: the share of each in the run, beside waiting for the CPU and having nothing to do."""
 
 from functools import cached_property
 from math import isnan, nan
@@ -20,9 +20,9 @@ HOST, IDLE = "host", "idle"
 def kernel_table(history: History, usage: KernelUsage) -> pa.Table:
     """One row per kernel, by label and family, and the rows `host` and `idle`; most seconds first.
 
-    Seconds and launches are those of one rank of each pipeline stage, so that all
-    rows together last as long as the run, times the stages; FLOP, bytes and
-    joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes every column.
+    Seconds and launches are those of one rank of each pipeline stage, so that all rows add up to the run's duration
+    times the stages.  FLOP, bytes and joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes
+    every column.
     """
     columns = kernel_columns(usage, np.ones(len(history.steps), dtype=bool))
     busy = float(np.sum(columns["seconds"]))
@@ -62,7 +62,7 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
 
 
 def kernel_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
-    """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
+    """The columns of `kernel_table`, for kernels of the steps in *which*."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
     tally = _Tally(usage, groups, len(keys), which)
     return {
@@ -78,7 +78,7 @@ def kernel_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
 
 
 def work_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
-    """Those of `kernel_columns` that say what each kernel does, how long, and what limits it."""
+    """The columns about time, bound and work only, for kernels of the steps in *which*."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
     tally = _Tally(usage, groups, len(keys), which)
     return {"label": [label for label, _ in keys], **tally.time(), **tally.work()}
@@ -94,7 +94,7 @@ class _Tally:
     which: Bools
 
     def counts(self, weights: Floats | Ints) -> Floats:
-        """How often each kernel ran in `which`; a stage step counts as often as its weight says."""
+        """The runs of each kernel in `which`; a stage step counts as often as its weight says."""
         return self.usage.counts(self.which[self.usage.steps.stage_step_rows] * weights)
 
     def total(self, amounts: Floats) -> Floats:
@@ -102,19 +102,19 @@ class _Tally:
 
     @cached_property
     def runs(self) -> Floats:
-        """How often each kernel ran on one rank."""
+        """The runs of each kernel on one rank."""
         return self.counts(np.ones(len(self.usage.steps.stage_steps)))
 
     @cached_property
     def seconds(self) -> Floats:
-        """How long each kernel ran on one rank."""
+        """The seconds of each kernel on one rank."""
         return self._spent("seconds")
 
     def _spent(self, name: str) -> Floats:
         return self.usage.spent(self.which[self.usage.steps.stage_step_rows].astype(float), name)
 
     def time(self) -> dict[str, Floats]:
-        """How often and how long one rank ran each kernel, and what limited it for which share of that."""
+        """Launches and seconds on one rank, and the share of the seconds under each bound."""
         seconds, bounds = self.seconds, self.usage.of_kinds(lambda kind: kind.bound)
         columns = {"launches": self.total(self.runs), "seconds": self.total(seconds),
                    "hidden_seconds": self.total(self.runs * self.usage.kernels.hidden)}
@@ -123,7 +123,7 @@ class _Tally:
         return columns
 
     def waves(self) -> dict[str, Floats]:
-        """How well its launches fill the GPU: means over launches."""
+        """Waves and idle SMs: means over launches."""
         launches, kernels = self.total(self.runs), self.usage.kernels
         return {
             "mean_waves": shares(self.total(self.runs * kernels.waves), launches),
@@ -131,7 +131,7 @@ class _Tally:
         }
 
     def work(self) -> dict[str, Floats]:
-        """What all GPUs did for each kernel, and what share of their peaks that is."""
+        """FLOP, bytes, joules and seconds of all GPUs, and the shares of their peaks."""
         everywhere, kernels = self.counts(self.usage.steps.stage_ranks), self.usage.kernels
         columns = {name: self.total(everywhere * getattr(kernels.costs, name)) for name in ("flops", "bytes")}
         ranks = self.which[self.usage.steps.stage_step_rows] * self.usage.steps.stage_ranks
@@ -145,7 +145,7 @@ class _Tally:
         return columns
 
     def estimates(self) -> dict[str, Floats]:
-        """How one rank's time compares with the roofline's, and how far it may be off; nan where nobody knows."""
+        """One rank's time over the roofline's, and its 90 % interval; nan where unknown."""
         seconds, kernels = self.seconds, self.usage.kernels
         return {
             "eta": shares(self.total(seconds), self.total(seconds / kernels.roofline_ratio), otherwise=nan),
@@ -155,7 +155,7 @@ class _Tally:
         }
 
     def heaviest(self) -> dict[str, list[Any]]:
-        """How many shapes each kernel came in, and the shape and launch that took most time."""
+        """The number of shapes of each kernel, and the shape and launch that took most time."""
         kernels = self.usage.kernels
         numbers, names = kernels.shapes.distinct()
         cells, shapes = np.unique(self.groups * len(names) + numbers, return_inverse=True)
@@ -173,12 +173,12 @@ class _Tally:
                 "heaviest_launch": [kernels.kinds[launch[shape]].launch for shape in chosen]}
 
     def _possible(self, peak: str) -> Floats:
-        """What all GPUs could have done in each kernel's time."""
+        """The FLOP or bytes that all GPUs can do at their peak in each kernel's time."""
         rates = self.usage.steps.stage_ranks * self.usage.steps.per_engine(peak)[self.usage.steps.stage_step_rows]
         return self.total(self.counts(rates) * self.usage.lasts)
 
     def sources(self) -> list[str]:
-        """Where the times of each kernel come from."""
+        """The sources of each kernel's times."""
         found: list[set[str]] = [set() for _ in range(self.count)]
         kinds, kind = self.usage.kernels.kinds, self.usage.kernels.kind
         for cell in np.unique(self.groups * len(kinds) + kind).tolist():
@@ -187,8 +187,7 @@ class _Tally:
 
 
 def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]]:
-    """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
-    static joules."""
+    """The rows `host` and `idle`, beside *busy* seconds in which GPUs have *drawn* so many static joules."""
     stages = floats(history.engines, "stages")
     host = product(history.host_waits, stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)

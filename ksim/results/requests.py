@@ -141,7 +141,7 @@ class Requests(OutputTokens):
 
     @cached_property
     def preemptions(self) -> Ints:
-        """How often each request was preempted."""
+        """The number of preemptions of each request."""
         return np.bincount(self.rows(self.preempted["request_id"]), minlength=len(self))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Stage steps: what each step costs on each pipeline stage, as columns."""
+"""Stage steps, each one step on one pipeline stage, with their costs as columns."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -32,14 +32,14 @@ class StageSteps:
 
     @cached_property
     def costs(self) -> Costs:
-        """What each stage step costs one rank."""
+        """The costs of each stage step on one rank."""
         pieces = [np.stack([stage.costs.table for stage in block.costs], axis=2).reshape(-1, len(block) * len(
             block.costs)) for block in self.step_blocks if len(block.costs)]
         return Costs.joined([Costs(piece) for piece in pieces])
 
     @cached_property
     def scaling(self) -> ClockScaling:
-        """How the SM clock scales each stage step."""
+        """The clock scaling of each stage step."""
         return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling)))
 
     def _scaling(self, name: str) -> Floats:

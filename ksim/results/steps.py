@@ -67,7 +67,7 @@ class Steps:
         return len(self.engine)
 
     def places(self, engines: Ints) -> Ints:
-        """Where in `engines` the engines with these numbers stand."""
+        """The places in `engines` of the engines with these numbers."""
         return np.searchsorted(ints(self.engines, "engine"), engines)
 
     def rows(self, engine: int) -> slice:
@@ -109,7 +109,7 @@ class Steps:
 
     @cached_property
     def ended(self) -> Floats:
-        """By when each step and those ahead of it on its engine have ended."""
+        """The time when each step and all steps ahead of it on its engine have ended."""
         ended = np.zeros(len(self))
         for place in range(len(self.engines)):
             ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
@@ -117,7 +117,7 @@ class Steps:
 
     @cached_property
     def ahead(self) -> Floats:
-        """By when the steps ahead of each step on its engine have ended."""
+        """The time when all steps ahead of each step on its engine have ended."""
         ahead = np.zeros(len(self))
         for place in range(len(self.engines)):
             rows = self.rows(place)
@@ -142,7 +142,7 @@ class Steps:
 
     @cached_property
     def begun(self) -> Floats:
-        """When the steps ahead of each step have ended and it has started; from then to `ended`, time is its own."""
+        """The time when each step has started and all steps ahead have ended; from then to `ended`, time is its own."""
         return np.minimum(np.maximum(self.start, self.ahead), self.ended)
 
     @cached_property
@@ -152,22 +152,22 @@ class Steps:
 
     @cached_property
     def gpus(self) -> Ints:
-        """How many GPUs each step runs on."""
+        """The number of GPUs that run each step."""
         return each(self.engines, lambda built: built.ranks * built.stages)[self.engine]
 
     @cached_property
     def stage_ranks(self) -> Ints:
-        """How many GPUs run each stage step."""
+        """The number of GPUs that run each stage step."""
         return ints(self.engines, "ranks")[self.engine][self.stage_step_rows]
 
     @cached_property
     def stage_steps(self) -> StageSteps:
-        """What each step costs one rank of each pipeline stage."""
+        """The costs of each step on each pipeline stage."""
         return StageSteps(self.step_blocks)
 
     @cached_property
     def gpu_seconds(self) -> Floats:
-        """How long GPUs work on each step, added up over its GPUs."""
+        """GPU seconds of each step, added up over its GPUs."""
         return self.added(self.stage_steps.seconds * self.stage_ranks)
 
     @cached_property
@@ -178,7 +178,7 @@ class Steps:
 
     @cached_property
     def stage_seconds(self) -> Floats:
-        """How long one rank of each stage works on each step, added up over the stages."""
+        """Seconds of one rank of each stage, added up over the stages."""
         return self.added(self.stage_steps.seconds)
 
     @cached_property
@@ -201,6 +201,11 @@ class Steps:
     def dynamic_watts(self) -> Floats:
         """The power that each step adds to the static power of all its GPUs while it runs."""
         return shares(self.joules, self.end - self.start)
+
+    @property
+    def watts_above_limit(self) -> Floats:
+        """The watts per GPU of the steps that draw more than their engine's limit, beyond rounding."""
+        return self.watts[self.watts > 1.001 * self.per_engine("limit_watts")]
 
     @cached_property
     def watts(self) -> Floats:

@@ -55,7 +55,7 @@ class OutputTokens:
         raise NotImplementedError
 
     def _tokens(self) -> tuple[Ints, Places]:
-        """How many tokens each request got, and from which steps."""
+        """The number of tokens of each request, and the rows of the steps that sampled them."""
         runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)
         counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
         stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
@@ -77,7 +77,7 @@ class OutputTokens:
 
     @cached_property
     def gap_counts(self) -> Ints:
-        """How many gaps between tokens each request has."""
+        """The number of gaps between tokens of each request."""
         return np.maximum(self.output - 1, 0)
 
     @property

@@ -101,9 +101,9 @@ def test_every_chunk_and_every_joule_of_a_step_is_somebodys(scenario):
     result = simulate(scenario)
     history, requests = result.history, result.history.requests
     energy = Energy(Shares(history, result.usage))
-    pieces, owner = energy.shares.pieces, energy.shares.stretches.stints.row
+    chunks, owner = energy.shares.stretches.prompt_chunks, energy.shares.stretches.stints.row
     there = [(row, *prompt) for row, step in enumerate(result.log.of(Stepped)) for prompt in step.batch.prompts]
-    columns = (pieces.step, requests.ids[owner[pieces.stint]], pieces.new, pieces.context)
+    columns = (chunks.step, requests.ids[owner[chunks.stint]], chunks.new, chunks.context)
     assert requests.completed.all()
     assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(there)
     assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())

@@ -62,7 +62,7 @@ def trace(history: History, window: tuple[float, float] | None = None, model: st
 
 
 def _notes(timed: StageTimes, kernels: np.ndarray[Any, Any], stride: int) -> dict[str, Any]:
-    """What the trace holds and what was left out of it."""
+    """Notes on what the trace holds and what was left out of it."""
     shown, total = int(timed.slices[kernels].sum()), int(timed.slices.sum())
     notes = {"kernel_slices": shown, "kernel_slices_left_out": total - shown}
     if stride > 1:

@@ -27,7 +27,7 @@ class Described:
     _plans: dict[int, Floats] = field(factory=dict)
 
     def kernels(self, rows: Ints) -> tuple[Ints, Floats]:
-        """How many kernels each stage step at *rows* has on one rank, and all of them; *rows* are of one stage."""
+        """The number of kernels of each stage step at *rows*, which are of one stage, on one rank, and all of them."""
         tables = [self._plan(self.stage_steps.blocks[row]) for row in rows.tolist()]
         sizes, table = each(tables, lambda one: one.shape[1]), np.concatenate(tables, axis=1)
         (own, first), depending = self._batch_kernels(rows), np.flatnonzero(table[-1] < 0)
@@ -160,7 +160,7 @@ def _played(timed: StageTimes, described: Described, rows: Ints) -> _Played:
 
 
 def _written(described: Described, played: _Played) -> list[list[str | Column]]:
-    """What follows the thread in each line: of kernels that have the GPU to themselves, and of those that share it."""
+    """The columns after the thread: of kernels that have the GPU to themselves, and of those that share it."""
     return [_lines(described, played.begin[of], played.lasts[of], played.text[of])
             for of in (played.link == 0, played.link > 0)]
 

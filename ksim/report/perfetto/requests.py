@@ -1,4 +1,4 @@
-"""What each request lives through, and arrows from it to its steps.
+"""The phases of each request, and arrows from it to its steps.
 
 Queued, prefill, decode and preempted are spans nested in the request's own.  Arrows go to the step after every
 admission, to that of the first token, and to that of the last.  Perfetto draws arrows between slices of threads only,
@@ -32,7 +32,7 @@ _NAMES = ("queued", "prefill", "decode", "preempted", "request")
 
 @frozen(eq=False)
 class Phases:
-    """What requests live through, one after another for each: columns of (phases,)."""
+    """Phases of requests, one after another for each: columns of (phases,)."""
 
     row: Ints
     name: Ints
@@ -83,7 +83,7 @@ def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[I
 
 def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats], first: Ints,
            ends: Floats) -> Phases:
-    """What requests live through from their *arrival* to their *ends*.
+    """The phases of requests from their *arrival* to their *ends*.
 
     *moves* say which was admitted (True) or preempted (False) when; *came* tells when the tokens at some places came,
     of which those of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its

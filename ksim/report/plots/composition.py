@@ -1,4 +1,4 @@
-"""What a step is made of as its batch grows: kernel families, and the wait for the CPU."""
+"""The composition of steps as their batch grows: kernel families, and the wait for the CPU."""
 
 from operator import attrgetter
 
@@ -59,7 +59,7 @@ def composition(history: History, usage: KernelUsage) -> Composition:
 
 
 def composition_figure(history: History, usage: KernelUsage, title: str = "Steps") -> Figure:
-    """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
+    """Steps by the tokens in their batch: their duration above, the shares of kernel families and host below."""
     data = composition(history, usage)
     figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
                     fixed=True)

@@ -158,7 +158,10 @@ class Panel:
 
 
 def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline") -> Figure:
-    """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
+    """Rooflines of a run, one for steps that only decode and one for steps with prompts.
+
+    A mark for each kernel shows the FLOP/s that it achieved over its FLOP per byte.
+    """
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
     figure = canvas(10, 5.4, title, note, fixed=True)
     with_prompts = history.steps.prefills > 0
@@ -172,7 +175,7 @@ def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline
 
 
 def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Panel]) -> Figure:
-    """FLOP/s of each kernel over its FLOP per byte, a panel for each step."""
+    """Rooflines of steps, a panel for each: FLOP/s of each kernel over its FLOP per byte."""
     note = "a mark for every kernel: its area the share of the step's time, its colour what limits it"
     if any(mark.low == mark.low for panel in panels for mark in panel.marks):
         note += ", its bar the 90 % interval"

@@ -13,8 +13,8 @@ from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
 from ksim.results.attribution import activity, stretches
 from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.shares import Pieces, Shares
-from ksim.results.attribution.stretches import Stretches
+from ksim.results.attribution.shares import Shares
+from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
 
 #: The parts of a request's time: up to its first token, and from there to its last.
@@ -174,11 +174,11 @@ class _Split:
 
     def _own_prefills(self) -> None:
         """Move the time of a request's own prompt tokens from others' prefill to its own """
-        pieces, stints = self.activity.shares.pieces, self.stretches.stints
-        steps, rows, states = pieces.step, stints.row[pieces.stint], stints.state[pieces.stint]
-        own = self._own_seconds(pieces)
+        chunks, stints = self.stretches.prompt_chunks, self.stretches.stints
+        steps, rows, states = chunks.step, stints.row[chunks.stint], stints.state[chunks.stint]
+        own = self._own_seconds(chunks)
         starts, ends = self.activity.begins[steps], self.activity.ends[steps]
-        caught_up = np.minimum(ends, stints.caught_up[pieces.stint])
+        caught_up = np.minimum(ends, stints.caught_up[chunks.stint])
         for part in range(2):
             since, until = self._clipped(part, rows, starts, caught_up)
             inside = np.where(ends > starts, (until - since) / np.where(ends > starts, ends - starts, 1.0), 0.0)
@@ -190,7 +190,7 @@ class _Split:
             for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
                 self._add(part, names[place], rows[first], column[first])
 
-    def _own_seconds(self, pieces: Pieces) -> Floats:
-        """GPU seconds of each piece by `Shares.parts`; at most those of all prompts in its step."""
-        shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
-        return np.minimum(self.activity.seconds(pieces.step) * shares, self.activity.prompts(pieces.step))
+    def _own_seconds(self, chunks: PromptChunks) -> Floats:
+        """GPU seconds of each chunk by `Shares.parts`; at most those of all prompts in its step."""
+        shares = self.activity.shares.of(chunks.step, chunks.new, chunks.context)
+        return np.minimum(self.activity.seconds(chunks.step) * shares, self.activity.prompts(chunks.step))

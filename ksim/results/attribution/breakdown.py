@@ -95,7 +95,7 @@ class Breakdown:
                       after=self.after[kept])
 
     def with_names(self, names: list[str]) -> "Breakdown":
-        """The same for these *names*; phases that it does not have are zero."""
+        """The breakdown with these *names*; phases that it does not have are zero."""
         def spread(seconds: Floats) -> Floats:
             wide = np.zeros((len(seconds), len(names)))
             wide[:, [names.index(name) for name in self.names]] = seconds

@@ -1,4 +1,4 @@
-"""Whose a step's GPU seconds are: those of decodes or of prompts, kernel family by kernel family."""
+"""The shares of a step's GPU seconds that belong to decodes and to prompts, by kernel family."""
 
 from functools import cached_property
 
@@ -7,11 +7,9 @@ from attrs import define, frozen
 
 from ksim.flow.kernels import KernelKind
 from ksim.results.arrays import Floats, Ints, each, offsets, shares
-from ksim.results.attribution.stretches import Stints, Stretches
+from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.requests import Requests
-from ksim.results.steps import Steps
 
 #: The family of all communication between GPUs.
 COMMUNICATION = "communication"
@@ -53,36 +51,6 @@ class Part:
         return cls(kind.family, TOKENS, pooled=kind.label in EXPERTS)
 
 
-@frozen(eq=False)
-class Pieces:
-    """Step `step` computed `new` tokens after `context` ones, for a stint, until it has caught up.
-
-    Columns of (pieces,); `stint` is a row of `Stints`.
-    """
-
-    stint: Ints
-    step: Ints
-    new: Ints
-    context: Ints
-
-    @classmethod
-    def of(cls, steps: Steps, requests: Requests, stints: Stints) -> "Pieces":
-        """The pieces of *stints*, in order of *steps*.  A prompt chunk belongs to the latest admission of its request.
-        """
-        rows, known = requests.find(steps.chunk_request)
-        step = steps.chunk_step
-        stint = np.searchsorted(_order(stints.row, stints.begin, len(steps)), _order(rows, step, len(steps)),
-                                side="right") - 1
-        known &= stint >= 0
-        known[known] = stints.row[stint[known]] == rows[known]
-        return cls(stint[known], step[known], steps.chunk_tokens[known], steps.chunk_context[known])
-
-
-def _order(rows: Ints, steps: Ints, count: int) -> Ints:
-    """Numbers that sort by the row of the request, then by the step; *count* is the number of steps."""
-    return rows * (count + 1) + steps
-
-
 @define(eq=False, slots=False)
 class Shares:
     """The GPU seconds of each step by `parts`, (steps, parts), and the share that belongs to prompts.
@@ -120,7 +88,7 @@ class Shares:
 
     @cached_property
     def totals(self) -> Ints:
-        """The same of all sequences of each step."""
+        """Tokens, pairs and keys of all sequences of each step: (steps, 3)."""
         steps = self.history.steps
         keys = steps.decode_context + steps.decodes
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
@@ -132,10 +100,5 @@ class Shares:
 
     @cached_property
     def stretches(self) -> Stretches:
-        """What each request does when."""
+        """The states of each request over time."""
         return Stretches(self.history, self.history.steps.ended)
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """What each stint computes until it has caught up."""
-        return Pieces.of(self.history.steps, self.history.requests, self.stretches.stints)

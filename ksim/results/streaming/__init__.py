@@ -29,7 +29,7 @@ _REQUESTS, _STEPS = 1 << 12, 1 << 12
 
 
 class Sink(Log):
-    """Takes events as a log does, and writes requests.parquet and steps.parquet.
+    """A log that writes requests.parquet and steps.parquet during the run.
 
     `Finished` and `Rejected` are the last events of a request.  If they come before the steps that sampled its
     tokens, they wait for these.  The sink keeps requests that have not ended, and steps since the first admission of
@@ -60,7 +60,7 @@ class Sink(Log):
         super().add(event)
 
     def record(self, block: StepBlock) -> None:
-        """Take in consecutive steps of an engine."""
+        """Record consecutive steps of an engine; write if there is much to write."""
         self._write_many()
         self._stepped += len(block)
         super().record(block)

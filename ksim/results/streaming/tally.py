@@ -7,8 +7,9 @@ import numpy as np
 from attrs import Factory, define, field
 
 from ksim.flow.events import EngineBuilt
-from ksim.results import energy, saturation, uncertainty
+from ksim.results import saturation, uncertainty
 from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, sums
+from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
 from ksim.results.history import History, static_joules
 from ksim.results.metrics import (
     LATENCIES,
@@ -184,7 +185,7 @@ class Tally:
             **drawn(work, self.served, static, duration),
             **clocks(work),
             **dict.fromkeys(saturation.KEYS),
-            **dict.fromkeys(energy.KEYS),
-            **energy.interval(engines, static, work.joules, work.reach),
+            **dict.fromkeys(ENERGY_KEYS),
+            **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,
         }
