@@ -1,5 +1,6 @@
 """Settings of all tests: one thread, one profile of properties; and a mark on the slow ones."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parent
 # busy loops: where processes share cores, that takes four times the CPU seconds.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 load_profile()
+# A collection looks through all that a session has loaded, and finds next to nothing.
+gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.hookimpl(tryfirst=True)

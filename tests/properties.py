@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 #: `make explore` sets this variable.
 EXPLORING = os.environ.get("KSIM_EXPLORE") == "1"
@@ -12,9 +12,10 @@ SHARE = 4.0 if EXPLORING else 0.25
 
 
 def load_profile() -> None:
-    """Set what holds for all properties: no deadline, and the same examples each time unless one explores."""
+    """Set what holds for all properties: no clock decides, and the examples are the same unless one explores."""
     settings.register_profile("ksim", deadline=None, derandomize=not EXPLORING, print_blob=True,
-                              max_examples=share(100))
+                              max_examples=share(100),
+                              suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     settings.load_profile("ksim")
 
 

@@ -20,7 +20,7 @@ def test_goals_are_judged_here_and_where_peers_were_measured(goal, found, yardst
     assert goal.judged(found, yardstick) == (goal.what, *judged)
 
 
-def test_what_takes_as_long_as_events_takes_as_long_everywhere():
+def test_event_loops_take_as_long_in_every_comparison():
     assert scaled(70 * STANDARD, 7 * STANDARD) == pytest.approx(10 * STANDARD)
 
 

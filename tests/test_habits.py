@@ -1,5 +1,6 @@
 """What CONTRIBUTING.md, CITATION.cff, the workflow and the list of slow tests say is so."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -50,3 +51,13 @@ def test_slow_modules_are_there_and_leave_some_of_every_folder() -> None:
     assert modules >= SLOW
     folders = {module.partition("/")[0] for module in modules if "/" in module}
     assert folders <= {module.partition("/")[0] for module in modules - SLOW}
+
+
+def test_modules_of_tests_import_nothing_from_each_other() -> None:
+    """What several need is in modules without tests, such as tests/cli/command.py."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                assert not any(part.startswith("test_") for name in imported for part in name.split(".")), (
+                    f"{path}:{node.lineno}")

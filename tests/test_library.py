@@ -34,7 +34,7 @@ def test_all_public_names_are_there_before_they_are_used():
         _ = ksim.simulat  # type: ignore[attr-defined]
 
 
-def test_its_version_is_that_of_the_package():
+def test_the_version_is_that_of_the_package():
     assert ksim.__version__ == version("ksim")
 
 
@@ -76,6 +76,6 @@ def test_help_begins_with_how_to_use_it():
     assert shown.index("simulate(scenario") < shown.index("PACKAGE CONTENTS") < shown.index("class Scenario")
 
 
-def test_what_its_help_shows_runs():
+def test_the_example_in_the_help_runs():
     (code,) = (part for part in ksim.__doc__.split("\n\n") if "print(Layer" in part)
     exec("from ksim import Layer, op\n" + textwrap.dedent(code), {})

@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 @each_notebook
-def test_it_runs_and_prints_what_it_shows(path, folder, monkeypatch):
+def test_a_notebook_runs_and_prints_what_it_shows(path, folder, monkeypatch):
     """In this process and on few requests, which is much quicker; figures differ, and words do not."""
     main = types.ModuleType("__main__")  # where plug-ins are that a notebook defines
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -58,7 +58,7 @@ def test_it_runs_and_prints_what_it_shows(path, folder, monkeypatch):
 
 
 @each_notebook
-def test_it_is_kept_with_its_outputs(path):
+def test_a_notebook_is_kept_with_its_outputs(path):
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)], AGAIN
     shown = [output for cell in cells for output in cell.outputs]
@@ -67,5 +67,5 @@ def test_it_is_kept_with_its_outputs(path):
     assert not re.search(r"0x[0-9a-f]{6}|/tmp/|/home/|Warning", text) and len(text) < 150_000
 
 
-def test_they_keep_nothing_in_the_folder():
+def test_notebooks_leave_nothing_in_their_folder():
     assert {path.suffix for path in NOTEBOOKS.iterdir() if not path.name.startswith(".")} == {".ipynb"}

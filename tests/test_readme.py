@@ -36,21 +36,21 @@ def _quick(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_it_answers_ten_questions():
+def test_the_readme_answers_ten_questions():
     section = README.partition("## Ten questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
     assert len(questions) == 10
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_its_commands_run(command, folder):
+def test_commands_of_the_readme_run(command, folder):
     """In their order: some need what others wrote."""
     done = ksim_here(*shlex.split(command)[1:], folder=folder)
     assert done.status == 0, done.stderr
     assert done.stdout.strip()
 
 
-def test_its_python_runs(folder, monkeypatch, capsys):
+def test_python_of_the_readme_runs(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(code.replace('"count": 200', '"count": 10'), {})

@@ -59,14 +59,22 @@ class Shapes(Sequence[str]):
         return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
 
     def distinct(self) -> tuple[Ints, "Shapes"]:
-        """Which of the distinct shapes each is, and these."""
+        """Which of the distinct shapes each is, and these; shapes that print alike are one."""
         keys = np.concatenate([self.template[None], self.numbers])
         order = np.lexsort(keys)
         changed = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
         codes = np.empty(len(self), np.int64)
         codes[order] = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.cumsum(changed)])
         first = order[np.concatenate([np.ones(min(1, len(self)), np.bool_), changed])]
-        return codes, self.taken(first)
+        return self._merged(codes, self.taken(first))
+
+    @staticmethod
+    def _merged(codes: Ints, shapes: "Shapes") -> tuple[Ints, "Shapes"]:
+        """The same where *shapes* that print alike are one."""
+        rows: dict[str, int] = {}
+        number = np.fromiter((rows.setdefault(text, len(rows)) for text in shapes), np.int64, len(shapes))
+        first = np.unique(number, return_index=True)[1]
+        return number[codes], shapes.taken(first)
 
     def __len__(self) -> int:
         return len(self.template)

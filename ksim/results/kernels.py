@@ -156,8 +156,7 @@ class _Tally:
 
     def heaviest(self) -> dict[str, list[Any]]:
         """The number of shapes of each kernel, and the shape and launch that took most time."""
-        kernels = self.usage.kernels
-        numbers, names = kernels.shapes.distinct()
+        kernels, (numbers, names) = self.usage.kernels, self.usage.kernels.shapes.distinct()
         cells, shapes = np.unique(self.groups * len(names) + numbers, return_inverse=True)
         group, name = np.divmod(cells, max(len(names), 1))
         seconds, launch = sums(shapes, self.seconds, len(cells)), np.zeros(len(cells), np.int64)

@@ -40,7 +40,7 @@ class StageSteps:
     @cached_property
     def scaling(self) -> ClockScaling:
         """The clock scaling of each stage step."""
-        return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling)))
+        return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling) if name.init))
 
     def _scaling(self, name: str) -> Floats:
         pieces = [np.stack([getattr(stage, name) for stage in block.scalings], axis=1).ravel()

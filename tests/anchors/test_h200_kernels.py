@@ -80,7 +80,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     ("kv_write", 0.16, 0.07),  # 14.7 %, 5.7 %
     ("argmax", 0.23, 0.13),  # 21.4 %, -11.5 %
 ])
-def test_what_moves_memory(family, mean, bias):
+def test_kernels_that_only_move_memory_are_as_measured(family, mean, bias):
     """Tens of per cent off where all of it stays in the L2 cache; less than a tenth of a step's time goes here."""
     extra = {"family", "latency_us", "reps"}
     errors = Errors.of((seconds(MOVES[family](**{key: row[key] for key in row.keys() - extra})),

@@ -152,7 +152,7 @@ def test_no_token_is_computed_before_the_one_it_follows_is_known(requests, engin
 
 @given(requests=loads(), most=st.sampled_from([1, 3, 10]))
 @examples(40)
-def test_those_who_run_in_each_step_add_up_to_the_time_in_service(requests, most):
+def test_requests_running_in_each_step_add_up_to_the_time_in_service(requests, most):
     """Little's law within the engine: steps, as many as run in each, and requests, each as long as it is served."""
     log = play(requests, steps=(busy,), max_num_seqs=most).log
     by_steps = sum(step.running * (step.time - step.scheduled) for step in log.of(Stepped))

@@ -22,18 +22,19 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 SWEEP = Path(__file__).parents[3] / "shared" / "data" / "h200"
 #: Mean absolute errors in per cent: of the extract, a few dozen points a family, and of the whole sweep.
-EXTRACTED = {"gemm/bf16": 8.0, "grouped_gemm/bf16": 7.0, "rms_norm": 7.0, "kv_write": 4.2}
+EXTRACTED = {"gemm/bf16": 8.0, "rms_norm": 7.0}
 WHOLE = {"rms_norm": {"": 4.2}, "fused_add_rms_norm": {"": 4.2}, "silu_mul": {"": 4.2}, "rope": {"": 4.2},
          "kv_write": {"": 4.2}, "grouped_gemm/bf16": {"": 6.0}, "gemm/bf16": {"grid": 4.5, "sweep": 5.5},
          "attention/bf16": {"decode": 3.5, "prefill": 4.5, "mixed": 6.5}}
 #: Of courses that take long: one point in so many is taken, in so many folds.
-THIN = {"gemm/bf16": (3, 3), "attention/bf16": (1, 3)}
+THIN = {"gemm/bf16": (4, 2), "attention/bf16": (1, 2)}
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    """The extract, but attention, whose fit takes longest, and fp8."""
-    return calibrate([rows for rows in read(EXTRACT) if rows.family != "attention" and rows.dtype == "bf16"], H200)
+    """Two families of the extract; the others of `WHOLE` are fitted from the whole sweep."""
+    return calibrate([rows for rows in read(EXTRACT) if rows.family in ("gemm", "rms_norm") and rows.dtype == "bf16"],
+                     H200)
 
 
 def test_every_family_of_the_extract_is_fitted(fitted):

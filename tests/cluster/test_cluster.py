@@ -152,7 +152,7 @@ def test_a_turn_that_waits_for_its_session_takes_no_place():
     assert arrivals(log) == {0: 0, 2: 20, 1: 50}
 
 
-def test_every_end_is_told():
+def test_the_end_of_every_request_is_reported():
     """Of those that finish and of those that are turned away."""
     told = []
     play([Request(0, 0.0, 5, 2), Request(1, 0.0, 5, 1), Request(2, 1.0, 5000, 1)], on_end=lambda: told.append(1))

@@ -37,3 +37,8 @@ def test_shapes_print_what_they_were_made_of_and_equal_ones_are_one(numbers, tex
     codes, distinct = shapes.distinct()
     assert [distinct[code] for code in codes.tolist()] == printed
     assert len(set(distinct)) == len(distinct)
+
+
+def test_shapes_that_print_alike_are_one():
+    codes, distinct = Shapes.numbered("{:.1f} MB", 3, [np.array([1.01, 2.0, 1.02])]).distinct()
+    assert (codes.tolist(), [*distinct]) == ([0, 1, 0], ["1.0 MB", "2.0 MB"])

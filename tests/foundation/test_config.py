@@ -31,7 +31,7 @@ def test_nested_tables_quantities_and_plugins():
     assert whole == Whole("x", Part(1, 4.8e12), (Part(2),), Choice("mine:Oracle", {"factor": 2}), DType.FP8, 4)
 
 
-def test_what_is_structured_comes_back_plain():
+def test_a_structured_table_reads_back_as_the_plain_one():
     table = {"name": "x", "part": {"count": 3, "speed": 2.0}, "parts": [{"count": 1, "speed": 1.0}],
              "plugin": {"name": "a", "b": 1}, "dtype": "fp8", "flag": False}
     assert plain(structure(Whole, table)) == table
@@ -52,7 +52,7 @@ def test_what_is_structured_comes_back_plain():
     ({"name": "x", "dtype": "bf17"}, "f.toml: dtype: 'bf17' is not a number format"),
     ({"name": "x", "plugin": 3}, "f.toml: plugin: expected a name, or a table with a name"),
 ])
-def test_what_is_wrong_is_named_with_its_key(table, message):
+def test_a_wrong_value_is_named_with_its_key(table, message):
     with pytest.raises(ConfigError) as caught:
         structure(Whole, table, "f.toml")
     assert str(caught.value).startswith(message)

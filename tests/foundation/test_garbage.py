@@ -42,13 +42,13 @@ def test_nothing_is_collected_meanwhile_and_all_is_as_before():
     assert gc.isenabled()
 
 
-def test_an_error_leaves_it_on():
+def test_an_error_in_a_pause_leaves_the_collector_on():
     with pytest.raises(ZeroDivisionError), garbage.paused():
         raise ZeroDivisionError
     assert gc.isenabled()
 
 
-def test_what_a_pause_has_made_is_not_looked_through_at_its_end():
+def test_objects_made_in_a_pause_are_not_scanned_at_its_end():
     with collections() as found, garbage.paused():
         kept = [[] for _ in range(100_000)]
         before = len(found)
@@ -69,7 +69,7 @@ def test_cycles_of_many_pauses_are_found_before_another_one(monkeypatch):
     assert len(others) == 2000
 
 
-def test_what_somebody_has_frozen_stays_frozen():
+def test_objects_frozen_by_others_stay_frozen():
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()

@@ -35,7 +35,7 @@ def test_a_folder_is_hidden_and_gone_afterwards(tmp_path):
 
 @locks
 @pytest.mark.parametrize("next_run", ["run", "another"])
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, next_run):
+def test_folders_left_by_a_killed_process_are_removed_by_the_next(tmp_path, next_run):
     dead = killed(tmp_path / "run")
     assert dead.exists()
     with hidden_directory(tmp_path / next_run):
@@ -52,14 +52,14 @@ def test_the_folder_of_a_live_process_stays(tmp_path):
 
 
 @locks
-def test_what_was_moved_out_of_the_way_is_put_back(tmp_path):
+def test_a_folder_moved_aside_is_put_back(tmp_path):
     killed(tmp_path / "run", old="an earlier run")
     with hidden_directory(tmp_path / "other"):
         assert (tmp_path / "run").read_text() == "an earlier run"
 
 
 @locks
-def test_what_was_moved_out_of_the_way_and_replaced_is_not_put_back(tmp_path):
+def test_a_folder_moved_aside_and_replaced_is_not_put_back(tmp_path):
     killed(tmp_path / "run", old="an earlier run")
     (tmp_path / "run").write_text("the new run")
     with hidden_directory(tmp_path / "other"):

@@ -52,17 +52,17 @@ def test_the_string_under_a_field_says_what_it_is(name, text, labels):
     assert (key(name).text, key(name).labels) == (text, labels)
 
 
-def test_what_a_help_says_of_a_key():
+def test_help_of_a_key_has_its_unit_default_and_example():
     assert key("within").described == "How soon: a time. Unit: s. Default: that of `length`."
     assert key("colour").described.endswith("One of: red, blue.")
 
 
-def test_defaults_and_what_has_none():
+def test_keys_have_their_defaults_or_are_required():
     assert [key(name).default for name in ("length", "within", "sizes", "path")] == [5, None, (1, 2), None]
     assert [each.name for each in keys(Table) if each.required] == ["path"]
 
 
-def test_types_and_what_values_may_be():
+def test_keys_know_their_types_bounds_and_choices():
     assert key("within").kind is float and key("within").quantity and not key("length").quantity
     assert key("length").bounds == [(">", 0), ("<=", 9)] and key("within").bounds == [(">=", 0), ("<", 1e9)]
     assert key("colour").choices == ("red", "blue") and key("length").choices == ()

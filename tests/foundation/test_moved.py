@@ -49,6 +49,6 @@ def test_a_plug_in_written_for_the_old_paths_still_runs(tmp_path):
     assert "ksim.cost.oracles.roofline is ksim.oracles.roofline now" in done.stderr
 
 
-def test_what_was_never_there_is_not_found():
+def test_a_module_that_never_was_is_not_found():
     with pytest.raises(ModuleNotFoundError), pytest.warns(FutureWarning):
         importlib.import_module("ksim.memory.nowhere")

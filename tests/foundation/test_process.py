@@ -9,7 +9,7 @@ import pytest
 from ksim.foundation import process
 
 
-def test_it_has_one_thread_and_looks_for_no_cycles(monkeypatch):
+def test_a_process_has_one_thread_and_no_cyclic_collector(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "")  # so that it is as it was afterwards
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     with process.dedicated():
@@ -46,7 +46,7 @@ def test_sigterm_unwinds_the_stack_and_a_second_one_does_not_disturb_that(defaul
     assert (again.code, again.message) == (143, ended.value.message)
 
 
-def test_who_handles_sigterm_already_goes_on_doing_so(default_sigterm):
+def test_a_sigterm_handler_of_the_caller_is_kept(default_sigterm):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with process.terminable():
         signal.raise_signal(signal.SIGTERM)

@@ -46,7 +46,7 @@ def test_errors_name_the_key(table, message):
         structure(Keys, table)
 
 
-def test_what_is_written_reads_back_to_the_bit():
+def test_a_written_quantity_reads_back_to_the_bit():
     keys = structure(Keys, {"wait": "0.1 ms", "end": "33.3 s", "cap": "1.1 kW", "clock": "1980 MHz",
                             "think": {"kind": "exponential", "mean": "0.7 s"}})
     assert plain(keys)["wait"] == "0.0001 s" and plain(keys)["think"]["mean"] == "0.7 s"
@@ -54,5 +54,5 @@ def test_what_is_written_reads_back_to_the_bit():
     assert structure(Keys, plain(Keys(think=Exponential(1 / 3)))) == Keys(think=Exponential(1 / 3))
 
 
-def test_in_python_a_time_is_in_seconds():
+def test_a_scenario_in_python_has_times_in_seconds():
     assert Keys(wait=3, think=Fixed(5)) == Keys(wait="3 s", think=Fixed("5 s"))

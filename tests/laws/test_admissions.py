@@ -83,7 +83,7 @@ def test_the_counts_of_jobs_that_decode_are_true_ones(workload):
 @pytest.mark.parametrize("name", NAMES)
 @given(workload=workloads(aborts=False))
 @examples(40)
-def test_what_is_always_admitted_is_what_the_scheduler_admits_alone(name, workload):
+def test_admission_always_admits_what_the_scheduler_admits_alone(name, workload):
     """One request at a time meets no refusal: nothing else runs."""
     alone = evolve(workload, arrivals=workload.arrivals[:1])
     pairs = zip(alone.play(Fcfs()), under(alone, admission(name)).play(Fcfs()), strict=True)
@@ -92,7 +92,7 @@ def test_what_is_always_admitted_is_what_the_scheduler_admits_alone(name, worklo
 
 @given(workload=workloads(aborts=False))
 @examples(150)
-def test_with_memory_set_aside_for_outputs_nobody_gives_way(workload):
+def test_memory_reserved_for_outputs_leaves_no_request_preempted(workload):
     engine = play(under(workload, ReserveOutput()), Fcfs())
     assert not any(job.preemptions for job in engine.jobs)
 
@@ -113,7 +113,7 @@ def preemptions(engine: Loop) -> int:
     return sum(job.preemptions for job in engine.jobs)
 
 
-def test_who_looks_ahead_makes_fewer_give_way_and_who_looks_closer_has_larger_batches():
+def test_admissions_that_look_ahead_preempt_fewer_and_closer_estimates_batch_more():
     always, future, reserving = (starved(gate) for gate in (Always(), FutureMemory(), ReserveOutput()))
     assert preemptions(always) > 10
     assert preemptions(future) < preemptions(always) / 4
@@ -150,7 +150,7 @@ def test_the_peak_of_demand_is_at_one_of_the_ends():
 # One's own.
 
 
-def test_a_function_is_enough():
+def test_a_function_is_enough_as_an_admission():
     def two_at_once(job, running, cache):
         return len(running) < 2
 

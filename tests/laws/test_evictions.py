@@ -56,7 +56,7 @@ def test_every_request_gets_exactly_its_tokens_and_gives_all_back(name, kind, wo
 @each_cache
 @given(workload=workloads(aborts=False))
 @examples(15)
-def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
+def test_evictions_are_all_alike_in_a_cache_with_room_for_everything(name, kind, workload):
     tokens = workload.settings["block_tokens"]
     roomy, usual = (play(workload, cache_of(kind, 2000, tokens, True, choice)) for choice in (name, "lru"))
     assert [job.cached for job in roomy.jobs] == [job.cached for job in usual.jobs]
@@ -66,7 +66,7 @@ def test_with_room_for_all_every_eviction_is_as_good(name, kind, workload):
 @each_cache
 @given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12), kept=st.text("ab", min_size=1, max_size=8))
 @examples(40)
-def test_what_is_in_use_stays(name, kind, prompts, kept):
+def test_eviction_takes_no_block_in_use(name, kind, prompts, kept):
     cache = cache_of(kind, 20, 1, True, name)
     table = _start(cache, kept)
     for prompt in prompts:
@@ -81,7 +81,7 @@ def test_what_is_in_use_stays(name, kind, prompts, kept):
 @each_cache
 @given(prompts=st.lists(st.text("ab", min_size=1, max_size=8), max_size=12))
 @examples(40)
-def test_all_that_nobody_uses_can_be_had(name, kind, prompts):
+def test_all_unused_blocks_can_be_allocated(name, kind, prompts):
     cache = cache_of(kind, 20, 1, True, name)
     for prompt in prompts:
         cache.free(_start(cache, prompt), len(prompt))

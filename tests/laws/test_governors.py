@@ -27,7 +27,7 @@ timelines = st.builds(lambda computing, rest: StepCost.of([PricedBlock.of((
 
 @pytest.mark.parametrize("name", catalog.names("engine.governors"))
 @given(batch=batches, timeline=timelines)
-def test_answers_can_be_set(name, batch, timeline):
+def test_settings_of_governors_can_be_kept_by_the_gpu(name, batch, timeline):
     governor = plugin("engine.governors", Choice(name))
     answer = governor.setting(batch, timeline, H200)
     assert checked(answer, H200, name) == answer == governor.setting(batch, timeline, H200)
@@ -48,7 +48,7 @@ def test_phases_are_told_apart_by_their_prompts():
     assert governor.setting(Batch.of((1, 5)), timeline, H200) == Setting(400.0, 1.2e9)
 
 
-def test_what_is_fixed_holds_whatever_a_governor_says():
+def test_a_fixed_clock_or_cap_holds_whatever_the_governor_says():
     told = Supervised(H200, Setting(cap=500.0, clock=1.5e9), PerPhase(decode="1200 MHz", prefill="1980 MHz"))
     assert told.setting(Batch.of((1, 5)), StepCost.of([])) == Setting(500.0, 1.2e9)
     assert told.setting(Batch.of((7, 0)), StepCost.of([])) == Setting(500.0, 1.5e9)

@@ -49,6 +49,6 @@ def test_equal_histories_have_equal_answers(name, history):
 @pytest.mark.parametrize("name", BLIND)
 @given(history=histories)
 @examples(60)
-def test_a_blind_one_answers_without_looking(name, history):
+def test_a_blind_router_answers_without_looking(name, history):
     unseen = [([RemoteReplica(view.number) for view in views], prompt) for views, prompt in history]
     assert [view.number for view in answers(name, unseen)] == [view.number for view in answers(name, history)]

@@ -171,14 +171,14 @@ def test_peers_read_each_other_inside_a_node_and_in_groups_that_vllm_takes(name,
     (["direct", "two_shot"], "all_reduce", range(4), 64 * MIB), (["direct"], "all_reduce", range(3), KIB),
     (["pairwise"], "send", range(3), KIB),
 ])
-def test_what_no_algorithm_takes_is_an_error_that_says_what_was_asked(algorithms, kind, ranks, size):
+def test_a_collective_that_no_algorithm_takes_is_an_error_that_names_it(algorithms, kind, ranks, size):
     with pytest.raises(ConfigError) as error:
         network("hgx-h200", *algorithms).route(Collective(kind, size, "tensor"), ranks)
     assert str(error.value) == (f"collectives: none of {', '.join(algorithms)} does {kind} of {size:.0f} bytes"
                                 f" among {len(ranks)} GPUs over these links")
 
 
-def test_what_no_link_carries_is_an_error():
+def test_a_collective_that_no_link_carries_is_an_error():
     with pytest.raises(ConfigError, match="none of direct does all_reduce of 1024 bytes among 2 GPUs over these links"):
         network("pcie-l4", "direct").route(Collective("all_reduce", KIB, "tensor"), range(2))
 

@@ -24,7 +24,7 @@ def test_columns_give_back_the_estimates_that_they_were_made_of():
         assert np.array_equal(numbers(answers), numbers(ANSWERS), equal_nan=True)
 
 
-def test_columns_are_taken_as_they_are():
+def test_estimates_in_columns_are_taken_as_they_are():
     columns = Estimates.of(ANSWERS)
     assert Estimates.of(columns) is columns
     assert not len(Estimates.of([]))

@@ -94,7 +94,7 @@ def test_whatever_an_oracle_offers_it_prices_lists_and_sweeps(oracle, kind):
                                     ScaledOracle(Measured(), {"gemm/bf16": 2.0, "rope/": 1.5, "attention/": 0.5})],
                          ids=lambda oracle: type(oracle).__name__)
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_what_ships_says_of_a_sweep_what_it_says_of_its_kernels(oracle, kind):
+def test_shipped_oracles_price_a_sweep_as_its_kernels(oracle, kind):
     sweep, kernels = SWEEPS[kind]
     columns, answers = estimates(oracle, sweep, H200), estimates(oracle, kernels, H200)
     for name in ("seconds", "waves", "idle", "roofline_ratio", "low", "high"):
@@ -130,7 +130,7 @@ class SlowerSeconds(Measured):
 
 
 @pytest.mark.parametrize("kind", [Slower, SlowerOne, SlowerSeconds])
-def test_what_a_subclass_changes_counts(kind):
+def test_methods_that_a_subclass_overrides_are_used(kind):
     """Whichever method that is, and its parent's compiled attention does not."""
     kernel = LAYER.over(BATCHES[1])
     assert compile_attention(Measured(), LAYER, H200) is not None
@@ -188,11 +188,11 @@ def test_columns_that_are_no_times_name_the_oracle_and_the_kernel(seconds):
         estimates(Answers(columns), SWEEPS["attention"][0], H200)
 
 
-def test_an_answer_too_few_is_no_answer():
+def test_too_few_estimates_are_refused():
     with pytest.raises(ConfigError, match="oracle Answers: gives 2 estimates of 3 kernels"):
         estimates(Answers(GOOD, GOOD), KERNELS, H200)
 
 
-def test_what_has_no_method_to_ask_says_so():
+def test_an_oracle_without_any_method_is_refused():
     with pytest.raises(ConfigError, match="oracle object: has neither seconds"):
         estimates(object(), KERNELS, H200)

@@ -16,7 +16,7 @@ from tests.cost.toys import TOY, Shape, blocks
     (8e9, 3e9, 3.0, "memory"),
     (8e9, 2e9, 2.0, "memory"),  # on the ridge
 ])
-def test_the_slower_of_arithmetic_and_traffic(flops, moved, seconds, bound):
+def test_the_roofline_is_the_slower_of_arithmetic_and_traffic(flops, moved, seconds, bound):
     found = Roofline().estimate(Shape(flops, moved), TOY)
     assert (found.seconds, found.bound, found.source) == (seconds, bound, "roofline")
 
@@ -44,6 +44,6 @@ def test_a_gpu_without_the_format_says_what_to_do():
 
 
 @pytest.mark.parametrize("options", [{"compute": 0}, {"compute": 1.2}, {"memory": -1}, {"memory": "most"}])
-def test_shares_that_cannot_be(options):
+def test_impossible_peak_shares_of_the_roofline_are_refused(options):
     with pytest.raises(ConfigError, match=f"roofline: .*{next(iter(options))}"):
         plugin("oracles", Choice("roofline", options))

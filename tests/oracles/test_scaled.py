@@ -13,7 +13,7 @@ from ksim.simulation.hardware import gpu_of
 BLOCKS = Gemm(16, 4096, 4096, DType.FP8_BLOCK, DType.FP8)
 
 
-def test_only_what_is_named_is_paced():
+def test_only_named_families_are_scaled():
     gpu, plain = gpu_of("h100"), Waves()
     library = ScaledOracle(plain, {"gemm/fp8_block": 0.9})
     assert estimate(library, BLOCKS, gpu).seconds == pytest.approx(0.9 * estimate(plain, BLOCKS, gpu).seconds)

@@ -19,12 +19,12 @@ def code(formula, m=Floats, **symbols):
     return [line.strip() for line in inspect.getsource(stage(formula, symbols, m)).splitlines()[1:]]
 
 
-def test_what_is_known_is_worked_out_and_what_comes_twice_is_done_once():
+def test_staging_folds_constants_and_computes_repeated_expressions_once():
     assert code(lambda m, x: (x + m.ceil(2.5)) * m.log2(8.0) - (x + 3), x=SOME) == [
         "t0 = x + 3", "return ((t0 * 3.0) - t0)"]
 
 
-def test_what_no_result_needs_is_dropped():
+def test_staging_drops_expressions_that_no_result_needs():
     assert code(lambda m, x, y: (m.log2(x), x + y)[1:], x=SOME, y=SOME) == ["return ((x + y), )"]
 
 
@@ -38,7 +38,7 @@ def test_what_no_result_needs_is_dropped():
     (lambda m, x: m.where(x <= 7, 2.0, 3.0), "2.0 if (x <= 7) else 3.0"),
     (lambda m, x: m.maximum(m.look_up(TABLE, 0, 1) * x, 2.0), "2.0 * x"),
     (lambda m, x: m.minimum(m.look_up(TABLE, 0, x - 1), 2.0) / 1, "2.0")])
-def test_bounds_decide_what_they_can(formula, written):
+def test_staging_drops_comparisons_that_bounds_decide(formula, written):
     assert code(formula, x=SOME) == [f"return {f'({written})' if ' ' in written else written}"]
 
 
@@ -79,7 +79,7 @@ numbers = st.one_of(st.integers(0, 40), st.floats(0.125, 40.0))
 
 
 @given(tree=formulas, several=st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4))
-def test_any_formula_is_what_it_was(tree, several):
+def test_staged_formulas_equal_the_unstaged(tree, several):
     columns = np.array(several, dtype=np.float64).T
     bounds = {name: (min(column), max(column)) for name, column in zip("xyz", columns.tolist(), strict=True)}
     apart = {name: (least, most + 1) for name, (least, most) in bounds.items()}  # numpy's powers of arrays are its own

@@ -35,7 +35,7 @@ def test_the_start_is_added_and_the_reach_divides():
     (blocks(4, 1e9, bytes=9e8), "compute"), (blocks(4, 1e9, bytes=2e9), "memory"), (blocks(4, 1e6), "launch"),
     (Shape(flops=8e9), "compute"), (Shape(bytes=2e9), "memory"), (Shape(bytes=1e3), "launch"),
 ])
-def test_what_binds(kernel, bound):
+def test_a_kernel_is_bound_by_compute_memory_or_launch(kernel, bound):
     """Half a second of start is more than what the small ones compute or move."""
     assert Waves({"shape": PeakShares(compute=1, memory=1, start=0.5)}).estimate(kernel, TOY).bound == bound
 
@@ -47,7 +47,7 @@ def test_the_fastest_launch_is_taken():
     assert (found.seconds, found.launch) == (2.25, "small")
 
 
-def test_of_launches_that_memory_makes_equal_the_one_that_computes_faster_is_named():
+def test_launches_equal_by_memory_are_named_after_the_faster_in_arithmetic():
     slow, fast = Launch("slow", 8, 1e9), Launch("fast", 4, 1e9)
     assert PERFECT.estimate(Shape(4e9, 9e9, ways=(slow, fast)), TOY).launch == "fast"
 
@@ -88,7 +88,7 @@ def test_the_reach_of_a_family_can_be_set_in_a_scenario():
     ({"compute": 1, "memory": 1, "start": "-1 us"}, "'start' must be >= 0"),
     ({"compute": 1, "memory": 1}, "start: is missing"),
 ])
-def test_reaches_that_cannot_be(reach, problem):
+def test_impossible_peak_shares_of_waves_are_refused(reach, problem):
     with pytest.raises(ConfigError, match=problem):
         plugin("oracles", Choice("waves", {"reach": {"gemm": reach}}))
 

@@ -43,7 +43,7 @@ def test_the_block_is_vllms():
     assert result.vllm_block() == EXPECTED
 
 
-def test_what_was_not_asked_for_is_not_printed():
+def test_sections_not_asked_for_are_not_printed():
     block = Result(by_hand.small(), {"request_rate": float("inf")}).vllm_block()
     assert "goodput" not in block and "RPS" not in block and "concurrency:" not in block
 

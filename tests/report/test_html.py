@@ -35,7 +35,7 @@ def test_a_result_is_a_small_page(log):
     assert tree.find("p/b").text.startswith(f"{NASTY} on ") and len(html) < 8000
 
 
-def test_it_shows_what_the_report_shows():
+def test_the_html_report_shows_what_the_text_shows():
     rows = {row[0]: row[1:] for row in cells(parsed(Result(by_hand.small(), {"max_concurrency": 2})._repr_html_()))}
     assert rows["TTFT"] == ["1,188", "1,188", "1,238", "1,244", "1,249"]
     assert rows["QUEUE"] == ["62.5", "62.5", "112", "119", "124"]
@@ -64,7 +64,7 @@ def test_tables_turn_into_pandas(name):
     assert list(frame.columns) == getattr(result, name).column_names and len(frame) == getattr(result, name).num_rows
 
 
-def test_no_other_table_does():
+def test_a_table_of_another_name_is_refused():
     with pytest.raises(UnknownName, match="no table named 'request'; did you mean 'requests'"):
         Result(by_hand.small()).to_pandas("request")
 

@@ -66,5 +66,5 @@ def test_a_single_objective_is_drawn_over_the_number_of_the_point():
 
 
 @pytest.mark.parametrize("scales", [[ENERGY], [ENERGY, LATENCY], [ENERGY, LATENCY, RATE]])
-def test_where_no_point_counts_there_are_only_axes(scales):
+def test_a_pareto_plot_without_points_has_only_axes(scales):
     assert all(places(axes) == ([], []) for axes in drawn(scales, []))

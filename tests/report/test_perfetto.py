@@ -84,7 +84,7 @@ def test_kernels_of_the_small_log():
                                    "idle_sms": 0.5, "flops": 50, "bytes": 2}
 
 
-def test_what_runs_side_by_side_is_on_two_tracks_of_each_rank():
+def test_kernels_side_by_side_are_on_two_tracks_of_each_rank():
     events = load(by_hand.overlapped())["traceEvents"]
     tracks, names = slices(events), {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
@@ -211,7 +211,7 @@ def test_a_window_shows_the_kernels_of_its_steps_only():
     assert document["otherData"] == {"kernel_slices": 8, "kernel_slices_left_out": 16}
 
 
-def test_what_exceeds_the_budgets_is_left_out_and_said(monkeypatch):
+def test_slices_beyond_the_budgets_are_left_out_and_counted(monkeypatch):
     monkeypatch.setattr(perfetto, "KERNEL_BUDGET", 20)
     monkeypatch.setattr(perfetto, "EVENT_BUDGET", 20)
     document = load(by_hand.small())

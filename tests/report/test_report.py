@@ -28,7 +28,7 @@ def test_the_report_shows_where_the_time_went():
 
 
 @pytest.mark.parametrize("log", [fabricate.log(), fabricate.log(ranks=4, count=40), by_hand.small(), Log()])
-def test_it_fits_a_terminal_of_80_columns(log):
+def test_the_report_fits_a_terminal_of_80_columns(log):
     result = Result(log, {"model_id": "m" * 30, "gpu": "g"})
     lines = as_text(report(result.summary, result.kernels, result.insights, result.labels), width=80).splitlines()
     assert max(map(len, lines)) <= 80

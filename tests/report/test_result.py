@@ -62,7 +62,7 @@ def test_an_empty_directory_may_be_used_and_parents_are_made(result, tmp_path):
     assert result.save(tmp_path / "a" / "b" / "run", "", plots=False).is_dir()
 
 
-def test_anything_else_in_the_way_is_left_alone(result, tmp_path):
+def test_files_that_are_no_run_are_left_alone(result, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("precious")
     (tmp_path / "file").write_text("precious")

@@ -15,7 +15,7 @@ LABELS = {"model_id": "llama", "gpu": "h200"}
      " offered"),
     ([], None, "llama on 0 x h200"),
 ])
-def test_it_names_model_gpus_parallelism_and_rate(engines, rate, said):
+def test_a_subject_names_model_gpus_parallelism_and_rate(engines, rate, said):
     assert subject(LABELS, engines, rate) == said
 
 

@@ -34,7 +34,7 @@ def test_statistics_are_those_of_the_summary(runs):
 
 @given(st.integers(1, 300), st.integers(0, 99), st.sampled_from(STATISTICS))
 @examples(50)
-def test_what_is_behind_a_statistic_adds_up_to_it(count, seed, statistic):
+def test_parts_of_a_statistic_add_up_to_it(count, seed, statistic):
     seconds = np.random.default_rng(seed).exponential(1.0, (count, 4)) * [1.0, 10.0, 0.0, 0.1]
     found, totals = behind(statistic, seconds), seconds.sum(axis=1)
     expected = {"mean": totals.mean(), "median": np.median(totals), "p99": np.percentile(totals, 99)}[statistic]

@@ -31,7 +31,7 @@ def test_energy_of_the_small_log():
     assert summary["energy_joules_low"] is summary["energy_joules_high"] is None
 
 
-def test_what_sleeps_saves_static_energy_alone():
+def test_sleeping_gpus_save_static_energy_alone():
     awake, asleep = Result(by_hand.small()).summary, Result(by_hand.sleepy()).summary
     assert asleep["static_energy_joules"] == pytest.approx(900 - 2.0 * 2 * 60)
     assert asleep["idle_energy_joules"] == pytest.approx(awake["idle_energy_joules"] - 240)

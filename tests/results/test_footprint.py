@@ -9,7 +9,7 @@ from . import by_hand
 STATED = Rates(grams=1e-3, dollars=1e-3, gpu_dollars=0.01, pue=1.5, beside=50.0)
 
 
-def test_what_nobody_has_stated_is_unknown():
+def test_footprints_without_stated_rates_are_unknown():
     summary = Result(by_hand.small()).summary
     assert summary["host_energy_joules"] == 0.0
     assert summary["facility_energy_joules"] == summary["energy_joules"] == 1080.0

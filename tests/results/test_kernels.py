@@ -50,7 +50,7 @@ def test_joules_of_the_small_log_asleep():
     assert rows["idle"]["static_joules"] == pytest.approx(0.5 * 200 + 1.0 * 80)
 
 
-def test_what_is_hidden_beside_another_kernel_takes_no_time_and_all_of_its_energy():
+def test_a_kernel_hidden_beside_another_takes_no_time_and_all_of_its_energy():
     rows = {row["label"]: row for row in table_of(History(by_hand.overlapped())).to_pylist()}
     assert [rows["sum"][name] for name in ("launches", "seconds", "hidden_seconds", "joules")] == pytest.approx(
         [4, 0.2, 0.2, 8.0])

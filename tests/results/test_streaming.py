@@ -98,7 +98,7 @@ def agree(log: Log, folder, every: int, events: list):
 
 
 @pytest.mark.parametrize("log", [
-    fabricate.log(count=30), fabricate.log(count=40, engines=2, ranks=2, preempt_every=11), fabricate.pipelined(),
+    fabricate.log(count=20), fabricate.log(count=25, engines=2, ranks=2, preempt_every=11), fabricate.pipelined(),
     fabricate.log(count=30, stages=2, seats=4), by_hand.small(), by_hand.sleepy(), Log([by_hand.ENGINE]),
     fabricate.cut(fabricate.log(count=40), 1.5)])
 @pytest.mark.parametrize("every", [3, 10_000])
@@ -109,7 +109,7 @@ def test_streamed_runs_say_what_kept_ones_say(log, every, tmp_path):
 @given(st.integers(1, 30), st.integers(5, 50), st.integers(1, 60))
 @examples(8)
 def test_steps_may_come_at_once_and_after_the_tokens_that_are_from_them(tmp_path_factory, most, every, preempt):
-    log = fabricate.log(count=40, engines=2, preempt_every=preempt)
+    log = fabricate.log(count=25, engines=2, preempt_every=preempt)
     agree(log, tmp_path_factory.mktemp("run"), every, in_stretches(told(log), most))
 
 
@@ -123,8 +123,8 @@ def test_histograms_know_percentiles_to_their_resolution(parts):
         close(value, expected[key], RESOLUTION if key not in ("mean_x_ms", "std_x_ms") else 1e-6, 1e-3)
 
 
-def test_what_has_ended_is_forgotten(tmp_path):
-    log = fabricate.log(count=200, rate=5.0)
+def test_streaming_forgets_requests_and_steps_that_have_ended(tmp_path):
+    log = fabricate.log(count=80, rate=5.0)
     with mock.patch.multiple(module, _REQUESTS=20, _STEPS=20), Sink(tmp_path, LIMITS) as sink:
         sink.engines += log.engines
         most = 0

@@ -39,7 +39,7 @@ def test_without_intervals_nothing_is_claimed():
     assert summarise(History(fabricate.log()))["extrapolated_share"] == 0.0
 
 
-def test_nothing_ran():
+def test_a_run_without_steps_has_no_intervals():
     found = uncertainty(History(Log()))
     assert set(found.values()) == {None}
 

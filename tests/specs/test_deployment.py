@@ -63,7 +63,7 @@ def test_gpus_of_an_engine():
     ({"overlap_stages": 0}, "'overlap_stages' must be > 0: 0"),
     ({"tensor_paralel_size": 2}, "tensor_paralel_size: unknown key; did you mean 'tensor_parallel_size'?"),
 ])
-def test_settings_that_cannot_be(table, problem):
+def test_impossible_engine_settings_are_refused(table, problem):
     with pytest.raises(ConfigError) as error:
         structure(EngineSettings, table, "serve")
     assert problem in str(error.value)

@@ -26,7 +26,7 @@ def test_quantities_may_have_units():
     ({"grid": "us", "carbon_intensity": 300}, "name a grid or state a carbon_intensity, not both"),
     ({"carbon_intensiti": 300}, r"carbon_intensiti: unknown key; did you mean 'carbon_intensity'\?"),
 ])
-def test_what_energy_may_not_say(table, problem):
+def test_energy_settings_out_of_range_are_refused(table, problem):
     with pytest.raises(ConfigError, match=problem):
         structure(Footprint, table, "energy")
 

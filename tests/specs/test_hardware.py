@@ -52,7 +52,7 @@ def test_quantities_are_read_with_their_units():
     ({"hbm": 1}, "hbm: unknown key; expected name, architecture, sms, clock, memory, bandwidth, l2, flops,"
                  " pcie, power, nvlink, system, source, channel"),
 ])
-def test_what_a_gpu_file_may_not_say(changes, problem):
+def test_gpu_files_that_make_no_sense_are_refused(changes, problem):
     with pytest.raises(ConfigError) as error:
         structure(Gpu, {**catalog.load("gpus", "h200"), **changes}, "h200.toml")
     assert str(error.value).startswith("h200.toml: ")
@@ -175,7 +175,7 @@ def test_pairs_and_groups_of_eight_reach_a_share_of_their_own():
     ({"sockets": 3, "between_sockets": Link(1e9)}, "2 GPUs do not divide over 3 sockets"),
     ({"interconnect": "wire"}, "'interconnect' must be in ('nvlink', 'pcie') (got 'wire')"),
 ])
-def test_systems_that_cannot_be(changes, problem):
+def test_impossible_systems_are_refused(changes, problem):
     pair = {"name": "pair", "gpu": "l4", "gpus_per_node": 2, "interconnect": "pcie", "inside": Link("32 GB/s")}
     with pytest.raises(ValueError) as error:
         System(**{**pair, **changes})

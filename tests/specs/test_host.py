@@ -42,7 +42,7 @@ def test_hosts_that_ship_launch_single_kernels_slower_than_graphs(name):
     assert shipped.source
 
 
-def test_costs_are_once_a_step_and_for_each_sequence():
+def test_host_costs_are_once_a_step_and_for_each_sequence():
     ours = host(core={"schedule": 1, "schedule_sequence": 2, "schedule_block": 3, "send": 100, "update": 4,
                       "update_sequence": 5}, worker={"prepare": 6, "prepare_sequence": 7})
     assert ours.core.making(sequences=10, blocks=20, workers=1) == 1 + 20 + 60

@@ -34,7 +34,7 @@ def test_a_mutant_is_caught(mutant, monkeypatch):
     assert vars(caught.value)["invariant"] == mutant.broken
 
 
-def test_the_table_in_the_docs_is_of_these():
+def test_the_table_in_the_docs_lists_the_mutants():
     text = DOCS.read_text()
     assert text[text.index(BEGIN) + len(BEGIN): text.index(END)] == table()
 

@@ -93,14 +93,20 @@ def table(tmp_path_factory):
     return path
 
 
-def nvidia_smi(path, **more):
+def learned_from(path, **more):
     return validate(Question(path=path, oracle=Choice("learned"), **more))
 
 
-def test_an_architecture_is_left_out_with_its_twins(table):
-    verdict = nvidia_smi(table, leave_out="h200")
+@pytest.fixture(scope="module")
+def without_h200(table):
+    """The verdict where neither the H200 nor its twin may teach."""
+    return learned_from(table, leave_out="h200")
+
+
+def test_an_architecture_is_left_out_with_its_twins(table, without_h200):
+    verdict = without_h200
     assert {(cell.gpu, cell.how) for cell in verdict.cells} == {("h200", "without hopper")}
-    both = nvidia_smi(table, leave_out="hopper")
+    both = learned_from(table, leave_out="hopper")
     assert {cell.gpu for cell in both.cells} == {"h100", "h200"}
     # The others are a tenth slower than physics at most, and Hopper's kernels 30 %: nobody told.
     assert all(-35 < cell.bias < -5 for cell in both.cells)
@@ -108,19 +114,19 @@ def test_an_architecture_is_left_out_with_its_twins(table):
     assert (alone.mape, alone.bias) == pytest.approx((verdict.cells[0].mape, verdict.cells[0].bias))
 
 
-def test_a_twin_that_may_teach_knows_better(table):
-    twin = nvidia_smi(table, train=("h100",), gpu="h200")
+def test_a_twin_that_may_teach_knows_better(table, without_h200):
+    twin = learned_from(table, train=("h100",), gpu="h200")
     assert {(cell.gpu, cell.how) for cell in twin.cells} == {("h200", "from h100")}
-    assert twin.mean < nvidia_smi(table, leave_out="h200").mean / 2
-    assert {cell.gpu for cell in nvidia_smi(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
+    assert twin.mean < without_h200.mean / 2
+    assert {cell.gpu for cell in learned_from(table, train=("hopper",)).cells} == {"a100-80g", "b200"}
 
 
-def test_the_gpu_left_out_has_no_influence_on_its_prediction(table, tmp_path):
+def test_the_gpu_left_out_has_no_influence_on_its_prediction(without_h200, tmp_path):
     """Its times three times over: predictions stay, so that they fall short by two thirds."""
     poisoned = [{**row, "latency_us": row["latency_us"] * (3 if row["gpu"] in ("h100", "h200") else 1)}
                 for row in rows()]
     pq.write_table(pa.Table.from_pylist(poisoned), tmp_path / "gemm.parquet")
-    clean, after = (nvidia_smi(path, leave_out="h200").cells[0] for path in (table, tmp_path / "gemm.parquet"))
+    clean, after = without_h200.cells[0], learned_from(tmp_path / "gemm.parquet", leave_out="h200").cells[0]
     assert 1 + after.bias / 100 == pytest.approx((1 + clean.bias / 100) / 3, rel=1e-4)
 
 

@@ -38,7 +38,7 @@ def physics(layer, gpu):
 
 
 @given(layer=layers, gpu=gpus, batch=batches)
-def test_of_a_batch(layer, gpu, batch):
+def test_staged_attention_of_a_batch_is_the_unstaged_one(layer, gpu, batch):
     assume(batch.sequences)
     formula, counts = physics(layer, gpu), layer.counts(batch)
     staged, expected = StagedFormula(formula, Floats), formula(Floats, *counts)
@@ -47,7 +47,7 @@ def test_of_a_batch(layer, gpu, batch):
 
 
 @given(layer=layers, gpu=gpus, several=st.lists(batches.filter(lambda batch: batch.sequences), min_size=1, max_size=5))
-def test_of_many_batches(layer, gpu, several):
+def test_staged_attention_of_many_batches_is_the_unstaged_one(layer, gpu, several):
     columns = np.array([layer.counts(batch) for batch in several], dtype=np.float64).T
     formula = physics(layer, gpu)
     found, expected = StagedFormula(formula, Arrays)[batch_kinds(columns)](*columns), formula(Arrays, *columns)

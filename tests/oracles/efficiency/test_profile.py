@@ -37,7 +37,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_was_saved_is_loaded(path, name):
+def test_a_saved_model_loads_as_it_was(path, name):
     profile, saved = Profile.load(path), efficiency(RECIPES[name])
     assert profile.gpu == "H200 SXM"
     assert f"gemm/{name}" in profile
@@ -52,7 +52,7 @@ def test_what_was_saved_is_loaded(path, name):
         assert np.mean(np.abs(ours - theirs) < 1e-5) > 0.98
 
 
-def test_what_it_lacks_it_says(path):
+def test_a_profile_names_the_families_that_it_lacks(path):
     profile = Profile.load(path)
     assert "attention/bf16" not in profile
     assert [*profile] == [f"gemm/{name}" for name in RECIPES]
@@ -70,7 +70,7 @@ def test_a_profile_of_another_format_is_refused_with_the_command_that_rebuilds_i
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b'{"format": 1}'])
-def test_what_is_no_profile_is_refused(tmp_path, content):
+def test_a_file_that_is_no_profile_is_refused(tmp_path, content):
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"bad.npz: is no profile; `ksim calibrate SWEEP -o bad.npz` makes one"):

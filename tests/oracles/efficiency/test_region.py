@@ -32,7 +32,7 @@ def test_the_region_is_convex_and_holds_its_points(points, weights):
 
 
 @given(arrays(float, (12, 2), elements=st.floats(-100, 100)), st.floats(1.0, 50.0))
-def test_further_out_is_further_out(points, factor):
+def test_points_further_out_are_further_beyond_the_region(points, factor):
     region = Region.around(points)
     middle = points.mean(axis=0)
     far = middle + 3 * (points[0] - middle)

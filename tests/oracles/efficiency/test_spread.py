@@ -34,14 +34,14 @@ def test_intervals_are_as_wide_as_errors_are_where_they_are():
     assert high[1] - low[1] > 4 * (high[0] - low[0])
 
 
-def test_outside_they_widen():
+def test_intervals_widen_outside_of_the_points():
     spread = Spread.of(np.linspace(-0.1, 0.2, 500), np.zeros((500, 1)), column=0)
     low, high = spread.interval(np.zeros((3, 1)), np.array([0.0, 0.25, 1.0]))
     assert (np.diff(low) < 0).all() and (np.diff(high) > 0).all()
     assert high[1] == pytest.approx(2 * high[0])
 
 
-def test_small_cells_take_what_holds_for_all():
+def test_small_cells_take_the_spread_of_all_points():
     inputs = np.concatenate([np.zeros(500), np.ones(FEWEST - 1)])[:, None]
     residuals = np.concatenate([np.linspace(-1, 1, 500), np.zeros(FEWEST - 1)])
     low, high = Spread.of(residuals, inputs, column=0).interval(np.array([[1.0]]), np.zeros(1))

@@ -44,7 +44,7 @@ def test_the_larger_side_wins_after_a_start():
 
 @pytest.mark.parametrize("oracle", [Learned(), Measured()], ids=["learned", "measured"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.family)
-def test_what_no_profile_knows_is_extrapolated_and_says_how(oracle, kernel):
+def test_kernels_without_a_profile_are_extrapolated_with_wider_intervals(oracle, kernel):
     found = estimate(oracle, kernel, H200)
     within = constants_of(kernel.family, H200).within
     assert found.extrapolated and found.source == f"{type(oracle).__name__.lower()}, by physics alone"
