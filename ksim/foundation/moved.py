@@ -30,7 +30,6 @@ MOVED = {
     "ksim.cost.library": "ksim.oracles.efficiency.scaled",
     "ksim.cost.collectives": "ksim.network.collectives",
     **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
-    "ksim.results.attribution.phases": "ksim.results.attribution",
     "ksim.results.perfetto": "ksim.report.perfetto",
     "ksim.results.plots": "ksim.report.plots",
     "ksim.results.plots.roofs": "ksim.report.plots.roofline",
