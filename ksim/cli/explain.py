@@ -74,7 +74,7 @@ def _heading(breakdown: "Breakdown", request: int | None) -> str:
 def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats]", names: list[str]) -> str:
     """Draw a panel for each metric, or, for one request, for each part of its time."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution.phases import GROUPS
+    from ksim.results.attribution import GROUPS
 
     panels: dict[str, dict[str, Any]] = {}
     for key, column in columns.items():

@@ -34,7 +34,11 @@ MOVED = {
     **{f"ksim.cost.{name}": f"ksim.network.{name}" for name in ("fabric", "network", "protocols", "routes")},
     "ksim.results.perfetto": "ksim.report.perfetto",
     "ksim.results.plots": "ksim.report.plots",
+    "ksim.results.plots.roofs": "ksim.report.plots.roofline",
+    "ksim.results.refusals": "ksim.results.totals",
     "ksim.results.result": "ksim.report.result",
+    "ksim.results.runs": "ksim.results.tokens",
+    "ksim.results.streaming.sink": "ksim.results.streaming",
     **{f"ksim.studies.{old}": f"ksim.simulation.{new}" for old, new in (
         ("capped", "power_cap"), ("extent", "workload_size"), ("families", "models"), ("fits", "model_card"),
         ("lookup", "hardware"), ("modelcard", "model_card"), ("priced", "layer_cost"), ("requirement", "pareto"),
