@@ -16,8 +16,8 @@ from ksim.foundation import garbage
 from ksim.foundation.config import Choice
 from ksim.oracles import estimates
 from ksim.oracles.efficiency.families import FAMILIES
-from ksim.oracles.efficiency.profile import Profile
-from ksim.oracles.efficiency.profiled import Profiled, shipped
+from ksim.oracles.efficiency.profile import Profile, shipped
+from ksim.oracles.efficiency.profiled import Profiled
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.plugins import plugin

@@ -21,9 +21,9 @@ from ksim.foundation.keys import Key, keys
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE, schema
 from ksim.simulation.scenario_template import toml
-from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings
+from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.replay import Replay

@@ -24,7 +24,7 @@ Data flows one way, and each package answers one question about it:
     kv_cache    what stays cached?          scheduling  what runs next?
     engine      what happens when?          cluster     where does it happen?
     results     how good was it?            report      how is it shown?
-    simulation  what should be tried?       validation  is it as in reality?
+    simulation  how does a scenario run?    validation  how close is it to reality?
     calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -59,13 +59,13 @@ LAYERS: dict[str, set[str]] = {
     "specs": {"foundation"},
     "flow": {"foundation"},
     "workload": {"foundation", "flow"},
-    "compute": {"foundation", "specs.deployment", "specs.experts", "flow"},
+    "compute": {"foundation", "specs.shard", "flow"},
     "oracles": {"foundation", "specs", "flow", "compute"},
     "network": {"foundation", "specs", "compute"},
     "cost": {"foundation", "specs", "flow", "compute", "oracles", "network"},
     "calibration": {"foundation", "specs", "flow", "compute", "oracles", "network", "cost"},
     "kv_cache": {"foundation", "flow"},
-    "scheduling": {"foundation", "specs.deployment", "flow", "kv_cache"},
+    "scheduling": {"foundation", "flow", "kv_cache"},
     "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling"},
     "cluster": {"foundation", "specs", "flow", "cost", "engine"},
     "results": {"foundation", "flow"},

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import gate
 from ksim.engine import recorder
-from ksim.results.streaming import sink
+from ksim.results import streaming
 
 WORKLOADS = gate.workloads()
 #: How many more lines four times the requests may take for each token, and a step of eight times the sequences.
@@ -38,7 +38,7 @@ def test_a_step_takes_hardly_more_lines_for_more_sequences():
 
 
 def test_more_requests_hold_no_more_memory(monkeypatch):
-    for module, name in ((recorder, "ENOUGH"), (sink, "_STEPS")):
+    for module, name in ((recorder, "ENOUGH"), (streaming, "_STEPS")):
         monkeypatch.setattr(module, name, 64)  # else it takes thousands of steps until any are written
     few, many = gate.steady().peak(), gate.steady().larger(4).peak()
     assert many <= few * BOUNDED, (

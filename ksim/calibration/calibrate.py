@@ -13,9 +13,10 @@ from ksim.calibration.fitting import FOLDS, Candidate, FitSpec, LeftOut, Selecte
 from ksim.calibration.measurements import COLLECTIVES, Measurements, joined
 from ksim.calibration.recipes import FIT_SPECS, by_spec
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import replacing
 from ksim.oracles.efficiency import profile
+from ksim.oracles.efficiency.fitted import Efficiency
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
 #: A learning curve has the errors of fits to these shares of the points.
@@ -179,19 +180,11 @@ def _error(seconds: Array, dataset: Dataset) -> float:
 def save(path: Path, calibration: Calibration, command: str, files: Mapping[str, str]) -> None:
     """Write a profile, with the *command* that made it and the *files* it was fitted to.
 
-    An interruption leaves the old file in place.  Raises ConfigError if the profile cannot be written.
+    Raises ConfigError if the profile cannot be written.
     """
-    partial = path.with_name(f".{path.name}.part")
     entries = {part.name: part.efficiency for part in calibration.parts}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profile.save(partial, calibration.gpu.name, command, entries, fitted_to=dict(files))
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
-    finally:
-        if partial.exists():
-            partial.unlink()
+    with replacing(path) as new:
+        profile.save(new, calibration.gpu.name, command, entries, fitted_to=dict(files))
 
 
 def check_writable(path: Path) -> None:

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from ksim.calibration.measurements import CHECKS, SWEEP, Measurements
 from ksim.oracles.efficiency.families import Constants, Family, Shapes
-from ksim.oracles.efficiency.models import Model
+from ksim.oracles.efficiency.models import Model, inputs_of
 from ksim.oracles.efficiency.physics import Array, Physics
-from ksim.oracles.efficiency.pricing import inputs_of
 from ksim.specs.hardware import Gpu
 
 Mask = NDArray[np.bool_]

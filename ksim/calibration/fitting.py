@@ -11,11 +11,9 @@ from ksim.calibration.dataset import Dataset, Mask, PhysicsOfDataset, Rule
 from ksim.calibration.measurements import Measurements
 from ksim.calibration.regression import Free, Regressor, fit_constants, shares
 from ksim.oracles.efficiency.families import FAMILIES, Constants, Family
+from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
 from ksim.oracles.efficiency.models import Model
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
-from ksim.oracles.efficiency.region import Region
-from ksim.oracles.efficiency.spread import Spread
 from ksim.specs.hardware import Gpu
 
 #: Folds of cross-validation.

@@ -8,9 +8,9 @@ from attrs import frozen
 
 from ksim.calibration.dataset import Dataset
 from ksim.calibration.fitting import FitSpec, Fitted, efficiency, fit
+from ksim.oracles.efficiency.fitted import Efficiency
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
-from ksim.oracles.efficiency.profiled import without
+from ksim.oracles.efficiency.profile import without
 
 #: Factor by which errors grow on GPUs of another architecture than those fitted to: that of quantisation, which has
 #: been measured on eight GPUs.

@@ -81,6 +81,10 @@ class Points:
                  if name in self.columns and name not in outcomes]
         return [*shape, self.batches.keys()] if self.batches else shape
 
+    def shapes(self) -> list[tuple[object, ...]]:
+        """Return a key for each point, equal for two points of one family, number format and shape."""
+        return [(str(self), *shape) for shape in zip(*(column.tolist() for column in self.shape()), strict=True)]
+
     def describe(self, point: int) -> str:
         """Return the shape of one point, such as ``m=1 n=4096 k=4096``."""
         words = [f"{name}={column[point]}" for name, column in self.columns.items() if column[point] != MISSING]

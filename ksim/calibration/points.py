@@ -137,7 +137,7 @@ def _distinct(grids: Sequence[Points]) -> list[Points]:
     seen: set[tuple[object, ...]] = set()
     kept = []
     for points in grids:
-        shapes = [(str(points), *shape) for shape in zip(*(column.tolist() for column in points.shape()), strict=True)]
+        shapes = points.shapes()
         kept.append(points.take(np.array([shape not in seen for shape in shapes], dtype=bool)))
         seen.update(shapes)
     return kept

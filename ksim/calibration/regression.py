@@ -58,9 +58,14 @@ def nothing(inputs: Array, targets: Array, weights: Array) -> Constant:
 
 def constant(inputs: Array, targets: Array, weights: Array) -> Constant:
     """Fit the weighted median."""
-    order = np.argsort(targets)
+    return Constant(weighted_median(targets, weights))
+
+
+def weighted_median(values: Array, weights: Array) -> float:
+    """The value that has half of the weight below it."""
+    order = np.argsort(values, kind="stable")
     share = np.cumsum(weights[order])
-    return Constant(targets[order][np.searchsorted(share, share[-1] / 2)])
+    return float(values[order][np.searchsorted(share, share[-1] / 2)])
 
 
 def linear(inputs: Array, targets: Array, weights: Array, ridge: float = 1e-3) -> Linear:

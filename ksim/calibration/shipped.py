@@ -24,10 +24,9 @@ from ksim.calibration.measurements import Measurements
 from ksim.calibration.reading import read
 from ksim.calibration.recipes import by_spec
 from ksim.calibration.regression import Regressor
+from ksim.oracles.efficiency.fitted import Efficiency, Region
 from ksim.oracles.efficiency.pointwise import COMBINE
-from ksim.oracles.efficiency.profile import Efficiency, Profile, save
-from ksim.oracles.efficiency.profiled import PROFILES, shipped
-from ksim.oracles.efficiency.region import Region
+from ksim.oracles.efficiency.profile import PROFILES, Profile, save, shipped
 
 COMMAND = "python -m ksim.calibration.shipped TABLES SWEEP"
 PUBLIC = "NVIDIA AIConfigurator 095f58a (Apache-2.0), measured kernels of {}"

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import words_of
 from ksim.cli.output import console, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.calibration.calibrate import CalibratedFamily, Calibration
     from ksim.calibration.points import SweepPlan
     from ksim.specs.hardware import Gpu
@@ -63,7 +62,7 @@ def _this_gpu() -> str:
     return name
 
 
-def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> "Table":
+def _planned_table(planned: "SweepPlan", gpu: "Gpu") -> Table:
     rows = table("family", ">to calibrate", ">to check", ">expected s", title=f"points for {gpu.name}")
     for name, points, checks, seconds in planned.families():
         rows.add_row(name, f"{points:,}", f"{checks:,}", f"{seconds:.1f}")
@@ -111,7 +110,7 @@ def calibrate(
           f" path = \"{path}\"")
 
 
-def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> "Table":
+def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> Table:
     rows = table("family", ">points", ">error %", ">bias %", "error % with fewer points", ">enough",
                  "error % at points that taught nothing", title=f"calibration of {gpu}")
     for part in parts:
@@ -122,7 +121,7 @@ def _families(parts: Sequence["CalibratedFamily"], gpu: str) -> "Table":
     return rows
 
 
-def _left(fitted: "Calibration") -> "Table":
+def _left(fitted: "Calibration") -> Table:
     rows = table(">rows", "left out", title="rows left out")
     for left in fitted.left:
         rows.add_row(f"{left.rows:,}", left.reason)

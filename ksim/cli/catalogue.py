@@ -82,7 +82,8 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     from ksim.foundation import catalog
     from ksim.simulation.models import model_of
-    from ksim.specs.deployment import EngineSettings, Shard
+    from ksim.specs.settings import EngineSettings
+    from ksim.specs.shard import Shard
 
     rows = []
     for name in (*catalog.entries("models"), *files):

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import GpuName, Nodes, SystemName, words_of
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.simulation.collectives import Message
 
 _KIB = 1024
@@ -44,7 +43,7 @@ def _numbers(flag: str, text: str) -> list[float]:
         raise ConfigError(flag, str(error)) from None
 
 
-def _table(priced: "list[Message]") -> "Table":
+def _table(priced: "list[Message]") -> Table:
     from ksim.report.wording import measure, number
 
     rows = table("kind", ">GPUs", ">size", "algorithm", ">us", ">GB/s", ">mJ", ">idle", ">pJ/bit",

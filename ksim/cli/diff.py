@@ -16,7 +16,7 @@ from ksim.report.wording import number, percent
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ksim.report.comparison import Whole
+    from ksim.report.run_directory import Whole
     from ksim.results.arrays import Floats
     from ksim.results.attribution.breakdown import Breakdown
 
@@ -48,7 +48,7 @@ def diff(
     json_file: Json = None, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
-    from ksim.report.comparison import Whole
+    from ksim.report.run_directory import Whole
 
     runs = Whole.read(run_a), Whole.read(run_b)
     phases, problem = _phases(run_a, run_b, request)
@@ -139,7 +139,7 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
 def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[str]) -> None:
     """Draw a row of waterfalls for each metric, or one row for the parts of a request."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution.phases import GROUPS
+    from ksim.results.attribution import GROUPS
 
     rows: dict[str, dict[str, Any]] = {}
     for key, pair in pairs.items():
@@ -158,7 +158,7 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
 
 def _content(one: "Whole", other: "Whole") -> dict[str, Any]:
     """The settings that differ and all numbers, for a JSON file: pairs of the first run's value and the second's."""
-    from ksim.report.comparison import changed
+    from ksim.report.run_directory import changed
 
     known = one.settings is not None and other.settings is not None
     settings = changed(one.settings or {}, other.settings or {}) if known else None
@@ -184,7 +184,7 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
 
 
 def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
-    from ksim.report.comparison import changed
+    from ksim.report.run_directory import changed
 
     if one.settings is None or other.settings is None:
         gone = one if one.settings is None else other

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from ksim.cli.output import console, table, write_json
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.results.arrays import Floats
     from ksim.results.attribution.breakdown import Breakdown
     from ksim.testing.history import Moment
@@ -75,7 +74,7 @@ def _heading(breakdown: "Breakdown", request: int | None) -> str:
 def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats]", names: list[str]) -> str:
     """Draw a panel for each metric, or, for one request, for each part of its time."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution.phases import GROUPS
+    from ksim.results.attribution import GROUPS
 
     panels: dict[str, dict[str, Any]] = {}
     for key, column in columns.items():
@@ -125,7 +124,7 @@ def _verdict(written: "Written", again: "Replayed") -> list[str]:
     return [f"* played again, it breaks in step {step}: {problem}{untold}"]
 
 
-def _steps(again: "Replayed", last: int) -> "Table":
+def _steps(again: "Replayed", last: int) -> Table:
     """What each step up to the *last* computed, and which requests waited or were preempted."""
     made = table(">step", "computed (request: tokens)", "preempted", "running", "waiting")
     shown = [moment for moment in again.moments if moment.step <= last][-_SHOWN:]

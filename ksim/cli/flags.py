@@ -10,7 +10,7 @@ import typer
 from ksim.foundation.config import Choice, plain
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.keys import Key, keys
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ksim.cli.flags import with_serve_flags, words_of
 from ksim.cli.output import console, table
@@ -29,7 +30,7 @@ def model(
 
     from ksim.foundation.config import structure
     from ksim.simulation.model_card import ModelCard
-    from ksim.specs.deployment import EngineSettings
+    from ksim.specs.settings import EngineSettings
 
     settings, gpus = structure(EngineSettings, serve or {}, "model"), words_of(gpu)
     sizes = [settings.tensor_parallel_size] if "tensor_parallel_size" in (serve or {}) else []
@@ -45,8 +46,6 @@ def model(
 
 
 def _head(card: "ModelCard") -> list[str]:
-    from rich.markup import escape
-
     model, precision, decoder = card.model, card.settings.precision, card.model.decoder
     total, active = model.parameters(), model.active_parameters()
     experts = (f", {active / 1e9:.2f} B of them active: {decoder.top_k} of {decoder.sizes['E']} experts a token"

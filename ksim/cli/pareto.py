@@ -56,8 +56,7 @@ def pareto(
     points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
     _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
-        _stop(stopped, f"{_ran(outcomes)} of {len(outcomes)} points were run"
-                       f"{'; they are written' if output or json_file else ''}")
+        _stop(stopped, outcomes, written=bool(output or json_file))
     if problem := refusal(points):
         raise KsimError(problem)
 
@@ -116,12 +115,10 @@ def _counted(items: "Iterable[Outcome | None]", what: str, total: int) -> "Itera
                       disable=not sys.stderr.isatty()))
 
 
-def _ran(outcomes: "Sequence[Outcome]") -> int:
-    return sum(outcome.summary is not None for outcome in outcomes)
-
-
-def _stop(reason: BaseException, kept: str) -> NoReturn:
-    """Raise *reason* again, with a message that says what was *kept*."""
+def _stop(reason: BaseException, outcomes: "Sequence[Outcome]", written: bool) -> NoReturn:
+    """Raise *reason* again, with a message that says how many points were run, and whether they are *written*."""
+    ran = sum(outcome.summary is not None for outcome in outcomes)
+    kept = f"{ran} of {len(outcomes)} points were run{'; they are written' if written else ''}"
     if isinstance(reason, KsimError):
         raise KsimError(f"{reason}; {kept}") from reason
     if isinstance(reason, process.Terminated):

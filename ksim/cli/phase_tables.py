@@ -12,7 +12,7 @@ from ksim.cli.output import table
 from ksim.foundation.errors import ConfigError
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
-from ksim.results.attribution.phases import AFTER, GROUPS, TO_FIRST, members
+from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, members
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}

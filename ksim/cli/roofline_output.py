@@ -191,8 +191,7 @@ def _written_at_once(folder: Path) -> Iterator[Path]:
 def _draw(report: RooflineReport, folder: Path) -> list[str]:
     """Draw the roofline, and the map of eta if there are GPUs to compare; return the names of the files."""
     from ksim.report.plots.eta_map import eta_figure
-    from ksim.report.plots.roofline import step_roofline_figure
-    from ksim.report.plots.roofs import Roof
+    from ksim.report.plots.roofline import Roof, step_roofline_figure
     from ksim.report.plots.style import looks, write
 
     gpu, drawn = report.deployment.gpu, {step: _placed(points) for step, points in report.steps.items()}
@@ -213,8 +212,7 @@ def _placed(points: Any) -> list[KernelPoint]:
 
 
 def _panels(report: RooflineReport, drawn: dict[str, list[KernelPoint]]) -> list[Any]:
-    from ksim.report.plots.roofline import Panel
-    from ksim.report.plots.roofs import Mark
+    from ksim.report.plots.roofline import Mark, Panel
 
     panels = []
     for step, points in drawn.items():

@@ -5,13 +5,12 @@ from math import isnan
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags
 from ksim.cli.output import console, table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.flow.batch import Batch
     from ksim.flow.kernels import KernelCost
     from ksim.flow.steps import StepCost
@@ -50,7 +49,7 @@ def _show(deployment: "Deployment", batch: "Batch", steps: "Sequence[StepCost]")
         screen.print(_totals(deployment, batch, step))
 
 
-def _kernels(step: "StepCost") -> "Table":
+def _kernels(step: "StepCost") -> Table:
     rows = table(*_COLUMNS)
     merged: dict[KernelCost, int] = {}
     for span, runs in step.counted():

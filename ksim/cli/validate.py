@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
@@ -15,8 +17,6 @@ from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.validation.schedules import Difference, ScheduleReport
 
 app = typer.Typer(help="Compare ksim with recordings and measurements.", no_args_is_help=True)
@@ -65,42 +65,35 @@ def schedule(
         raise typer.Exit(1)
 
 
-def _by_case(reports: Sequence["ScheduleReport"]) -> "Table":
+def _by_case(reports: Sequence["ScheduleReport"]) -> Table:
     rows = table("case", ">steps", "exact")
     for report in reports:
-        rows.add_row(_plain(report.case), str(report.steps), "yes" if report.exact else "no")
+        rows.add_row(escape(report.case), str(report.steps), "yes" if report.exact else "no")
     return rows
 
 
-def _by_kind(reports: Sequence["ScheduleReport"]) -> "Table":
+def _by_kind(reports: Sequence["ScheduleReport"]) -> Table:
     kinds: dict[str, list[ScheduleReport]] = {}
     for report in reports:
         kinds.setdefault(report.kind, []).append(report)
     rows = table("kind", ">cases", ">steps", ">exact")
     for kind, members in kinds.items():
-        rows.add_row(_plain(kind), str(len(members)), str(sum(report.steps for report in members)),
+        rows.add_row(escape(kind), str(len(members)), str(sum(report.steps for report in members)),
                      str(sum(report.exact for report in members)))
     return rows
 
 
-def _differences(failures: Sequence[tuple[str, "Difference"]]) -> "Table":
+def _differences(failures: Sequence[tuple[str, "Difference"]]) -> Table:
     rows = table("case", ">step", "key", "expected", "got", title="first differences")
     for name, difference in failures:
-        rows.add_row(_plain(name), "" if difference.step is None else str(difference.step), _plain(difference.key),
-                     *(_plain(_brief(value)) for value in (difference.expected, difference.got)))
+        rows.add_row(escape(name), "" if difference.step is None else str(difference.step), escape(difference.key),
+                     *(escape(_brief(value)) for value in (difference.expected, difference.got)))
     return rows
 
 
 def _brief(value: Any) -> str:
     text = "" if value is None else json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN - 3]}..."
-
-
-def _plain(text: str) -> str:
-    """*text*, with its brackets escaped."""
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _print_steps(name: str, difference: "Difference") -> None:

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.validation.board_power import BoardReport
     from ksim.validation.energy import EnergyReport, SustainedReport
     from ksim.validation.serving.comparison import ServingReport
@@ -53,7 +52,7 @@ def _print(report: "EnergyReport") -> None:
     print("\n".join(lines))
 
 
-def _kernels(report: "SustainedReport") -> "Table":
+def _kernels(report: "SustainedReport") -> Table:
     rows = table("family", "format", "shape", ">W", ">us", *(f">{name}" for name in (
         "power", "without family", "time", "without family", "energy", "without family")),
         title="sustained kernels: errors in %, fitted without the shape, and without the whole family")
@@ -80,7 +79,7 @@ def _kernel_lines(report: "SustainedReport") -> list[str]:
             f" time {both('time', True)} %, energy {both('energy', True)} %"]
 
 
-def _runs(report: "ServingReport") -> "Table":
+def _runs(report: "ServingReport") -> Table:
     rows = table("recording", "run", ">joules", ">predicted", ">error %", title="serving runs")
     for run in report.metered:
         rows.add_row(run.recording, run.run, f"{run.measured.joules:.0f}", f"{run.predicted.joules:.0f}",
@@ -88,7 +87,7 @@ def _runs(report: "ServingReport") -> "Table":
     return rows
 
 
-def _boards(report: "BoardReport") -> "Table":
+def _boards(report: "BoardReport") -> Table:
     rows = table("gpu", "op", "format", ">rows", *(">MAPE %", ">median", ">bias", ">in 10 %") * 2,
                  title="power of boards, rows held back: errors of the model, and of a meter fitted to the other rows")
     for cell in (*report.cells, *report.gpus, report.whole):

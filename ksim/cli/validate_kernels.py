@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import OutcomeFile, words_of
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.validation.kernels import KernelReport
 
 
@@ -54,7 +53,7 @@ def kernels(
     print(f"mean over families: {report.mean:.2f} %{covered}")
 
 
-def _cells(report: "KernelReport") -> "Table":
+def _cells(report: "KernelReport") -> Table:
     rows = table("gpu", "family", "format", "tag", "rows are", ">points", ">MAPE %", ">median", ">p90", ">p99", ">bias",
                  ">in 90 %", title="errors")
     for cell in report.cells:
@@ -64,7 +63,7 @@ def _cells(report: "KernelReport") -> "Table":
     return rows
 
 
-def _worst(report: "KernelReport") -> "Table":
+def _worst(report: "KernelReport") -> Table:
     rows = table("gpu", "family", "format", "tag", "worst shapes: measured, and how far off", title="worst shapes")
     for cell in report.cells:
         for i, shape in enumerate(cell.worst):
@@ -72,7 +71,7 @@ def _worst(report: "KernelReport") -> "Table":
     return rows
 
 
-def _left(report: "KernelReport") -> "Table":
+def _left(report: "KernelReport") -> Table:
     rows = table("of", ">rows", "left out, of training and test alike", title="rows left out")
     for name, left in report.left:
         rows.add_row(name, f"{left.rows:,}", left.reason)
@@ -81,7 +80,6 @@ def _left(report: "KernelReport") -> "Table":
 
 def _write(path: Path | None, report: "KernelReport") -> None:
     from attrs import asdict
-
 
     outcome = {"families": report.families, "mean": report.mean, "coverage": report.coverage,
                "cells": [asdict(cell) for cell in report.cells],

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from ksim.cli.flags import OutcomeFile, oracle_of
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.validation.serving.comparison import ComparedRun, Figures, StepReport
     from ksim.validation.serving.replay import ServerSpec
 
@@ -77,7 +76,7 @@ def _notes(left: Sequence[tuple[str, str]], remarks: Sequence[str], gpu: str, en
         print(f"left out, {len(names)}: {', '.join(names)}: {reason}")
 
 
-def _runs(runs: Sequence["ComparedRun"]) -> "Table":
+def _runs(runs: Sequence["ComparedRun"]) -> Table:
     titles = ("TTFT p50 ms", "p90", "TPOT p50 ms", "ITL p99 ms", "tokens/s", "joules")
     rows = table("recording", "run", ">requests", *(f">{title}" for title in titles),
                  title="measured, predicted, error %")
@@ -93,9 +92,8 @@ def _cells(measured: "Figures", predicted: "Figures", errors: "Figures") -> list
             for theirs, ours, error in zip(astuple(measured), astuple(predicted), astuple(errors), strict=True)]
 
 
-def _intervals(report: "StepReport") -> "Table":
+def _intervals(report: "StepReport") -> Table:
     import numpy as np
-
 
     rows = table("recording", "run", ">steps", ">idle before", ">median %", ">p90 %", ">bias %", ">all %",
                  title="time from step to step: absolute errors, the median signed one, and the error of the sum")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ksim.validation.silicon import Answer, Score, SiliconReport
     from ksim.validation.silicon.scores import Error, Quantity
 
@@ -54,7 +54,7 @@ def silicon(
     print(_figures(report.whole))
 
 
-def _scores(scores: "tuple[Score, ...]", title: str) -> "Table":
+def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
     half = (">ours", ">bias %", ">median", ">mean", ">AIC median", ">mean")
     rows = table("runs", ">rows", ">played", ">TTFT ms", *half, ">TPOT ms", *half, title=title)
     for score in scores:
@@ -71,10 +71,7 @@ def _cells(quantity: "Quantity") -> list[str]:
     return [*times, *own, *(["", ""] if other is None else [f"{other.median:.1f}", f"{other.mean:.1f}"])]
 
 
-def _reasons(report: "SiliconReport") -> "Table":
-    from rich.markup import escape
-
-
+def _reasons(report: "SiliconReport") -> Table:
     rows = table(">rows", "not played, because", title="rows not played")
     for reason, count in report.reasons.items():
         rows.add_row(str(count), escape(reason))

@@ -13,7 +13,7 @@ from ksim.compute.notation.attention import FusedAttention
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 __all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]
 

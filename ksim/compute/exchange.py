@@ -16,7 +16,7 @@ from attrs import frozen
 from ksim.compute.graph import Collective, CollectiveKind, Op
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 __all__ = ["Combine", "Dispatch"]
 

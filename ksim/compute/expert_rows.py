@@ -9,7 +9,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from ksim.compute.placement import copies, placed
-from ksim.specs.experts import Placement, Routing
+from ksim.specs.shard import Placement, Routing
 
 #: (rows, number of experts that have so many), without the experts that have none.
 ExpertRows = tuple[tuple[int, int], ...]

@@ -23,7 +23,7 @@ from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 #: Tokens of a batch: those of decodes; the new ones of prompts, those among them that follow cached ones, and the
 #: cached ones that they follow.

@@ -14,7 +14,7 @@ from ksim.compute.model_ops import op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 #: What `layer_types` calls layers of linear attention.
 LINEAR = "linear_attention"

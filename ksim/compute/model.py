@@ -14,8 +14,7 @@ from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
-from ksim.specs.experts import Routing
+from ksim.specs.shard import Routing, Shard
 
 T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
 _WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}

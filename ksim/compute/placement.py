@@ -9,7 +9,7 @@ its global way, which is what vLLM's distributed/eplb does where nodes and group
 import numpy as np
 from numpy.typing import NDArray
 
-from ksim.specs.experts import Placement
+from ksim.specs.shard import Placement
 
 __all__ = ["copies", "fullness", "placed"]
 

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from ksim.compute.model import Config
 from ksim.foundation.errors import ConfigError
-from ksim.specs.deployment import PARTS
+from ksim.specs.shard import PARTS
 
 __all__ = ["Stored", "stored"]
 

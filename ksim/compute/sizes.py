@@ -37,7 +37,7 @@ from attrs import evolve, frozen
 from ksim.compute.expert_rows import MeanExpertRows
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.moved import renamed
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 #: Pairs of an index and the group of ranks that splits it.
 Splits = tuple[tuple[str, str], ...]

@@ -60,7 +60,7 @@ class Clock:
         limit = setting.cap or self.power.limit
         free = self._at(setting.clock) if setting.clock else self._boost
         seconds, most = timeline.seconds_at(free), self.clocks.credit
-        watts = self.watts(timeline, free)
+        watts = self.power.idle + timeline.joules_at(free) / seconds if seconds else self.power.idle
         if watts <= limit and self._credit == most:  # nothing to spend, nothing to earn
             self._busy_until = start + seconds
             return free

@@ -14,8 +14,8 @@ from ksim.cost.overlap import Overlap, Summed, overlapped, paired
 from ksim.cost.plan import BatchLaunch, Part, Plan, PricedLaunch, Shape, priced_part
 from ksim.cost.pricer import Pricer
 from ksim.flow.kernels import KernelCost
-from ksim.specs.deployment import Shard
 from ksim.specs.host import Host
+from ksim.specs.shard import Shard
 
 #: What the part of a step before its samples depends on.
 _Body = tuple[int, int | None, frozenset[Op]]

@@ -23,9 +23,9 @@ from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.kernels import KernelCost
 from ksim.flow.steps import BatchKernels, StepColumns, StepCost
 from ksim.network.network import Network
-from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Host
+from ksim.specs.shard import Shard
 
 __all__ = ["StepTimer"]
 

@@ -19,9 +19,8 @@ from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.costs import StepSummary
 from ksim.oracles import CompiledAttention, check_seconds, compile_attention, peak
-from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
-from ksim.oracles.compiled.intervals import Interval
+from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval
+from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
 from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 

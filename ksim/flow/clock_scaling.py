@@ -25,6 +25,12 @@ class ClockScaling:
     energy: Any = 1.0
     power: Any = 1.0
     clock: Any = field(default=nan, eq=False)
+    #: By how much of each of `JOULES` the joules differ from those at the boost clock.
+    joule_factors: tuple[Any, Any, Any] = field(init=False, eq=False, repr=False)
+
+    @joule_factors.default
+    def _joule_factors(self) -> tuple[Any, Any, Any]:
+        return self.energy - 1.0, self.power - 1.0, self.power * (self.time - 1.0)
 
     @classmethod
     def of(cls, scalings: Sequence["ClockScaling"]) -> "ClockScaling":
@@ -34,7 +40,7 @@ class ClockScaling:
 
     def __getitem__(self, row: int) -> "ClockScaling":
         """That of one step, where this has columns."""
-        return ClockScaling(*(float(getattr(self, each.name)[row]) for each in fields(ClockScaling)))
+        return ClockScaling(*(float(getattr(self, each.name)[row]) for each in fields(ClockScaling) if each.init))
 
     def blended(self, other: "ClockScaling", share: float) -> "ClockScaling":
         """This for a *share* of a step, and the *other* for the rest of it."""
@@ -43,11 +49,6 @@ class ClockScaling:
         return ClockScaling(time, share * self.energy + rest * other.energy,
                             (share * self.time * self.power + rest * other.time * other.power) / time,
                             share * self.clock + rest * other.clock)
-
-    @property
-    def joule_factors(self) -> tuple[Any, Any, Any]:
-        """By how much of each of `JOULES` the joules differ from those at the boost clock."""
-        return self.energy - 1.0, self.power - 1.0, self.power * (self.time - 1.0)
 
 
 AT_BOOST = ClockScaling()

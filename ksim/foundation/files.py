@@ -1,9 +1,11 @@
-"""Checks of files that a user names, before they are opened."""
+"""Files that a user names: checked before they are read, and replaced only by whole ones."""
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ksim.foundation.errors import DataError
+from ksim.foundation.errors import ConfigError, DataError
 
 
 def regular_file(path: Path) -> Path:
@@ -22,3 +24,21 @@ def regular_file(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         raise DataError(str(path), "is a pipe or a device; save its content to a file, and name that")
     return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a file to write beside *path*, which it replaces at the end; an interruption changes nothing.
+
+    Raises ConfigError where the file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
+    finally:
+        if partial.exists():
+            partial.unlink()

@@ -110,16 +110,16 @@ class Network:
                     for piece in t.pieces} for round_ in rounds]
         return Route(name, protocol.name, max(timing.start for timing in timings),
                      self._rounds(rounds, kind, ranks, protocol),
-                     sum(len(sent) for sent in copies) / len(ranks) ** 2,
-                     sum(len(sent) for sent in leaving) / len(ranks) ** 2,
-                     (max(least for least, _ in windows), min(limit for _, limit in windows)),
-                     interval_factors(protocol.name, links, protocol.name in self.measured))
+                     sent=sum(len(sent) for sent in copies) / len(ranks) ** 2,
+                     routed=sum(len(sent) for sent in leaving) / len(ranks) ** 2,
+                     window=(max(least for least, _ in windows), min(limit for _, limit in windows)),
+                     interval_factors=interval_factors(protocol.name, links, protocol.name in self.measured))
 
     def _rounds(self, rounds: list[Round], kind: str, ranks: tuple[int, ...],
                 protocol: Protocol) -> tuple[tuple[Hop, ...], ...]:
         """Price *rounds*.  Rounds that take equally long are priced once and share one tuple."""
         hops: dict[Any, tuple[Hop, ...]] = {}
-        for key, round_ in zip(keys := [_cost_key(each, protocol.merging) for each in rounds], rounds, strict=True):
+        for key, round_ in zip(keys := [_cost_key(round_, protocol.merging) for round_ in rounds], rounds, strict=True):
             if key not in hops:
                 load = self._load(round_, ranks, protocol.merging)
                 hops[key] = self._hops(round_, load, kind, len(ranks), protocol)

@@ -68,13 +68,13 @@ def measured(system: System, transports: Iterable[Transport]) -> dict[str, Proto
     """
     known = {protocol.name: protocol for protocol in (
         *NCCL, *POINT_TO_POINT, *NVLS, *ONE_SHOT, *TWO_SHOT, *SYMMETRIC, *FUSED, *FUSED_TWO_SHOT, *DEEPEP)}
-    found = {}
+    protocols = {}
     for transport in transports:
         for name, timing in transport.protocols.items():
             if name not in known:
                 raise UnknownName("protocol", name, list(known))
-            found[name] = evolve(known[name], links={**known[name].links, system.interconnect: timing})
-    return found
+            protocols[name] = evolve(known[name], links={**known[name].links, system.interconnect: timing})
+    return protocols
 
 
 #: Where transports were measured: the 5 and 95 % quantiles of measured over predicted, over all rows of AIConfigurator
@@ -113,5 +113,5 @@ UNFITTED: Mapping[str, tuple[float, float]] = {"nvlink": (0.88, 1.91), "pcie": (
 
 def interval_factors(protocol: str, links: Set[str], fitted: bool) -> tuple[float, float]:
     """The factors for *protocol* over *links*: those of the least certain link."""
-    each = [FITTED.get((protocol, link), UNFITTED[link]) if fitted else UNFITTED[link] for link in links]
-    return min(low for low, _ in each), max(high for _, high in each)
+    factors = [FITTED.get((protocol, link), UNFITTED[link]) if fitted else UNFITTED[link] for link in links]
+    return min(low for low, _ in factors), max(high for _, high in factors)

@@ -1,4 +1,4 @@
-"""Latency oracles: how long kernels take on a GPU.
+"""How long does a kernel take?  Latency oracles, each in a file of its own.
 
 To add one, add a file with an attrs class that has the method of `LatencyOracle`:
 `estimates(kernels, gpu)`, with an `Estimate` for each kernel.  One that lies
@@ -93,8 +93,8 @@ def adapted(oracle: Any) -> LatencyOracle:
     method = _method(oracle)
     if not method:
         raise ConfigError(f"oracle {_name(oracle)}", "has neither seconds(kernel, gpu) nor estimate(kernel, gpu)")
-    found: LatencyOracle = oracle if method == "estimates" else AdaptedOracle(oracle, method)
-    return found
+    adapter: LatencyOracle = oracle if method == "estimates" else AdaptedOracle(oracle, method)
+    return adapter
 
 
 def _method(oracle: Any) -> str:
@@ -119,9 +119,9 @@ def estimate(oracle: Any, kernel: Kernel, gpu: Gpu) -> Estimate:
 
 def compile_attention(oracle: Any, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
     """What prices kernels of *layer* as *oracle* does, where the oracle offers that for this layer."""
-    compiled = getattr(adapted(oracle), "compile_attention", None)
-    found: CompiledAttention | None = compiled(layer, gpu) if compiled is not None else None
-    return found
+    method = getattr(adapted(oracle), "compile_attention", None)
+    compiled: CompiledAttention | None = method(layer, gpu) if method is not None else None
+    return compiled
 
 
 def _answers(oracle: Any, kernels: Sequence[Kernel], gpu: Gpu) -> Sequence[Estimate]:

@@ -5,9 +5,8 @@ from pathlib import Path
 from attrs import define, field
 
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.oracle import ProfileOracle
-from ksim.oracles.efficiency.profile import Profile
-from ksim.oracles.efficiency.profiled import Profiled, shipped
+from ksim.oracles.efficiency.profile import Profile, shipped
+from ksim.oracles.efficiency.profiled import Profiled, ProfileOracle
 from ksim.specs.hardware import Gpu
 
 __all__ = ["Learned"]

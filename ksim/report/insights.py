@@ -2,16 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 from attrs import frozen
 
 from ksim.flow.kernels import BOUNDS
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Bools, Floats
-from ksim.results.energy import above_limit
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import seconds_by
 from ksim.results.metrics import Summary
 
 _MEANING = {
@@ -31,7 +30,7 @@ class Insight:
 
 
 def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Insight]:
-    """What stands out, warnings first."""
+    """The insights into a run, warnings first."""
     return [
         *_warnings(history, summary),
         *_bounds(history, usage),
@@ -59,10 +58,10 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
 
 
 def _clocks(history: History) -> Iterator[Insight]:
-    """Whether clocks fell below the range that was measured."""
+    """A warning if clocks fell below the range that was measured."""
     steps = history.steps
-    least = steps.per_engine("known_clock")[steps.lane_step]
-    seconds, below = steps.lane_seconds * steps.lane_ranks, steps.lanes.scaling.clock < least * (1 - 1e-6)
+    least = steps.per_engine("known_clock")[steps.stage_step_rows]
+    seconds, below = steps.stage_steps.seconds * steps.stage_ranks, steps.stage_steps.scaling.clock < least * (1 - 1e-6)
     if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
         yield Insight(
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"
@@ -71,8 +70,8 @@ def _clocks(history: History) -> Iterator[Insight]:
 
 
 def _peaks(history: History) -> Iterator[Insight]:
-    """Why some steps draw more than the limit."""
-    watts = above_limit(history.steps)
+    """An insight into why some steps draw more than the limit."""
+    watts = history.steps.watts_above_limit
     if len(watts):
         yield Insight(
             f"{percent(len(watts) / len(history.steps))} of the steps draw more than the power limit, up to"
@@ -92,8 +91,8 @@ def _requests(count: int) -> str:
 
 
 def _bounds(history: History, usage: KernelUsage) -> Iterator[Insight]:
-    """What limits the steps that only decode, and those with prompt tokens in them."""
-    names, seconds = seconds_by(history, usage, "bound")
+    """Insights into the bound that takes most GPU time of decode steps, and of steps with prompt tokens."""
+    names, seconds = usage.seconds_by(attrgetter("bound"))
     with_prompts = history.steps.prefills > 0
     for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
         yield from _bound_of(title, names, seconds[which].sum(axis=0), which)

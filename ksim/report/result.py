@@ -16,22 +16,20 @@ from ksim.flow.log import Log
 from ksim.foundation import garbage
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
-from ksim.report.console import vllm_block
+from ksim.report.formats import vllm_block
 from ksim.report.insights import Insight, insights
-from ksim.report.subject import model_name, subject
-from ksim.report.wording import WIDTH
+from ksim.report.wording import WIDTH, model_name, subject
 from ksim.results import arrow
 from ksim.results.attribution import attribution_table
-from ksim.results.attribution.energy import Energy
+from ksim.results.attribution.energy import Energy, energy_summary
 from ksim.results.attribution.shares import Shares
-from ksim.results.energy import energy
 from ksim.results.footprint import Rates, footprint
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
-from ksim.results.refusals import Refusals
 from ksim.results.tables import request_table, step_table
+from ksim.results.totals import Refusals
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +42,7 @@ TABLES = ("requests", "steps", "kernels", "attribution")
 
 @define(eq=False, slots=False)
 class Result:
-    """A finished run.  Everything is computed on demand, and once.
+    """A finished run, whose numbers, tables and figures are computed on demand, and once.
 
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`, `max_concurrency` and others) and come first
     in the summary.  With a `max_concurrency` the loop was closed, so no queue could keep growing.  *limits* are the
@@ -63,7 +61,7 @@ class Result:
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
-        return judged({**measured, **energy(self.energy)}, self.labels, self.limits, self.rates)
+        return judged({**measured, **energy_summary(self.energy)}, self.labels, self.limits, self.rates)
 
     @cached_property
     def requests(self) -> pa.Table:
@@ -77,27 +75,27 @@ class Result:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """Where the time went: one row per kernel, and one each for waiting and idling."""
+        """One row per kernel with its time, work and joules, and a row each for waiting for the CPU and idle time."""
         return kernel_table(self.history, self.usage)
 
     @cached_property
     def attribution(self) -> pa.Table:
-        """Where the time of each completed request went: one row per request."""
+        """The phases of each completed request's time: one row per request."""
         return attribution_table(self.shares)
 
     @cached_property
     def energy(self) -> Energy:
-        """Whose the run's joules are."""
+        """The joules of each request."""
         return Energy(self.shares)
 
     @cached_property
     def shares(self) -> Shares:
-        """Whose the steps' GPU seconds are."""
+        """The shares of steps' GPU seconds that belong to decodes and to prompts."""
         return Shares(self.history, self.usage)
 
     @cached_property
     def insights(self) -> list[Insight]:
-        """What stands out, in sentences."""
+        """Sentences about what stands out in the run, warnings first."""
         return insights(self.history, self.usage, self.summary)
 
     @cached_property
@@ -125,7 +123,7 @@ class Result:
 
     @cached_property
     def usage(self) -> KernelUsage:
-        """Which kernels ran how often."""
+        """The distinct kernels of the run, and how often each ran."""
         return KernelUsage.of(self.history.steps)
 
     def to_pandas(self, table: str = "requests") -> "pandas.DataFrame":
@@ -140,7 +138,7 @@ class Result:
         return getattr(self, table).to_pandas()
 
     def _repr_html_(self) -> str:
-        from ksim.report.html import result_html
+        from ksim.report.formats import result_html
 
         return result_html(self.summary, self.insights, self.labels)
 

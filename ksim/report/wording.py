@@ -1,7 +1,16 @@
-"""How the report and the plots write numbers."""
+"""Numbers and the subject of a run, as the report and the plots write them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ksim.flow.events import EngineBuilt
 
 #: Characters in a line of plain text.
 WIDTH = 80
+#: Longer model names are cut at the front, which is usually folders.
+_LONGEST = 40
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 
 
@@ -20,6 +29,34 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def measure(value: float, unit: str) -> str:
-    """With a unit prefix that leaves one to three digits before the point: 92.8 mJ."""
+    """*value* with a unit prefix that leaves one to three digits before the point: 92.8 mJ."""
     scale, prefix = next(((scale, prefix) for scale, prefix in _PREFIXES if abs(value) >= scale), _PREFIXES[-1])
     return f"{number(value / scale if value else 0)} {prefix if value else ''}{unit}"
+
+
+def subject(labels: Mapping[str, Any], engines: Sequence["EngineBuilt"], rate: float | None = None) -> str:
+    """A run in one line, such as "llama-3.1-8b on 8 x H200, TP 2, DP 4, 6.73 requests/s offered"."""
+    said = [f"{model_name(labels)} on {hardware(labels, engines)}", *parallelism(engines)]
+    return ", ".join([*said, f"{number(rate)} requests/s offered"] if rate is not None else said)
+
+
+def model_name(labels: Mapping[str, Any]) -> str:
+    """The label `model_id`; for the path of a config.json, the name of its folder."""
+    path = PurePath(str(labels.get("model_id", "a model")))
+    name = path.parent.name if path.name == "config.json" and path.parent.name else str(path)
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST:]}"
+
+
+def hardware(labels: Mapping[str, Any], engines: Sequence["EngineBuilt"]) -> str:
+    """The number and the kind of GPUs."""
+    gpu = labels.get("gpu") or ", ".join(dict.fromkeys(built.gpu for built in engines)) or "GPU"
+    return f"{sum(built.ranks * built.stages for built in engines)} x {gpu}"
+
+
+def parallelism(engines: Sequence["EngineBuilt"]) -> list[str]:
+    """The degrees of tensor, pipeline and data parallelism; the latter two only above 1."""
+    if not engines:
+        return []
+    ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
+    sizes = (("PP", stages), ("DP", len(engines)))
+    return [f"TP {ranks}", *(f"{name} {size}" for name, size in sizes if size > 1)]

@@ -42,7 +42,7 @@ def sums(groups: Ints | Places, amounts: Floats | Ints | Places | Bools, count: 
 
 
 def offsets(counts: Ints) -> Ints:
-    """Where each group begins if groups of these sizes are stored one after another, and where the last one ends."""
+    """The places where groups of these sizes begin, stored one after another, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 

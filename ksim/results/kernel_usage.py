@@ -1,4 +1,4 @@
-"""Which kernels ran how often, counted without unfolding a single step."""
+"""Runs, seconds and joules of each distinct kernel, counted without unfolding a single step."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -9,96 +9,108 @@ from attrs import field, frozen
 from ksim.flow.costs import JOULES
 from ksim.flow.kernels import KernelColumns, KernelKind
 from ksim.flow.steps import PricedBlock
-from ksim.results.arrays import Bools, Floats, Ints, sums
-from ksim.results.lane_columns import LaneColumns
+from ksim.results.arrays import Bools, Floats, Ints, codes, sums
 from ksim.results.steps import Steps
+
+#: What kernels are grouped by.
+Key = Callable[[KernelKind], Hashable]
 
 
 @frozen(eq=False)
 class KernelUsage:
-    """The distinct kernels of a run, and in which lanes each runs how often.
+    """The distinct kernels of a run, and how often each runs in each stage step.
 
-    A lane is one step on one pipeline stage.  Lanes of one plan share their blocks (the same object): the kernels of
-    blocks stand here once for each plan, with `place` the plan.  Kernels that depend on the batch stand here once for
-    each lane, with `place` the lane.
+    Stage steps of one plan share their blocks (the same object).  So kernels of blocks stand here once for each plan,
+    and `place` is the plan; they come first, and `shared` counts them.  Kernels that depend on the batch stand here
+    once for each stage step, and `place` is its row.
     """
 
+    steps: Steps = field(repr=False)
     kernels: KernelColumns
     repeats: Ints
     place: Ints
-    shared: Bools = field(repr=False)
+    shared: int
     plan_of: Ints = field(repr=False)
-    lanes: LaneColumns = field(repr=False)
 
     @classmethod
     def of(cls, steps: Steps) -> "KernelUsage":
-        lanes = steps.lanes
-        plan_of, plans = _plans(lanes.blocks)
+        plan_of, plans = _plans(steps.stage_steps.blocks)
         kernels, places, repeats = _shared(plans)
-        batch_lanes, batch_repeats, batch_kernels = lanes.batch_kernels()
+        batch_rows, batch_repeats, batch_kernels = steps.stage_steps.batch_kernels()
         return cls(
+            steps,
             KernelColumns.joined([kernels, *batch_kernels]),
             np.concatenate([repeats, batch_repeats]),
-            np.concatenate([places, batch_lanes]),
-            np.arange(len(kernels) + len(batch_lanes)) < len(kernels),
+            np.concatenate([places, batch_rows]),
+            len(kernels),
             plan_of,
-            lanes,
         )
 
-    def counts(self, weights: Floats | Ints) -> Floats:
-        """How often each kernel ran, every lane counted as often as its weight says."""
-        plans = sums(self.plan_of, weights, int(self.plan_of.max(initial=-1)) + 1)
-        own = np.count_nonzero(self.shared)  # those of blocks stand first
-        return np.asarray(self.repeats * np.concatenate([plans[self.place[:own]], weights[self.place[own:]]]))
+    @property
+    def _plan_count(self) -> int:
+        return int(self.plan_of.max(initial=-1)) + 1
 
-    def by_lane(self, groups: Ints, amounts: Floats, width: int) -> Floats:
-        """The sum of *amounts* over the kernels of each lane, apart for each of *width* groups: (lanes, width)."""
-        own = np.count_nonzero(self.shared)  # those of blocks stand first
-        totals, plans = amounts * self.repeats, int(self.plan_of.max(initial=-1)) + 1
-        cells = self.place[:own] * width + groups[:own]
-        by_lane = sums(cells, totals[:own], plans * width).reshape(plans, width)[self.plan_of]
-        of_batches, lanes, rest = groups[own:], self.place[own:], totals[own:]
-        for group in np.flatnonzero(np.bincount(of_batches, minlength=width)).tolist():  # they are of few groups
-            which = of_batches == group
-            by_lane[:, group] += sums(lanes[which], rest[which], len(by_lane))
-        return by_lane
+    def counts(self, weights: Floats | Ints) -> Floats:
+        """The runs of each kernel; a stage step counts as often as its weight says."""
+        plans, rows = self.place[:self.shared], self.place[self.shared:]
+        return np.asarray(self.repeats * np.concatenate([sums(self.plan_of, weights, self._plan_count)[plans],
+                                                         weights[rows]]))
 
     def spent(self, weights: Floats | Ints, name: str = "seconds") -> Floats:
-        """How long each kernel ran at the clock of its lanes, every lane counted as often as its weight says.
+        """The seconds of each kernel at the clock of its stage steps, which count as often as their weights say.
 
         *name* may be `low` or `high`, for the ends of its interval.
         """
-        slowed = self.counts(weights * (self.lanes.scaling.time - 1.0)) * self.compute_bound
+        slowed = self.counts(weights * (self.steps.stage_steps.scaling.time - 1.0)) * self.compute_bound
         return np.asarray((self.counts(weights) + slowed) * getattr(self.kernels.costs, name))
 
     def joules(self, weights: Floats | Ints) -> Floats:
-        """The joules of each kernel at the clock of its lanes, every lane counted as often as its weight says."""
-        joules: Floats = self.counts(weights) * self.kernels.costs.joules
-        for lanes, kernels in self._changes():
-            joules += self.counts(weights * lanes) * kernels
-        return joules
+        """The joules of each kernel at the clock of its stage steps, which count as often as their weights say."""
+        return np.asarray(sum(self.counts(weights * factor) * joules for factor, joules in self._joules()))
 
-    def seconds_by_lane(self, groups: Ints, width: int) -> Floats:
-        """How long the kernels of each lane ran, apart for each of *width* groups: (lanes, width)."""
-        costs, slowed = self.kernels.costs, self.lanes.scaling.time - 1.0
-        seconds = self.by_lane(groups, costs.seconds, width)
+    def seconds_by(self, key: Key) -> tuple[list[Any], Floats]:
+        """Split each step's seconds by what *key* makes of its kernels: the keys, and (steps, keys) seconds.
+
+        They are the seconds of one rank of each pipeline stage, added up over the stages.
+        """
+        groups, keys = self.groups(key)
+        costs, slowed = self.kernels.costs, self.steps.stage_steps.scaling.time - 1.0
+        seconds = self._by_stage_step(groups, costs.seconds, len(keys))
         if slowed.any():
-            seconds += slowed[:, None] * self.by_lane(groups, costs.compute_bound, width)
-        return seconds
+            seconds += slowed[:, None] * self._by_stage_step(groups, costs.compute_bound, len(keys))
+        return keys, self._by_step(seconds)
 
-    def joules_by_lane(self, groups: Ints, width: int) -> Floats:
-        """What the kernels of each lane took of one rank, apart for each of *width* groups: (lanes, width)."""
-        joules = self.by_lane(groups, self.kernels.costs.joules, width)
-        for lanes, kernels in self._changes():
-            joules += lanes[:, None] * self.by_lane(groups, kernels, width)
-        return joules
+    def joules_by(self, key: Key) -> tuple[list[Any], Floats]:
+        """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
+        groups, keys = self.groups(key)
+        parts = (factor[:, None] * self._by_stage_step(groups, joules, len(keys)) for factor, joules in self._joules())
+        return keys, self._by_step(np.asarray(sum(parts)) * self.steps.stage_ranks[:, None])
 
-    def _changes(self) -> list[tuple[Floats, Floats]]:
-        """How joules differ from those at the boost clock: factors of lanes and amounts of kernels, to be multiplied
-        and added up."""
-        factors = self.lanes.scaling.joule_factors
-        return [(factor, getattr(self.kernels.costs, name)) for factor, name in zip(factors, JOULES, strict=True)
-                if factor.any()]
+    def _joules(self) -> list[tuple[Floats, Floats]]:
+        """Factors of stage steps and joules of kernels, whose products add up to the joules at each clock."""
+        costs, scaling = self.kernels.costs, self.steps.stage_steps.scaling
+        changes = zip(scaling.joule_factors, JOULES, strict=True)
+        return [(np.ones(len(scaling.time)), costs.joules),
+                *((factor, getattr(costs, name)) for factor, name in changes if factor.any())]
+
+    def _by_stage_step(self, groups: Ints, amounts: Floats, width: int) -> Floats:
+        """The sum of *amounts* over the kernels of each stage step, in *width* groups: (stage steps, width)."""
+        totals, plans, shared = amounts * self.repeats, self._plan_count, self.shared
+        cells = self.place[:shared] * width + groups[:shared]
+        table = sums(cells, totals[:shared], plans * width).reshape(plans, width)[self.plan_of]
+        of_batches, rows, rest = groups[shared:], self.place[shared:], totals[shared:]
+        for group in np.flatnonzero(np.bincount(of_batches, minlength=width)).tolist():  # they are of few groups
+            which = of_batches == group
+            table[:, group] += sums(rows[which], rest[which], len(table))
+        return table
+
+    def _by_step(self, table: Floats) -> Floats:
+        """Add up the stages of each step: (steps, width) of (stage steps, width)."""
+        steps, width = self.steps, table.shape[1]
+        if (steps.stages == 1).all():
+            return table
+        cells = (steps.stage_step_rows[:, None] * width + np.arange(width)).ravel()
+        return sums(cells, table.ravel(), len(steps) * width).reshape(len(steps), width)
 
     @property
     def compute_bound(self) -> Bools:
@@ -112,21 +124,20 @@ class KernelUsage:
         return np.asarray(self.kernels.costs.seconds + self.kernels.hidden)
 
     def of_kinds(self, value: Callable[[KernelKind], Any]) -> Any:
-        """What *value* makes of the kind of each kernel."""
+        """*value* of the kind of each kernel."""
         return np.array([value(kind) for kind in self.kernels.kinds])[self.kernels.kind]
 
-    def groups(self, key: Callable[[KernelKind], Hashable]) -> tuple[Ints, list[Any]]:
-        """Number the kernels by what *key* makes of their kinds: (the number of each kernel, the distinct keys)."""
-        keys: dict[Hashable, int] = {}
-        numbers = [keys.setdefault(key(kind), len(keys)) for kind in self.kernels.kinds]
-        return np.array(numbers, dtype=np.int64)[self.kernels.kind], list(keys)
+    def groups(self, key: Key) -> tuple[Ints, list[Any]]:
+        """Number the kernels by what *key* makes of their kinds: the number of each kernel, and the distinct keys."""
+        numbers, keys = codes(map(key, self.kernels.kinds))
+        return numbers[self.kernels.kind], keys
 
 
 Plan = tuple[PricedBlock, ...]
 
 
 def _plans(blocks: Sequence[Plan]) -> tuple[Ints, list[Plan]]:
-    """Number the blocks of the lanes by identity: to hash or compare them would walk every kernel."""
+    """Number the blocks of stage steps by identity: to hash or compare them would walk every kernel."""
     ids = np.fromiter(map(id, blocks), np.int64, len(blocks))
     _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first)  # that of their appearance

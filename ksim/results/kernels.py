@@ -1,6 +1,5 @@
-"""Where the time went: every kernel's share of the run, beside waiting for the CPU and having nothing to do."""
+"""The table of kernels: the share of each in the run, beside waiting for the CPU and having nothing to do."""
 
-from collections.abc import Callable, Hashable
 from functools import cached_property
 from math import isnan, nan
 from typing import Any
@@ -9,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from ksim.flow.kernels import BOUNDS, KernelKind
+from ksim.flow.kernels import BOUNDS
 from ksim.results.arrays import Bools, Floats, Ints, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.steps import Steps
 
 HOST, IDLE = "host", "idle"
 
@@ -22,11 +20,11 @@ HOST, IDLE = "host", "idle"
 def kernel_table(history: History, usage: KernelUsage) -> pa.Table:
     """One row per kernel, by label and family, and the rows `host` and `idle`; most seconds first.
 
-    Seconds and launches are those of one rank of each pipeline stage, so that all
-    rows together last as long as the run, times the stages; FLOP, bytes and
-    joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes every column.
+    Seconds and launches are those of one rank of each pipeline stage, so that all rows add up to the run's duration
+    times the stages.  FLOP, bytes and joules, dynamic and static, are those of all GPUs.  docs/glossary.md describes
+    every column.
     """
-    columns = kernel_columns(history, usage, np.ones(len(history.steps), dtype=bool))
+    columns = kernel_columns(usage, np.ones(len(history.steps), dtype=bool))
     busy = float(np.sum(columns["seconds"]))
     columns["busy_share"] = shares(columns["seconds"], busy)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*(list(c) for c in columns.values()), strict=True)]
@@ -63,10 +61,10 @@ def families(kernels: pa.Table) -> list[FamilyShare]:
             in sorted(found.items(), key=lambda row: (-row[1][0], row[0]))]
 
 
-def kernel_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
-    """What `kernel_table` says of kernels, as columns, counting only the steps in *which*."""
+def kernel_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
+    """The columns of `kernel_table`, for kernels of the steps in *which*."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(usage, history.steps, groups, len(keys), which)
+    tally = _Tally(usage, groups, len(keys), which)
     return {
         "label": [label for label, _ in keys],
         "family": [family for _, family in keys],
@@ -79,10 +77,10 @@ def kernel_columns(history: History, usage: KernelUsage, which: Bools) -> dict[s
     }
 
 
-def work_columns(history: History, usage: KernelUsage, which: Bools) -> dict[str, Any]:
-    """Those of `kernel_columns` that say what each kernel does, how long, and what limits it."""
+def work_columns(usage: KernelUsage, which: Bools) -> dict[str, Any]:
+    """The columns about time, bound and work only, for kernels of the steps in *which*."""
     groups, keys = usage.groups(lambda kind: (kind.label, kind.family))
-    tally = _Tally(usage, history.steps, groups, len(keys), which)
+    tally = _Tally(usage, groups, len(keys), which)
     return {"label": [label for label, _ in keys], **tally.time(), **tally.work()}
 
 
@@ -91,33 +89,32 @@ class _Tally:
     """Sums over the kernels of each of `count` groups, in the steps in `which`."""
 
     usage: KernelUsage
-    steps: Steps
     groups: Ints
     count: int
     which: Bools
 
-    def lanes(self, weights: Floats | Ints) -> Floats:
-        """How often each kernel ran, every lane weighing what it says."""
-        return self.usage.counts(self.which[self.steps.lane_step] * weights)
+    def counts(self, weights: Floats | Ints) -> Floats:
+        """The runs of each kernel in `which`; a stage step counts as often as its weight says."""
+        return self.usage.counts(self.which[self.usage.steps.stage_step_rows] * weights)
 
     def total(self, amounts: Floats) -> Floats:
         return sums(self.groups, amounts, self.count)
 
     @cached_property
     def runs(self) -> Floats:
-        """How often each kernel ran on one rank."""
-        return self.lanes(np.ones(len(self.steps.lanes)))
+        """The runs of each kernel on one rank."""
+        return self.counts(np.ones(len(self.usage.steps.stage_steps)))
 
     @cached_property
     def seconds(self) -> Floats:
-        """How long each kernel ran on one rank."""
+        """The seconds of each kernel on one rank."""
         return self._spent("seconds")
 
     def _spent(self, name: str) -> Floats:
-        return self.usage.spent(self.which[self.steps.lane_step].astype(float), name)
+        return self.usage.spent(self.which[self.usage.steps.stage_step_rows].astype(float), name)
 
     def time(self) -> dict[str, Floats]:
-        """How often and how long one rank ran each kernel, and what limited it for which share of that."""
+        """Launches and seconds on one rank, and the share of the seconds under each bound."""
         seconds, bounds = self.seconds, self.usage.of_kinds(lambda kind: kind.bound)
         columns = {"launches": self.total(self.runs), "seconds": self.total(seconds),
                    "hidden_seconds": self.total(self.runs * self.usage.kernels.hidden)}
@@ -126,7 +123,7 @@ class _Tally:
         return columns
 
     def waves(self) -> dict[str, Floats]:
-        """How well its launches fill the GPU: means over launches."""
+        """Waves and idle SMs: means over launches."""
         launches, kernels = self.total(self.runs), self.usage.kernels
         return {
             "mean_waves": shares(self.total(self.runs * kernels.waves), launches),
@@ -134,21 +131,21 @@ class _Tally:
         }
 
     def work(self) -> dict[str, Floats]:
-        """What all GPUs did for each kernel, and what share of their peaks that is."""
-        everywhere, kernels = self.lanes(self.steps.lane_ranks), self.usage.kernels
+        """FLOP, bytes, joules and seconds of all GPUs, and the shares of their peaks."""
+        everywhere, kernels = self.counts(self.usage.steps.stage_ranks), self.usage.kernels
         columns = {name: self.total(everywhere * getattr(kernels.costs, name)) for name in ("flops", "bytes")}
-        ranks = self.which[self.steps.lane_step] * self.steps.lane_ranks
+        ranks = self.which[self.usage.steps.stage_step_rows] * self.usage.steps.stage_ranks
         columns["joules"] = self.total(self.usage.joules(ranks))
-        hidden = self.lanes(self.steps.lane_ranks) * kernels.hidden
+        hidden = self.counts(self.usage.steps.stage_ranks) * kernels.hidden
         columns["gpu_seconds"] = self.total(self.usage.spent(ranks) + hidden)
-        watts = self.steps.per_engine("static_watts")[self.steps.lane_step]
+        watts = self.usage.steps.per_engine("static_watts")[self.usage.steps.stage_step_rows]
         columns["static_joules"] = self.total(self.usage.spent(ranks * watts))
         columns["flops_share"] = shares(columns["flops"], self._possible("peak_flops"))
         columns["bandwidth_share"] = shares(columns["bytes"], self._possible("peak_bandwidth"))
         return columns
 
     def estimates(self) -> dict[str, Floats]:
-        """How one rank's time compares with the roofline's, and how far it may be off; nan where nobody knows."""
+        """One rank's time over the roofline's, and its 90 % interval; nan where unknown."""
         seconds, kernels = self.seconds, self.usage.kernels
         return {
             "eta": shares(self.total(seconds), self.total(seconds / kernels.roofline_ratio), otherwise=nan),
@@ -158,7 +155,7 @@ class _Tally:
         }
 
     def heaviest(self) -> dict[str, list[Any]]:
-        """How many shapes each kernel came in, and the shape and launch that took most time."""
+        """The number of shapes of each kernel, and the shape and launch that took most time."""
         kernels, (numbers, names) = self.usage.kernels, self.usage.kernels.shapes.distinct()
         cells, shapes = np.unique(self.groups * len(names) + numbers, return_inverse=True)
         group, name = np.divmod(cells, max(len(names), 1))
@@ -175,12 +172,12 @@ class _Tally:
                 "heaviest_launch": [kernels.kinds[launch[shape]].launch for shape in chosen]}
 
     def _possible(self, peak: str) -> Floats:
-        """What all GPUs could have done in each kernel's time."""
-        rates = self.steps.lane_ranks * self.steps.per_engine(peak)[self.steps.lane_step]
-        return self.total(self.lanes(rates) * self.usage.lasts)
+        """The FLOP or bytes that all GPUs can do at their peak in each kernel's time."""
+        rates = self.usage.steps.stage_ranks * self.usage.steps.per_engine(peak)[self.usage.steps.stage_step_rows]
+        return self.total(self.counts(rates) * self.usage.lasts)
 
     def sources(self) -> list[str]:
-        """Where the times of each kernel come from."""
+        """The sources of each kernel's times."""
         found: list[set[str]] = [set() for _ in range(self.count)]
         kinds, kind = self.usage.kernels.kinds, self.usage.kernels.kind
         for cell in np.unique(self.groups * len(kinds) + kind).tolist():
@@ -188,41 +185,8 @@ class _Tally:
         return ["; ".join(sorted(sources - {""})) for sources in found]
 
 
-def seconds_by(history: History, usage: KernelUsage, attribute: str) -> tuple[list[str], Floats]:
-    """Split each step's seconds by the family or bound of its kernels: (the names, (steps, names) seconds).
-
-    They are those of one rank of each pipeline stage, added up over the stages.
-    """
-    return seconds_of(history, usage, lambda kind: getattr(kind, attribute))
-
-
-def seconds_of(history: History, usage: KernelUsage,
-               key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
-    """The same by what *key* makes of the kernels."""
-    groups, names = usage.groups(key)
-    return names, _by_step(history.steps, usage.seconds_by_lane(groups, len(names)))
-
-
-def joules_of(history: History, usage: KernelUsage,
-              key: Callable[[KernelKind], Hashable]) -> tuple[list[Any], Floats]:
-    """Split each step's dynamic joules, those of all its GPUs, by what *key* makes of its kernels."""
-    groups, names = usage.groups(key)
-    return names, _by_step(history.steps, usage.joules_by_lane(groups, len(names))
-                           * history.steps.lane_ranks[:, None])
-
-
-def _by_step(steps: Steps, lanes: Floats) -> Floats:
-    """Add up the lanes of each step: (steps, width) of (lanes, width)."""
-    if (steps.stages == 1).all():
-        return lanes
-    width = lanes.shape[1]
-    cells = (steps.lane_step[:, None] * width + np.arange(width)).ravel()
-    return sums(cells, lanes.ravel(), len(steps) * width).reshape(len(steps), width)
-
-
 def _waiting(history: History, busy: float, drawn: float) -> list[dict[str, Any]]:
-    """The rows for the time in which the GPUs did not work, beside *busy* seconds in which they have *drawn* so many
-    static joules."""
+    """The rows `host` and `idle`, beside *busy* seconds in which GPUs have *drawn* so many static joules."""
     stages = floats(history.engines, "stages")
     host = product(history.host_waits, stages[history.steps.engine])
     idle = max(0.0, float(stages.sum()) * history.duration - busy - host)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from attrs import define
@@ -10,23 +9,16 @@ from attrs import define
 from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
 from ksim.flow.log import Columns
 from ksim.flow.request import Request
-from ksim.results.arrays import Bools, Floats, Ints, Places, ints, offsets, shares, sums
-from ksim.results.runs import Runs
+from ksim.results.arrays import Bools, Floats, Ints, ints, offsets, shares
 from ksim.results.steps import Steps
+from ksim.results.tokens import OutputTokens, Runs
 
-#: The number of tokens that are processed together, roughly.
-_TOKENS = 1 << 16
 COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
 
 
 @define(eq=False, slots=False)
-class Requests:
-    """One row per request in order of arrival; nan where something did not happen.
-
-    `token_steps` has the rows of the steps that sampled output tokens, request by request: those of row r are
-    ``token_steps[first[r]:first[r + 1]]``.  It is long, so work that needs more memory per token is done in `parts`
-    of the requests.
-    """
+class Requests(OutputTokens):
+    """The requests of a run, one row for each in order of arrival; nan where something did not happen."""
 
     events: Mapping[type[Event], Columns]
     steps: Steps
@@ -37,8 +29,9 @@ class Requests:
         self.ids = ints(self.requests, "id")
         self._order = np.argsort(self.ids, kind="stable")
         self.arrival: Floats = arrived["time"]
+        self.runs = self._runs()
         self.output, self.token_steps = self._tokens()
-        self.first: Ints = offsets(self.output)
+        self.first = offsets(self.output)
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -59,29 +52,7 @@ class Requests:
         """The number of tokens of each prompt."""
         return ints(self.requests, "prompt")
 
-    def _tokens(self) -> tuple[Ints, Places]:
-        """How many tokens each request got, and from which steps."""
-        runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)
-        counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
-        stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
-        return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
-
-    def came(self, places: Ints) -> Floats:
-        """When the tokens at these places in `token_steps` were delivered."""
-        return self.steps.time[self.token_steps[places]]
-
-    @property
-    def tokens(self) -> Floats:
-        """When all tokens were delivered."""
-        return self.steps.time[self.token_steps]
-
-    def parts(self) -> list[slice]:
-        """Slices of rows, each with few enough tokens to fit in memory."""
-        begins = np.unique(np.searchsorted(self.first, np.arange(0, max(len(self.token_steps), 1), _TOKENS)))
-        return [slice(*pair) for pair in pairwise([0, *begins[begins > 0].tolist(), len(self)])]
-
-    @cached_property
-    def runs(self) -> Runs:
+    def _runs(self) -> Runs:
         """The runs of tokens, request by request."""
         events = self.events[Emitted]
         first, last = (self.steps.row(events["engine"], events[name]) for name in ("first", "last"))
@@ -170,7 +141,7 @@ class Requests:
 
     @cached_property
     def preemptions(self) -> Ints:
-        """How often each request was preempted."""
+        """The number of preemptions of each request."""
         return np.bincount(self.rows(self.preempted["request_id"]), minlength=len(self))
 
     @cached_property
@@ -217,60 +188,3 @@ class Requests:
     def e2e(self) -> Floats:
         """Seconds from arrival to last token; nan for requests that did not complete."""
         return np.where(self.completed, self.last_token - self.arrival, np.nan)
-
-    @cached_property
-    def gap_counts(self) -> Ints:
-        """How many gaps between tokens each request has."""
-        return np.maximum(self.output - 1, 0)
-
-    @property
-    def gaps(self) -> Floats:
-        """Seconds between consecutive tokens, request by request."""
-        return self.gaps_of(np.ones(len(self), dtype=bool))
-
-    def gaps_of(self, mask: Bools) -> Floats:
-        """The gaps between the tokens of the requests in *mask*."""
-        found, end = np.empty(int(self.gap_counts[mask].sum())), 0
-        for rows in self.parts():
-            gaps = self._gaps(rows)[np.repeat(mask[rows], self.gap_counts[rows])]
-            found[end: end + len(gaps)] = gaps
-            end += len(gaps)
-        return found
-
-    def _gaps(self, rows: slice) -> Floats:
-        first = self.first[rows.start: rows.stop + 1]
-        ends = first[1:][self.output[rows] > 0] - first[0] - 1
-        return np.delete(np.diff(self.steps.time[self.token_steps[first[0]: first[-1]]]), ends[:-1])
-
-    def per_second(self, mask: Bools, begin: float) -> tuple[Ints, Ints]:
-        """The seconds after *begin* in which the requests in *mask* got tokens, ascending, and how many in each.
-
-        Seconds without tokens are left out, because there may be any number of them.
-        """
-        counts = np.zeros(len(self.steps), np.int64)
-        for rows in self.parts():
-            tokens = self.token_steps[self.first[rows.start]: self.first[rows.stop]]
-            counts += np.bincount(tokens[np.repeat(mask[rows], self.output[rows])], minlength=len(counts))
-        some = counts > 0
-        seconds, which = np.unique((self.steps.time[some] - begin).astype(np.int64), return_inverse=True)
-        return seconds, sums(which, counts[some], len(seconds)).astype(np.int64)
-
-    @cached_property
-    def gap_medians_and_peaks(self) -> tuple[Floats, Floats]:
-        """The median and the largest gap of each request; nan without gaps."""
-        medians, peaks = np.full(len(self), np.nan), np.full(len(self), np.nan)
-        for rows in self.parts():
-            medians[rows], peaks[rows] = _medians_and_peaks(self._gaps(rows), self.gap_counts[rows])
-        return medians, peaks
-
-
-def _medians_and_peaks(values: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    """The median and the maximum of consecutive groups of *values*, which are sorted in place; nan for empty groups."""
-    first, some = offsets(counts), counts > 0
-    for begin, end in pairwise(first.tolist()):
-        values[begin:end].sort()
-    begin, count = first[:-1][some], counts[some]
-    medians, peaks = np.full(len(counts), np.nan), np.full(len(counts), np.nan)
-    medians[some] = (values[begin + (count - 1) // 2] + values[begin + count // 2]) / 2
-    peaks[some] = values[begin + count - 1]
-    return medians, peaks

@@ -1,32 +1,59 @@
 """The steps of a run as arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from attrs import define, field
 
-from ksim.flow.batches import Batches
 from ksim.flow.events import EngineBuilt
 from ksim.flow.step_block import StepBlock
 from ksim.results.arrays import Floats, Ints, each, floats, ints, offsets, shares, sums
-from ksim.results.lane_columns import LaneColumns
+from ksim.results.stage_steps import StageSteps
+
+
+def _joined(name: str, kind: Any) -> Any:
+    """A column of all steps: attribute *name* of their blocks; dots reach into it."""
+    column = attrgetter(name)
+    return cached_property(lambda steps: np.concatenate([np.zeros(0, kind), *map(column, steps.step_blocks)]))
+
+
+def _floats(name: str) -> "cached_property[Floats]":
+    joined: cached_property[Floats] = _joined(name, np.float64)
+    return joined
+
+
+def _ints(name: str) -> "cached_property[Ints]":
+    joined: cached_property[Ints] = _joined(name, np.int64)
+    return joined
 
 
 @define(eq=False, slots=False)
 class Steps:
-    """One row per step, engine by engine in the order of their index.
+    """The steps of a run, one row for each, engine by engine in the order of their index.
 
-    Times are in seconds from the start of the run; `flops`, `bytes` and dynamic
-    `joules` are those of all GPUs of the engine.  A *lane* is one step on one
-    pipeline stage, true of all the stage's ranks: rows of steps with several
-    stages have several lanes, one after another.  `before` says by when earlier steps
-    of an engine had ended, where those of the log are not its first.
+    Times are in seconds from the start of the run.  FLOP, bytes and dynamic joules are those of all GPUs of the
+    engine.  `stage_steps` has what a step costs on each pipeline stage, and `stage_step_rows` the row here of each of
+    those.  `before` says by when earlier steps of an engine had ended, where the log no longer has its first steps.
     """
 
     engines: Sequence[EngineBuilt]
     step_blocks: Sequence[StepBlock]
     before: Mapping[int, float] = field(factory=dict)
+
+    time, scheduled, prepared = _floats("time"), _floats("scheduled"), _floats("prepared")
+    start, end, taken = _floats("start"), _floats("end"), _floats("taken")
+    waiting, running, blocks = _ints("waiting"), _ints("running"), _ints("blocks")
+    #: New tokens, and sequences that sample one.
+    tokens, samples = _ints("batches.tokens"), _ints("batches.samples")
+    #: Sequences that compute tokens of prompts, or compute again what they lost.
+    prefills = _ints("batches.prompts.counts")
+    #: Of each of those, step by step: the id of the request, -1 where it is nobody's; new tokens; tokens in the cache.
+    chunk_request = _ints("batches.prompts.request")
+    chunk_tokens, chunk_context = _ints("batches.prompts.new"), _ints("batches.prompts.context")
+    _sequences = _ints("batches.sequences")
 
     def __attrs_post_init__(self) -> None:
         lengths, stages = each(self.step_blocks, len), each(self.step_blocks, lambda block: len(block.costs))
@@ -34,14 +61,13 @@ class Steps:
         self.first: Ints = offsets(np.bincount(self.engine, minlength=len(self.engines)))
         self.index = np.arange(len(self)) - np.repeat(offsets(lengths)[:-1] - ints(self.step_blocks, "first"), lengths)
         self.stages: Ints = np.repeat(stages, lengths)
-        self.lane_step: Ints = np.repeat(np.arange(len(self)), self.stages)
-        self.start, self.end, self.time = self._floats("start"), self._floats("end"), self._floats("time")
+        self.stage_step_rows: Ints = np.repeat(np.arange(len(self)), self.stages)
 
     def __len__(self) -> int:
         return len(self.engine)
 
     def places(self, engines: Ints) -> Ints:
-        """Where in `engines` the engines with these numbers stand."""
+        """The places in `engines` of the engines with these numbers."""
         return np.searchsorted(ints(self.engines, "engine"), engines)
 
     def rows(self, engine: int) -> slice:
@@ -58,92 +84,32 @@ class Steps:
         """Attribute *name* of each step's engine."""
         return floats(self.engines, name)[self.engine]
 
-    def _floats(self, name: str) -> Floats:
-        return np.concatenate([np.zeros(0), *(getattr(block, name) for block in self.step_blocks)])
-
-    def _ints(self, name: str) -> Ints:
-        return np.concatenate([np.zeros(0, np.int64), *(getattr(block, name) for block in self.step_blocks)])
-
     @cached_property
-    def scheduled(self) -> Floats:
-        return self._floats("scheduled")
-
-    @cached_property
-    def prepared(self) -> Floats:
-        return self._floats("prepared")
-
-    @cached_property
-    def taken(self) -> Floats:
-        return self._floats("taken")
-
-    @cached_property
-    def waiting(self) -> Ints:
-        return self._ints("waiting")
-
-    @cached_property
-    def running(self) -> Ints:
-        return self._ints("running")
-
-    @cached_property
-    def blocks(self) -> Ints:
-        return self._ints("blocks")
-
-    def _counts(self, of: Callable[[Batches], Ints]) -> Ints:
-        return np.concatenate([np.zeros(0, np.int64), *(of(block.batches) for block in self.step_blocks)])
-
-    @cached_property
-    def tokens(self) -> Ints:
-        """New tokens."""
-        return self._counts(lambda batches: batches.tokens)
-
-    @cached_property
-    def samples(self) -> Ints:
-        return self._counts(lambda batches: batches.samples)
+    def chunk_step(self) -> Ints:
+        """The row of the step of each prompt chunk."""
+        return np.repeat(np.arange(len(self)), self.prefills)
 
     @cached_property
     def decodes(self) -> Ints:
         """Sequences that decode: each computes the one token that it got last."""
-        return self._counts(lambda batches: batches.sequences) - self.prefills
+        return self._sequences - self.prefills
 
     @cached_property
     def decode_context(self) -> Ints:
-        """What they have in the cache together."""
-        whole = self._counts(lambda batches: batches.total + batches.chunks.sums(batches.chunks.context))
+        """Tokens that the decoding sequences have in the cache together."""
+        batches = [block.batches for block in self.step_blocks]
+        whole = np.concatenate([np.zeros(0, np.int64), *(of.total + of.chunks.sums(of.chunks.context)
+                                                         for of in batches)])
         return whole - sums(self.chunk_step, self.chunk_context, len(self)).astype(np.int64)
 
     @cached_property
-    def prefills(self) -> Ints:
-        """Sequences that compute tokens of prompts, or compute again what they lost."""
-        return self._counts(lambda batches: batches.prompts.counts)
-
-    @cached_property
-    def chunk_step(self) -> Ints:
-        """The row of the step of each of these, step by step: (chunks,)."""
-        return np.repeat(np.arange(len(self)), self.prefills)
-
-    @cached_property
-    def chunk_request(self) -> Ints:
-        """The id of the request of each of them; -1 where it is nobody's."""
-        return self._counts(lambda batches: batches.prompts.request)
-
-    @cached_property
-    def chunk_tokens(self) -> Ints:
-        """The new tokens of each of them, one or more."""
-        return self._counts(lambda batches: batches.prompts.new)
-
-    @cached_property
-    def chunk_context(self) -> Ints:
-        """What each of them has in the cache."""
-        return self._counts(lambda batches: batches.prompts.context)
-
-    @cached_property
     def kv_usage(self) -> Floats:
-        """The share of the engine's KV blocks in use."""
+        """The share of the engine's KV blocks that are in use."""
         return self.blocks / np.maximum(self.per_engine("kv_blocks"), 1)
 
     @cached_property
     def ended(self) -> Floats:
-        """By when each step and those ahead of it on its engine have ended."""
+        """The time when each step and all steps ahead of it on its engine have ended."""
         ended = np.zeros(len(self))
         for place in range(len(self.engines)):
             ended[self.rows(place)] = np.maximum.accumulate(self.end[self.rows(place)])
@@ -151,7 +117,7 @@ class Steps:
 
     @cached_property
     def ahead(self) -> Floats:
-        """By when those ahead of each step have."""
+        """The time when all steps ahead of each step on its engine have ended."""
         ahead = np.zeros(len(self))
         for place in range(len(self.engines)):
             rows = self.rows(place)
@@ -176,69 +142,70 @@ class Steps:
 
     @cached_property
     def begun(self) -> Floats:
-        """When the time begins that is each step's alone; it lasts until it has `ended`."""
+        """The time when each step has started and all steps ahead have ended; from then to `ended`, time is its own."""
         return np.minimum(np.maximum(self.start, self.ahead), self.ended)
 
     @cached_property
     def static(self) -> Floats:
-        """The static joules of all GPUs of each step, from the end of the one ahead of it or its own start."""
+        """The static joules of all GPUs of each step, from when it has `begun` to when it has `ended`."""
         return (self.ended - self.begun) * self.per_engine("static_watts") * self.gpus
 
     @cached_property
     def gpus(self) -> Ints:
-        """How many GPUs each step runs on."""
+        """The number of GPUs that run each step."""
         return each(self.engines, lambda built: built.ranks * built.stages)[self.engine]
 
     @cached_property
-    def lane_ranks(self) -> Ints:
-        """How many GPUs do what each lane says."""
-        return ints(self.engines, "ranks")[self.engine][self.lane_step]
+    def stage_ranks(self) -> Ints:
+        """The number of GPUs that run each stage step."""
+        return ints(self.engines, "ranks")[self.engine][self.stage_step_rows]
 
     @cached_property
-    def lanes(self) -> LaneColumns:
-        """What the timelines and the paces say."""
-        return LaneColumns(self.step_blocks)
-
-    @cached_property
-    def lane_seconds(self) -> Floats:
-        return self.lanes.seconds
+    def stage_steps(self) -> StageSteps:
+        """The costs of each step on each pipeline stage."""
+        return StageSteps(self.step_blocks)
 
     @cached_property
     def gpu_seconds(self) -> Floats:
-        """How long GPUs work on each step, added up over its GPUs."""
-        return self.added(self.lane_seconds * self.lane_ranks)
+        """GPU seconds of each step, added up over its GPUs."""
+        return self.added(self.stage_steps.seconds * self.stage_ranks)
 
     @cached_property
     def launch_waits(self) -> Floats:
-        """Seconds of each step in which its GPUs waited for launches; where there are several stages, nobody knows."""
+        """Seconds of each step in which its GPUs waited for launches; 0 with several stages, where nobody knows."""
         alone = ints(self.engines, "stages")[self.engine] == 1
         return np.where(alone, np.maximum(0.0, self.end - self.start - self.stage_seconds), 0.0)
 
     @cached_property
     def stage_seconds(self) -> Floats:
-        """How long one rank of each stage works on each step, added up over the stages."""
-        return self.added(self.lane_seconds)
+        """Seconds of one rank of each stage, added up over the stages."""
+        return self.added(self.stage_steps.seconds)
 
     @cached_property
     def flops(self) -> Floats:
-        return self.added(self.lanes.costs.flops * self.lane_ranks)
+        return self.added(self.stage_steps.costs.flops * self.stage_ranks)
 
     @cached_property
     def bytes(self) -> Floats:
-        return self.added(self.lanes.costs.bytes * self.lane_ranks)
+        return self.added(self.stage_steps.costs.bytes * self.stage_ranks)
 
     @cached_property
     def joules(self) -> Floats:
-        return self.added(self.lanes.joules * self.lane_ranks)
+        return self.added(self.stage_steps.joules * self.stage_ranks)
 
-    def added(self, lanes: Floats) -> Floats:
-        """What the lanes of each step add up to."""
-        return sums(self.lane_step, lanes, len(self))
+    def added(self, stage_steps: Floats) -> Floats:
+        """The sum over the stages of each step."""
+        return sums(self.stage_step_rows, stage_steps, len(self))
 
     @cached_property
     def dynamic_watts(self) -> Floats:
-        """What the step adds to the static power of all its GPUs while it runs."""
+        """The power that each step adds to the static power of all its GPUs while it runs."""
         return shares(self.joules, self.end - self.start)
+
+    @property
+    def watts_above_limit(self) -> Floats:
+        """The watts per GPU of the steps that draw more than their engine's limit, beyond rounding."""
+        return self.watts[self.watts > 1.001 * self.per_engine("limit_watts")]
 
     @cached_property
     def watts(self) -> Floats:

@@ -53,8 +53,8 @@ def step_table(history: History) -> pa.Table:
     """One row per step, engine by engine; times in seconds from the start of the run; FLOP and bytes of all GPUs."""
     steps = history.steps
     stages = offsets(steps.stages)
-    launch = [steps.lanes.launch[lane] for lane in stages[:-1].tolist()]
-    paces = np.maximum.reduceat(steps.lanes.scaling.time, stages[:-1]) if len(steps) else np.zeros(0)
+    launch = [steps.stage_steps.launch[row] for row in stages[:-1].tolist()]
+    paces = np.maximum.reduceat(steps.stage_steps.scaling.time, stages[:-1]) if len(steps) else np.zeros(0)
     return table({
         "engine": ints(history.engines, "engine")[steps.engine],
         "step": steps.index,

@@ -1,5 +1,6 @@
 """Totals of steps and requests: sums over parts of a run, which can be added up."""
 
+import re
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -83,25 +84,25 @@ class Work(Added):
             product(of_gpus, steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),
             float((history.host_waits * steps.gpus)[which].sum()), float(steps.joules[which].sum()),
             product(steps.joules[which], steps.per_engine("reach")[which]), float(steps.static[which].sum()),
-            *_of_lanes(history, which[steps.lane_step]))
+            *_of_stage_steps(history, which[steps.stage_step_rows]))
 
 
-def _of_lanes(history: History, which: Bools) -> tuple[float, ...]:
-    """Totals of lanes, which are one stage's part of a step each.
+def _of_stage_steps(history: History, which: Bools) -> tuple[float, ...]:
+    """Totals of stage steps.
 
     They are GPU seconds that are extrapolated, at a known clock, below the boost clock, and above the limit at the
-    lowest clock; the cycles at a known clock; and the watts of a GPU in the hottest lane.
+    lowest clock; the cycles at a known clock; and the watts of a GPU in the hottest one.
     """
-    steps, lanes = history.steps, history.steps.lanes
-    clocks = lanes.scaling.clock
+    steps, stage_steps = history.steps, history.steps.stage_steps
+    clocks = stage_steps.scaling.clock
     known = which & ~np.isnan(clocks)
-    seconds = steps.lane_seconds * steps.lane_ranks
-    least, limit, static = (steps.per_engine(name)[steps.lane_step]
+    seconds = stage_steps.seconds * steps.stage_ranks
+    least, limit, static = (steps.per_engine(name)[steps.stage_step_rows]
                             for name in ("least_clock", "limit_watts", "static_watts"))
-    watts = static + shares(lanes.joules, steps.lane_seconds)
+    watts = static + shares(stage_steps.joules, stage_steps.seconds)
     above = known & (clocks <= least * (1 + 1e-9)) & (watts > limit * (1 + 1e-3))
-    return (float((lanes.costs.extrapolated * steps.lane_ranks)[which].sum()), float(seconds[known].sum()),
-            product(seconds[known], clocks[known]), float(seconds[known & (lanes.scaling.energy < 1.0)].sum()),
+    return (float((stage_steps.costs.extrapolated * steps.stage_ranks)[which].sum()), float(seconds[known].sum()),
+            product(seconds[known], clocks[known]), float(seconds[known & (stage_steps.scaling.energy < 1.0)].sum()),
             float(seconds[above].sum()), float(watts[which].max(initial=0.0)))
 
 
@@ -149,3 +150,29 @@ class Served(Added):
             float(np.nansum(requests.known[which])), int(requests.preemptions[which].sum()),
             int((again["known"] - again["cached"])[of].sum()), int(which.sum()),
             float(requests.arrival[which].min(initial=inf)), float(requests.arrival[which].max(initial=-inf)))
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+@define(eq=False)
+class Refusals:
+    """Counts of the reasons for rejections; reasons that differ only in their numbers are the same."""
+
+    _counts: dict[str, int] = field(factory=dict)
+    _examples: dict[str, str] = field(factory=dict)
+
+    def add(self, reason: str) -> None:
+        """Count a rejection."""
+        kind = _NUMBERS.sub("#", reason)
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._examples.setdefault(kind, reason)
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def commonest(self) -> str:
+        """The most common reason, with the numbers of the first such request; "" if there is none."""
+        kind = max(self._counts, key=self._counts.__getitem__, default="")
+        often = "" if self._counts.get(kind) == len(self) else f" ({self._counts[kind]:,} of them)"
+        return f"{self._examples[kind]}{often}" if kind else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Bools, Floats, sums
+from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
 
 #: The statistics of latencies that have an interval.
@@ -44,7 +44,8 @@ def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
 def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
     """Cumulative errors, in seconds, of the steps of each request's own engine up to each moment."""
     steps, engine = history.steps, history.requests.engine
-    off = sums(steps.lane_step, abs(getattr(steps.lanes.costs, side) - steps.lanes.costs.seconds), len(steps))
+    costs = steps.stage_steps.costs
+    off = steps.added(abs(getattr(costs, side) - costs.seconds))
     curves = [_curve(history, off, place) for place in range(len(history.engines))]
 
     def by(times: Floats) -> Floats:

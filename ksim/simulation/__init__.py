@@ -1,1 +1,1 @@
-"""What should be tried?  Scenarios, the deployments that they describe, and runs of them."""
+"""How does a scenario run?  Its deployment, its result, and comparisons of settings, layers and GPUs."""

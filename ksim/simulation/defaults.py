@@ -9,9 +9,10 @@ from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
-from ksim.specs.deployment import PARTS, QUANTIZATIONS, EngineSettings
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import PARTS, QUANTIZATIONS
 
 #: The largest fused all-reduce in MiB, by architecture and number of GPUs
 #: (vllm/compilation/passes/fusion/allreduce_rms_fusion.py; since 0.19, B300 has twice as much among four and eight).

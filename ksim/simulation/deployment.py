@@ -20,11 +20,11 @@ from ksim.simulation.plugins import oracle_choice, plugin
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import check_step, kv_blocks, shards_of
-from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
-from ksim.specs.experts import Routing
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Routing, Shard
 
 
 @frozen

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attrs import field, frozen
 
 from ksim.flow.kernels import KernelCost
-from ksim.report import html
+from ksim.report.formats import html_block, html_table
 from ksim.report.tables import aligned
 from ksim.report.wording import measure, number, percent
 from ksim.specs.hardware import Gpu
@@ -124,7 +124,7 @@ class LayerCost:
 
     def _repr_html_(self) -> str:
         rows = [*(row.cells for row in self.rows), self._totals]
-        return html.block(self.title, "figures of one GPU", html.table(_COLUMNS, rows), self._summary)
+        return html_block(self.title, "figures of one GPU", html_table(_COLUMNS, rows), self._summary)
 
     def __str__(self) -> str:
         table = aligned(_COLUMNS, [row.cells for row in self.rows], self._totals)
@@ -165,8 +165,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         columns, rows, totals, ratios = self._parts()
-        return html.block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU",
-                          html.table(columns, [*rows, totals]), ratios)
+        return html_block(f"A: {self.first.title}; B: {self.second.title}", "figures of one GPU",
+                          html_table(columns, [*rows, totals]), ratios)
 
     def __str__(self) -> str:
         columns, rows, totals, ratios = self._parts()

@@ -15,9 +15,10 @@ from ksim.simulation.defaults import Defaults
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.sizing import RESERVED, Memory, memory, shards_of, usable
-from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Shard
 
 __all__ = ["Fit", "ModelCard", "fits_on"]
 

@@ -5,7 +5,7 @@ from typing import Any
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, structure
 from ksim.foundation.errors import ConfigError
-from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.profile import shipped
 from ksim.scheduling.policies import POLICY_MEMBERS
 
 __all__ = ["oracle_choice", "plugin", "policy_of"]

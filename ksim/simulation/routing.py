@@ -13,7 +13,7 @@ from ksim.compute.model import Model
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.foundation.files import regular_file
-from ksim.specs.experts import Routing
+from ksim.specs.shard import Routing
 
 __all__ = ["routing_of"]
 

@@ -13,10 +13,10 @@ from attrs.validators import ge, gt, in_, le, optional
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.hardware import MOST
 from ksim.specs.power import PowerSettings
+from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.workload import Workload
 
 #: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.

@@ -18,9 +18,9 @@ from ksim.simulation.defaults import Defaults, Derived
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE
-from ksim.specs.deployment import EngineSettings, Slo
 from ksim.specs.footprint import Footprint
 from ksim.specs.power import PowerSettings
+from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.replay import Replay
 from ksim.workload.synthetic import Synthetic
 from ksim.workload.workload import Workload

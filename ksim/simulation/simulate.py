@@ -1,7 +1,7 @@
-"""Run a scenario to its end."""
+"""Run a scenario to its end; replicas that nothing couples may run in processes of their own."""
 
 import pickle
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 
 from ksim.engine.horizon import Horizon
@@ -9,15 +9,20 @@ from ksim.flow.events import Finished, Rejected
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation import garbage
+from ksim.foundation.errors import KsimError
 from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.parallel_replicas import Coupled, alone, check, merged, shares
+from ksim.simulation.plugins import plugin
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario
 from ksim.workload.row import Ledger
+
+
+class Coupled(KsimError):
+    """Replicas have to be played together, for the reason given."""
 
 
 def simulate(scenario: Scenario | Deployment, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
@@ -72,7 +77,7 @@ def _requests(deployment: Deployment, ledger: Ledger) -> Iterable[Request]:
 
 def _in_processes(deployment: Deployment, on_end: Callable[[], None], jobs: int) -> Result:
     """Run the replicas of *deployment* in *jobs* processes; raises Coupled where they depend on each other."""
-    check(deployment)
+    _check_uncoupled(deployment)
     logs, remarks, run_some = [], (), partial(_part, deployment.scenario)
     with garbage.paused():
         for packed in run_in_processes(run_some, shares(deployment.serve.data_parallel_size, jobs), jobs):
@@ -80,15 +85,47 @@ def _in_processes(deployment: Deployment, on_end: Callable[[], None], jobs: int)
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _with_cap_remarks(deployment, _result(deployment, merged(logs), remarks))
+        return _with_cap_remarks(deployment, _result(deployment, _merged(logs), remarks))
 
 
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
     """The pickled log of the replicas that are *here*, and the remarks on the workload."""
     deployment, ledger = Deployment.of(scenario), Ledger()
-    result = play(deployment, alone(_requests(deployment, ledger)), ledger=ledger, here=here)
+    result = play(deployment, _sessionless(_requests(deployment, ledger)), ledger=ledger, here=here)
     with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
+
+
+def _check_uncoupled(deployment: Deployment) -> None:
+    """Raise Coupled where a replica of *deployment* depends on what another does; `_sessionless` checks sessions."""
+    scenario = deployment.scenario
+    if scenario.serve.data_parallel_size < 2:
+        raise Coupled("data_parallel_size is 1")
+    if deployment.shards[0].data > 1:
+        raise Coupled("the replicas share the experts of their layers, and step together")
+    if scenario.workload.max_concurrency:
+        raise Coupled("with max_concurrency, requests wait until others have ended")
+    if not getattr(plugin("cluster.routers", scenario.router), "blind", False):
+        raise Coupled(f"router {scenario.router.name} looks at the replicas, or does not say that it is blind")
+
+
+def _sessionless(requests: Iterable[Request]) -> Iterator[Request]:
+    """*requests*, as long as none waits for another; raises Coupled at the first of a session."""
+    for request in requests:
+        if request.session:
+            raise Coupled("turns of a session wait until those before them have ended")
+        yield request
+
+
+def shares(replicas: int, jobs: int) -> list[range]:
+    """Which of the *replicas* each of *jobs* processes plays, or of fewer."""
+    return [range(first, replicas, jobs) for first in range(min(replicas, jobs))]
+
+
+def _merged(logs: Sequence[Log]) -> Log:
+    """What happened in all *logs*; at one time, requests by their ids, engines by their numbers."""
+    engines = sorted((built for log in logs for built in log.engines), key=lambda built: built.engine)
+    return Log.joined(engines, logs)
 
 
 def _result(deployment: Deployment, log: Log, remarks: Sequence[str]) -> Result:

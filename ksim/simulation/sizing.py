@@ -13,10 +13,10 @@ from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
-from ksim.specs.deployment import EngineSettings, Shard
 from ksim.specs.engine import EngineVersion
-from ksim.specs.experts import Routing
 from ksim.specs.hardware import Gpu, System
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Routing, Shard
 
 #: The CUDA context, NCCL, cuBLAS workspaces and captured graphs on each GPU: the memory that two H200 runs of vLLM 0.22
 #: used (llama-3.1-8b, qwen3-30b-a3b), less weights, KV cache and the activations below.

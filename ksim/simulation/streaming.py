@@ -8,11 +8,11 @@ from attrs import Factory, frozen
 
 from ksim.flow.request import Request
 from ksim.report import run_directory
-from ksim.report.console import vllm_block
+from ksim.report.formats import vllm_block
 from ksim.report.result import judged
 from ksim.results.metrics import Summary
-from ksim.results.refusals import Refusals
-from ksim.results.streaming.sink import Sink
+from ksim.results.streaming import Sink
+from ksim.results.totals import Refusals
 from ksim.simulation import power_cap
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario

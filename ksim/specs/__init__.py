@@ -1,1 +1,1 @@
-"""What is simulated?  Frozen descriptions of hardware, deployment and host."""
+"""What is simulated?  Frozen descriptions of hardware, hosts, engines and their settings."""

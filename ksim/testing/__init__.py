@@ -7,7 +7,7 @@ except ImportError as error:  # pragma: no cover
 
 from ksim.testing.batching import check_batching
 from ksim.testing.cache import CacheFault, check_cache
-from ksim.testing.fault import PolicyFault
+from ksim.testing.counter_example import PolicyFault
 from ksim.testing.invariants import INVARIANTS
 from ksim.testing.policy import check_policy, check_scheduler
 

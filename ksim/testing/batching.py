@@ -8,7 +8,7 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ksim.testing.case import Case
-from ksim.testing.fault import PolicyFault
+from ksim.testing.counter_example import PolicyFault
 from ksim.testing.history import History
 from ksim.testing.loop import loop
 from ksim.testing.strategies import cases

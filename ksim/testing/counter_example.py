@@ -1,4 +1,4 @@
-"""A case as a scenario file and a trace, which `ksim run` replays."""
+"""A case that breaks an invariant: the error that reports it, and the files that `ksim run` replays."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import attrs
 import tomli_w
 from attrs import frozen
 
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 from ksim.testing.case import Case
 
 #: Cases are replayed with a small model, so that steps are short.
@@ -84,3 +84,34 @@ def _hashed(case: Case) -> str:
         rows.append(json.dumps({"timestamp": round(arrival.turn * TURN * 1e3, 3), "input_length": arrival.prompt,
                                 "output_length": arrival.output, "hash_ids": ids}))
     return "\n".join(rows) + "\n"
+
+
+class PolicyFault(AssertionError):
+    """`policy` breaks `invariant` in `step`, as `case` shows.
+
+    `scenario` is the text of a scenario file, which `ksim run` replays.  It reads the trace `trace_name`, whose text
+    is `trace`, from the same folder.
+    """
+
+    def __init__(self, invariant: str, policy: str, step: int, problem: str, case: Case | None = None,
+                 scenario: str = "", trace: str = "", trace_name: str = ""):
+        super().__init__(invariant, policy, step, problem)
+        self.invariant, self.policy, self.step, self.problem = invariant, policy, step, problem
+        self.case, self.scenario, self.trace, self.trace_name = case, scenario, trace, trace_name
+
+    def __str__(self) -> str:
+        text = f"{self.policy} breaks {self.invariant} in step {self.step}: {self.problem}"
+        if self.case:
+            text += f"\n\n{describe(self.case)}"
+        if self.scenario:
+            text += f"\n\n# scenario.toml\n{self.scenario}\n# {self.trace_name}\n{self.trace}"
+        return text
+
+
+def describe(case: Case) -> str:
+    """The case in a few lines of text."""
+    lines = [f"settings: {', '.join(f'{key}={value}' for key, value in case.settings.items())}"]
+    lines += [f"request {number}: {arrival}" for number, arrival in enumerate(case.coming)]
+    lines += [f"abort of request {number} in turn {turn}, {'with' if in_flight else 'without'} a batch in flight"
+              for turn, number, in_flight in case.aborts]
+    return "\n".join(lines)

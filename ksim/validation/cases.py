@@ -153,7 +153,7 @@ def _stem(path: Path) -> str:
 
 def read(path: Path) -> Recording:
     """Read a case file; raises DataError if it cannot be read, and ConfigError, which names the key, if it is wrong."""
-    recording = structure(Recording, _load(path), str(path))
+    recording = structure(Recording, load_json(path), str(path))
     case, expected = recording.case, recording.expected
     try:
         case.settings.check()
@@ -180,7 +180,8 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
     return ""
 
 
-def _load(path: Path) -> Mapping[str, Any]:
+def load_json(path: Path) -> Mapping[str, Any]:
+    """The table in a JSON file, gzipped or not; raises DataError."""
     try:
         content = regular_file(path).read_bytes()
         table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)

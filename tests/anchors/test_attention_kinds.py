@@ -18,7 +18,7 @@ from ksim.oracles import estimates
 from ksim.oracles.measured import Measured
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.models import model_of
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 from tests.anchors.errors import DATA, Errors
 
 Row = dict[str, Any]

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.calibration.power import boards
-from ksim.calibration.power.boards import Readings, metered_watts, model_watts, weighted_median
+from ksim.calibration.power.boards import Readings, metered_watts, model_watts
+from ksim.calibration.regression import weighted_median
 from ksim.foundation.errors import DataError
 from ksim.simulation.hardware import gpu_of
 from tests.calibration.samples import attention, gemm, line

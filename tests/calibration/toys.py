@@ -21,7 +21,7 @@ def physics(gpu, shapes, constants):
     bound = shapes["size"] / gpu.bandwidth
     seconds = constants["start"] + bound / constants["share"]
     nothing = np.zeros(len(bound))
-    return Physics(seconds, bound, nothing, bound, nothing, nothing, nothing.astype(np.intp),
+    return Physics(seconds, nothing, bound, nothing, nothing, nothing.astype(np.intp),
                    np.column_stack([np.log(shapes["size"]), shapes["group"]]))
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ksim.cli.diff import change
-from ksim.report.comparison import changed
+from ksim.report.run_directory import changed
 
 from .command import SCENARIO, ksim_here
 

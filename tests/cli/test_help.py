@@ -8,7 +8,7 @@ import typer
 import ksim
 from ksim.cli import app
 from ksim.foundation.keys import keys
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here
 
 

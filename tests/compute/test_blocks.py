@@ -11,7 +11,7 @@ from ksim.compute.model import Config
 from ksim.compute.sizes import Sizes
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 from .conftest import SMALL, build
 

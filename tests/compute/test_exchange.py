@@ -10,8 +10,7 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
-from ksim.specs.experts import Placement, Routing
+from ksim.specs.shard import Placement, Precision, Routing, Shard
 
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "minimax-m2")
 

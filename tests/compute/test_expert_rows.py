@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.compute.expert_rows import GOLDEN, Mixture, average_rank, expert_rows, fullest_rank
-from ksim.specs.experts import Placement, Routing
+from ksim.specs.shard import Placement, Routing
 
 
 @given(st.integers(1, 3000), st.integers(1, 16), st.data(), st.floats(0, 2))

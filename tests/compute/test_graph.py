@@ -5,7 +5,7 @@ import pytest
 from ksim.compute.graph import fold
 from ksim.compute.kernels.attention import Attention
 from ksim.flow.batch import Batch
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 
 @pytest.mark.parametrize("layers, runs", [

@@ -10,7 +10,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 #: Qwen3.5's heads on one of eight ranks: 8 of values, 2 of keys; 3 decodes, and chunks of 2 and of 3 x 64 tokens.
 PROMPTS, DECODES = (DeltaLayer(part, 8, 2, 128) for part in ("prompts", "decodes"))

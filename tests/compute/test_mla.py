@@ -11,7 +11,7 @@ from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.latent import PerToken
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
+from ksim.specs.shard import Precision, Shard
 from tests.properties import examples
 
 #: DeepSeek-V3's heads on one of eight ranks.

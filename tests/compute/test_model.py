@@ -11,7 +11,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
+from ksim.specs.shard import Precision, Shard
 
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "h200"
 

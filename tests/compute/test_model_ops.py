@@ -14,7 +14,7 @@ from ksim.compute.model import Decoder, Model
 from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
+from ksim.specs.shard import Precision, Shard
 
 #: Llama 3.1 8B's sizes and 8 experts of 512, in a step of 100 tokens, 10 sampled, 2 experts each.
 SPREAD = expert_rows(100, 2, 8)

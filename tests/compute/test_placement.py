@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.compute.placement import copies, fullness, placed
 from ksim.foundation.errors import ConfigError
-from ksim.specs.experts import Placement
+from ksim.specs.shard import Placement
 
 popularities = st.lists(st.floats(0, 100), min_size=1, max_size=64).map(np.array)
 

@@ -6,7 +6,8 @@ from ksim.compute.model import Config
 from ksim.compute.quantization import Stored, stored
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import EngineSettings, Shard
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Shard
 
 ATTENTION_LEFT = [f"model.layers.{layer}.self_attn*" for layer in range(4)]
 KIMI = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]

@@ -7,7 +7,7 @@ from ksim.compute.kernels.index_scores import ChoiceLayer, IndexLayer
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Precision, Shard
+from ksim.specs.shard import Precision, Shard
 from tests.properties import examples
 
 #: GLM-5's heads on one of eight ranks; decodes below and above the keys that are chosen, and a chunk that grows past.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ksim.compute.graph import Op
 from ksim.cost.affine import COLUMNAR, DRAWN, AffineBlocks, AffineKernel, affine_sweeps
 from ksim.simulation.models import model_of
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 from tests.properties import examples
 
 SIZED = {}

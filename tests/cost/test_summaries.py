@@ -11,8 +11,7 @@ from ksim.flow.batch import Batch, Contexts
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.foundation.errors import ConfigError
 from ksim.oracles.efficiency.models import Constant
-from ksim.oracles.efficiency.profile import Profile, save
-from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.profile import Profile, save, shipped
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.oracles.learned import Learned
 from ksim.oracles.measured import Measured

@@ -6,7 +6,8 @@ from hypothesis import strategies as some
 
 from ksim.foundation import catalog
 from ksim.simulation.hardware import engine_of
-from ksim.specs.deployment import CUDAGRAPH_MODES, EXCHANGES, PARTS, QUANTIZATIONS
+from ksim.specs.settings import CUDAGRAPH_MODES, EXCHANGES
+from ksim.specs.shard import PARTS, QUANTIZATIONS
 
 Tables = some.SearchStrategy[dict[str, Any]]
 SMALL = ["llama-3.2-1b", "qwen3-0.6b", "qwen3-4b", "gemma-2-2b", "gpt-oss-20b", "qwen3-30b-a3b", "llama-3.1-8b"]

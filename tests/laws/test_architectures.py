@@ -18,7 +18,7 @@ from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 NAMES = catalog.entries("models")
 WHOLE = Shard()

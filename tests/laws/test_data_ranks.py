@@ -34,7 +34,7 @@ def scenario(count: int = 1, model: str = "qwen3-30b-a3b", sigma: float = 0.0, *
 
 def gemm_flops(result: Result) -> float:
     families = result.usage.of_kinds(lambda kind: "gemm" in kind.family)
-    return float((result.usage.counts(result.history.steps.lane_ranks) * families
+    return float((result.usage.counts(result.history.steps.stage_ranks) * families
                   * result.usage.kernels.costs.flops).sum())
 
 

@@ -26,15 +26,15 @@ from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.oracles import Estimate, bounds, estimate, estimates
-from ksim.oracles.efficiency.profiled import shipped
+from ksim.oracles.efficiency.profile import shipped
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.specs.deployment import Shard
 from ksim.specs.hardware import Gpu
+from ksim.specs.shard import Shard
 from tests.laws.kernels import shapes
 from tests.properties import examples
 from tests.simulation.tables import TABLE

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 from ksim.report.result import Result
-from ksim.results.attribution.phases import phases
+from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand
 

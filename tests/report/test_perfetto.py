@@ -9,8 +9,7 @@ import pytest
 from ksim.flow.log import Log
 from ksim.report import perfetto
 from ksim.report.perfetto import trace, write_trace
-from ksim.report.perfetto.flows import _arrivals
-from ksim.report.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, phases
+from ksim.report.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
 from ksim.results.history import History
 from tests.results import by_hand, fabricate
 

@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from ksim.report.plots.eta_map import FamilyMark, ZoneArea, eta_figure
 from ksim.report.plots.labels import Named, name_marks
-from ksim.report.plots.roofline import Panel, step_roofline_figure
-from ksim.report.plots.roofs import Mark, Roof
+from ksim.report.plots.roofline import Mark, Panel, Roof, step_roofline_figure
 from ksim.report.plots.style import looks, write
 
 ROOFS = [Roof("bf16", 1e15, 4e12), Roof("fp8", 2e15, 4e12)]

@@ -1,8 +1,32 @@
-"""How numbers are written."""
+"""How numbers, and the headline of a run, are written."""
 
 import pytest
 
-from ksim.report.wording import measure
+from ksim.report.wording import measure, subject
+from tests.results import fabricate
+
+LABELS = {"model_id": "llama", "gpu": "h200"}
+
+
+@pytest.mark.parametrize(("engines", "rate", "said"), [
+    ([fabricate.built(0)], None, "llama on 1 x h200, TP 1"),
+    ([fabricate.built(0, ranks=4)], 2.5, "llama on 4 x h200, TP 4, 2.50 requests/s offered"),
+    ([fabricate.built(0, 2, 4), fabricate.built(1, 2, 4)], 12.0, "llama on 16 x h200, TP 2, PP 4, DP 2, 12.0 requests/s"
+     " offered"),
+    ([], None, "llama on 0 x h200"),
+])
+def test_a_subject_names_model_gpus_parallelism_and_rate(engines, rate, said):
+    assert subject(LABELS, engines, rate) == said
+
+
+@pytest.mark.parametrize(("model", "said"), [
+    ("models/mine/config.json", "mine on"), ("config.json", "config.json on"), ("m" * 50, f"…{'m' * 39} on")])
+def test_models_by_path_are_named_after_their_folder(model, said):
+    assert subject({**LABELS, "model_id": model}, [fabricate.built(0)]).startswith(said)
+
+
+def test_without_labels_the_engines_say_what_they_run_on():
+    assert subject({}, [fabricate.built(0)]) == "a model on 1 x h200, TP 1"
 
 
 @pytest.mark.parametrize("value, unit, text", [

@@ -11,7 +11,7 @@ from benchmarks.counting import lines
 from ksim.flow.events import Admitted, Stepped
 from ksim.flow.log import Log
 from ksim.report.result import Result
-from ksim.results.attribution import phases
+from ksim.results import attribution
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.shares import COMMUNICATION, KEYS, PAIRS, Part, Shares
 from ksim.simulation.scenario import Scenario
@@ -26,7 +26,7 @@ def parts(result: Result) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
     """The columns up to the first token, and after it."""
     table = {name: result.attribution[name].to_numpy() for name in result.attribution.column_names}
     first, after = ({name.removeprefix(f"{part}."): column for name, column in table.items()
-                     if name.startswith(f"{part}.")} for part in (phases.TO_FIRST, phases.AFTER))
+                     if name.startswith(f"{part}.")} for part in (attribution.TO_FIRST, attribution.AFTER))
     return first, after
 
 
@@ -101,9 +101,9 @@ def test_every_chunk_and_every_joule_of_a_step_is_somebodys(scenario):
     result = simulate(scenario)
     history, requests = result.history, result.history.requests
     energy = Energy(Shares(history, result.usage))
-    pieces, owner = energy.shares.pieces, energy.shares.stretches.stints.row
+    chunks, owner = energy.shares.stretches.prompt_chunks, energy.shares.stretches.stints.row
     there = [(row, *prompt) for row, step in enumerate(result.log.of(Stepped)) for prompt in step.batch.prompts]
-    columns = (pieces.step, requests.ids[owner[pieces.stint]], pieces.new, pieces.context)
+    columns = (chunks.step, requests.ids[owner[chunks.stint]], chunks.new, chunks.context)
     assert requests.completed.all()
     assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(there)
     assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())

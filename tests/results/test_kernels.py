@@ -11,7 +11,7 @@ from ksim.flow.log import Log
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import families, joules_of, kernel_table, seconds_by
+from ksim.results.kernels import families, kernel_table
 from ksim.results.metrics import summarise
 from tests.properties import examples
 
@@ -107,7 +107,7 @@ def test_all_time_is_accounted_for(log):
 def test_steps_split_by_family_add_up_to_the_steps():
     log = fabricate.log(count=30, ranks=2, stages=2)
     history = History(log)
-    names, seconds = seconds_by(history, KernelUsage.of(history.steps), "family")
+    names, seconds = KernelUsage.of(history.steps).seconds_by(lambda kind: kind.family)
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     expected = [sum(lane.seconds for lane in step.timelines) for step in log.of(Stepped)]
     assert seconds.sum(axis=1) == pytest.approx(expected)
@@ -115,7 +115,7 @@ def test_steps_split_by_family_add_up_to_the_steps():
 
 def test_joules_split_by_family_add_up_to_those_of_the_steps():
     history = History(fabricate.log(count=30, ranks=2, stages=2))
-    names, joules = joules_of(history, KernelUsage.of(history.steps), lambda span: span.family)
+    names, joules = KernelUsage.of(history.steps).joules_by(lambda kind: kind.family)
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
 
@@ -127,7 +127,7 @@ def test_joules_follow_the_clock_of_their_step():
     paced = [evolve(event, timelines=(timeline,), paces=(ClockScaling(1.0, 0.5 if event.index == 1 else 1.0),))
              if isinstance(event, Stepped) else event for event in log.events]
     history = History(Log(log.engines, paced))
-    names, joules = joules_of(history, KernelUsage.of(history.steps), lambda span: span.family)
+    names, joules = KernelUsage.of(history.steps).joules_by(lambda kind: kind.family)
     assert joules[:, names.index("gemm")] == pytest.approx([20.0, 12.0, 20.0])
     assert joules.sum(axis=1) == pytest.approx(history.steps.joules)
     rows = {row["label"]: row for row in table_of(history).to_pylist()}

@@ -22,18 +22,19 @@ from ksim.flow.events import (
 from ksim.flow.log import Log
 from ksim.flow.step_block import StepBlock
 from ksim.report.result import Result
-from ksim.results import energy, saturation, uncertainty
+from ksim.results import saturation, uncertainty
+from ksim.results import streaming as module
+from ksim.results.attribution.energy import ENERGY_KEYS
 from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
-from ksim.results.streaming import sink as module
-from ksim.results.streaming.histogram import RESOLUTION, Histogram
-from ksim.results.streaming.sink import Sink
+from ksim.results.streaming import Sink
+from ksim.results.streaming.tally import RESOLUTION, Histogram
 from tests.properties import examples
 
 from . import by_hand, fabricate
 
 LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
 ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Finished, Preempted, Admitted)
-UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *energy.KEYS} - {
+UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *ENERGY_KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
 ROUGH = {f"{statistic}_{name}_ms" for name in LATENCIES
          for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}

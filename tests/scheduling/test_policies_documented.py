@@ -12,7 +12,7 @@ import ksim
 from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.simulation.plugins import plugin
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 
 ROOT = Path(ksim.__file__).parents[1]
 PAGE = (ROOT / "docs" / "policies.md").read_text()

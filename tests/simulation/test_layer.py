@@ -13,7 +13,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit, UnknownName
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 from tests.properties import examples
 from tests.simulation.layers import ATTEND, LLAMA, SIZES
 from tests.simulation.tables import TABLE

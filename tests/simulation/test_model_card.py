@@ -15,7 +15,8 @@ from ksim.simulation.model_card import ModelCard, fits_on
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import kv_blocks, shards_of
-from ksim.specs.deployment import EngineSettings, Precision, Shard
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Precision, Shard
 from tests.cli.command import ksim_here
 
 NAMES = catalog.entries("models")

@@ -12,8 +12,8 @@ from ksim.foundation import catalog
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.model_card import ModelCard
 from ksim.simulation.models import model_of
-from ksim.specs.deployment import EngineSettings
 from ksim.specs.hardware import ARCHITECTURES
+from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here
 
 DOCS = Path(ksim.__file__).parents[1] / "docs"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError
 from ksim.report.result import Result
 from ksim.simulation import simulate as simulation
-from ksim.simulation.parallel_replicas import shares
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import shares, simulate
 from tests.properties import examples
 
 

@@ -12,7 +12,7 @@ from ksim.simulation.models import model_of
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
-from ksim.specs.experts import Routing
+from ksim.specs.shard import Routing
 from tests.simulation.tables import TABLE
 
 MIXTRAL = model_of("mixtral-8x7b")

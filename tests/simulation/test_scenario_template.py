@@ -14,7 +14,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE, schema
 from ksim.simulation.scenario_template import starter, toml
 from ksim.simulation.simulate import simulate
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 from tests.cli.command import ksim_here
 
 VALIDATOR = Draft7Validator(schema())

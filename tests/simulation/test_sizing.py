@@ -12,7 +12,7 @@ from ksim.simulation.hardware import engine_of, gpu_of
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import limits
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
 from tests.simulation.tables import TABLE
 
 H200 = Path(__file__).parents[3] / "shared" / "data" / "h200"

@@ -38,7 +38,7 @@ def test_a_streamed_run_has_the_results_of_a_run_in_memory(tmp_path):
 
 def test_a_streamed_run_of_data_ranks_has_the_results_of_a_run_in_memory(tmp_path, monkeypatch):
     """Windows end wherever they may, dummy steps on both sides of them."""
-    monkeypatch.setattr("ksim.results.streaming.sink._STEPS", 30)
+    monkeypatch.setattr("ksim.results.streaming._STEPS", 30)
     table = {**TABLE, "model": "qwen3-30b-a3b", "oracle": "roofline",
              "serve": {"max_model_len": 2048, "data_parallel_size": 3},
              "workload": {"synthetic": {**TABLE["workload"]["synthetic"], "count": 4}}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
 from ksim.simulation.hardware import engine_of, host_of
-from ksim.specs.deployment import QUANTIZATIONS
+from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon import NotRun, Question, chosen, find, scenario, validate
 from ksim.validation.silicon.recipes import prompts, recipes, waves
 from ksim.validation.silicon.rows import read, reference

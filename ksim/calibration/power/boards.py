@@ -24,6 +24,7 @@ from ksim.calibration.measurements import Points
 from ksim.calibration.power.sustained import joules_of, terms
 from ksim.calibration.reading import tables
 from ksim.calibration.reading.frames import Frame, column_names, load
+from ksim.calibration.regression import weighted_median
 from ksim.compute.expert_rows import ExpertRows
 from ksim.compute.kernels import Kernel
 from ksim.cost.energy import RESIDENT, Actions, actions
@@ -202,11 +203,4 @@ def metered_watts(readings: Readings, power: Power) -> Floats:
 def _share(metered: Floats, watts: Floats, idle: float) -> float:
     """Return the weighted median of (metered - idle) / (drawn - idle): it has the least sum of relative errors."""
     beyond = np.maximum(watts - idle, 1e-9)
-    return float(weighted_median((metered - idle) / beyond, beyond / metered))
-
-
-def weighted_median(values: Floats, weights: Floats) -> float:
-    """Return the value that has half of the weight below it."""
-    order: NDArray[np.intp] = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, below[-1] / 2)])
+    return weighted_median((metered - idle) / beyond, beyond / metered)

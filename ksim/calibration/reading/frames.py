@@ -48,11 +48,14 @@ class Frame:
 
     def texts(self, name: str) -> Texts:
         """Return a column as texts; missing entries are empty."""
+        filled = self._strings(name)
+        return np.array(filled.to_pylist(), dtype=np.str_) if len(self) else np.array([], dtype="U1")
+
+    def _strings(self, name: str) -> Any:
         column = self.table[name]
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        filled = pc.fill_null(column.cast(pa.string()), "")
-        return np.array(filled.to_pylist(), dtype=np.str_) if len(self) else np.array([], dtype="U1")
+        return pc.fill_null(column.cast(pa.string()), "")
 
     def numbers(self, name: str) -> Floats:
         """Return a column as numbers; other entries are NaN."""
@@ -107,10 +110,7 @@ class Frame:
         present = [name for name in names if name in self.names]
         place, kinds = np.zeros(len(self), dtype=np.int64), []
         for name in present:
-            column = self.table[name]
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            coded = pc.fill_null(column.cast(pa.string()), "").combine_chunks().dictionary_encode()
+            coded = self._strings(name).combine_chunks().dictionary_encode()
             kinds.append(coded.dictionary.to_pylist())
             place = place * max(1, len(kinds[-1])) + coded.indices.to_numpy()
         for code in np.unique(place):

@@ -23,6 +23,7 @@ from ksim.calibration.measurements import FAMILIES, MISSING, SWEEP, FamilyColumn
 from ksim.calibration.names import format_name, gpu_name
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.files import replacing
 
 PREFIX = "kernels_"
 LATENCY = "latency_us"
@@ -154,16 +155,11 @@ def save(made: pa.Table, path: Path) -> None:
     """Write a table as CSV or Parquet, by the suffix of *path*; raise ConfigError for another suffix, or on failure."""
     if path.suffix not in (".csv", ".parquet"):
         raise ConfigError(str(path), "is not in a format of sweeps; name a file that ends in .csv or .parquet")
-    partial = path.with_name(f".{path.name}.part")  # an interruption leaves the old file in place
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new:
         if path.suffix == ".csv":
-            pa_csv.write_csv(_flat(made), partial, pa_csv.WriteOptions(quoting_style="needed"))
+            pa_csv.write_csv(_flat(made), new, pa_csv.WriteOptions(quoting_style="needed"))
         else:
-            pq.write_table(made, partial)
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from None
+            pq.write_table(made, new)
 
 
 def _flat(made: pa.Table) -> pa.Table:

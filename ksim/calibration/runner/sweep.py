@@ -67,12 +67,12 @@ def time(device: Device, point: KernelPoint, size: float) -> Timed:
 def _family(parts: Sequence[Points], path: Path, device: Device, say: Say) -> None:
     """Measure the points that the file at *path* lacks, and write the file with all of them."""
     tables = [pq.read_table(path)] if path.exists() else []
-    done = {shape for part in (sweep_format.points(path) if tables else []) for shape in _shapes(part)}
+    done = {shape for part in (sweep_format.points(path) if tables else []) for shape in part.shapes()}
     failures: dict[str, list[str]] = {}
     before, measured = len(done), 0
     try:
         for part in parts:
-            missing = np.array([i for i, shape in enumerate(_shapes(part)) if shape not in done], dtype=np.int64)
+            missing = np.array([i for i, shape in enumerate(part.shapes()) if shape not in done], dtype=np.int64)
             new: list[tuple[int, Timed]] = []
             try:
                 for i, timed in _timed(part, missing, device, failures):
@@ -108,11 +108,6 @@ def _table(part: Points, timed_points: Sequence[tuple[int, Timed]]) -> pa.Table:
         more["active"] = np.array([int((count > 0).sum()) for count in counts])
         more["max_load"] = np.array([int(count.max()) for count in counts])
     return table(chosen, more)
-
-
-def _shapes(points: Points) -> list[tuple[object, ...]]:
-    """Return a key of each of *points* that is unique in its family."""
-    return [(points.dtype, *shape) for shape in zip(*(column.tolist() for column in points.shape()), strict=True)]
 
 
 def _describe(folder: Path, device: Device) -> None:

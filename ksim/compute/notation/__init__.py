@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from ksim.compute.graph import Op
 from ksim.compute.sizes import Sizes
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 
 class Operation(Protocol):

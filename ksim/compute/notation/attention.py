@@ -15,7 +15,7 @@ from ksim.compute.sizes import Sizes, Splits
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 __all__ = ["FusedAttention", "attend"]
 

@@ -15,7 +15,7 @@ from ksim.compute.notation.splits import group_of
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 __all__ = ["Ring", "Ulysses", "ring", "ulysses"]
 

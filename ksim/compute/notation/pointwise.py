@@ -12,7 +12,7 @@ from ksim.compute.notation import number_format
 from ksim.compute.notation.splits import check, splits
 from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.units import DType
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 __all__ = ["Elementwise", "Lookup", "pointwise"]
 

@@ -10,7 +10,7 @@ from ksim.compute.graph import Op
 from ksim.compute.notation import Operation
 from ksim.compute.sizes import Sizes, Splits
 from ksim.foundation.errors import ConfigError
-from ksim.specs.deployment import Shard
+from ksim.specs.shard import Shard
 
 #: The groups that a system's GPUs form, from the innermost: neighbours are of one tensor group.
 GROUPS = ("tensor", "context", "expert")

@@ -125,8 +125,8 @@ class Estimates(Sequence[Estimate]):
 
 
 #: Columns that are no codes, by name, and of what kind they are.
-_NUMBERS = {each.name: np.bool_ if each.name == "extrapolated" else np.float64 for each in fields(Estimate)
-            if each.name not in ("bound", "launch", "source")}
+_NUMBERS = {column.name: np.bool_ if column.name == "extrapolated" else np.float64 for column in fields(Estimate)
+            if column.name not in ("bound", "launch", "source")}
 
 
 def bound_codes(launch: NDArray[np.bool_], compute: NDArray[np.bool_]) -> Codes:

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
-from ksim.oracles.compiled.formulas import StagedFormula, batch_kinds
 from ksim.oracles.compiled.predictors import LocatedPredictor, Predictor, located_predictor, predictor
+from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import FEATURES, cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts, Heads
 from ksim.oracles.efficiency.attention_rates import Constants, Rates
+from ksim.oracles.efficiency.fitted import Efficiency, faded
+from ksim.oracles.efficiency.models import places_of
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.pricing import faded, places_of
-from ksim.oracles.efficiency.profile import Efficiency
 from ksim.specs.hardware import Gpu
 
 __all__ = ["ProfiledAttention", "heads_of"]
@@ -27,7 +27,7 @@ __all__ = ["ProfiledAttention", "heads_of"]
 def heads_of(layer: AttentionLayer, gpu: Gpu) -> Heads:
     """*layer* on *gpu* as in serving: a step reads the caches of all layers before one again."""
     return Heads.of(Floats, gpu, float(layer.heads), float(layer.kv_heads), float(layer.head_dim), layer.cache.bytes,
-                    math.inf, 0.0)
+                    footprint=math.inf, writes=0.0)
 
 
 @frozen(eq=False)
@@ -40,11 +40,11 @@ class _Physics:
     needed: frozenset[int]
 
     def __call__(self, m: Any, *counts: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-        several = Counts(*counts)
-        time = timed(cut(several, self.heads, m), several, self.rates, m)
-        found = features(several, self.heads, time, m)
+        totals = Counts(*counts)
+        time = timed(cut(totals, self.heads, m), totals, self.rates, m)
+        values = features(totals, self.heads, time, m)
         binds = (time.compute > time.memory) & (time.compute >= 0.5 * time.seconds)
-        return time.seconds, binds, tuple(each if place in self.needed else 0.0 for place, each in enumerate(found))
+        return time.seconds, binds, tuple(value if place in self.needed else 0.0 for place, value in enumerate(values))
 
 
 @define(eq=False)
@@ -68,9 +68,9 @@ class _Fitted:
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], Array]:
         """Of many kernels: seconds, whether what they compute binds them, and their features."""
-        seconds, computes, found = self.arrays[batch_kinds(counts)](*counts)
+        seconds, computes, values = self.arrays[batch_kinds(counts)](*counts)
         table = np.empty((len(seconds), len(FEATURES)))
-        for column, feature in zip(table.T, found, strict=True):
+        for column, feature in zip(table.T, values, strict=True):
             column[:] = feature
         return seconds * np.exp(self.efficiency.model(table[:, self.places])), computes, table
 
@@ -104,13 +104,13 @@ class ProfiledAttention:
         """Seconds of a kernel with these `COUNTS`, whether what it computes binds it, and whether it lies within what
         was measured."""
         kinds = counts[0] > 0, counts[3] > 0
-        seconds, computes, found = self.own.floats[kinds](*counts)
-        beyond, log_efficiency = self.predict(found)
+        seconds, computes, values = self.own.floats[kinds](*counts)
+        beyond, log_efficiency = self.predict(values)
         seconds *= exp(log_efficiency)
         beyond += self.further
         if beyond and self.other and self.predict_other:
-            there, _, found = self.other.floats[kinds](*counts)
-            seconds = faded(seconds, there * exp(self.predict_other(found)), beyond, math)
+            there, _, values = self.other.floats[kinds](*counts)
+            seconds = faded(seconds, there * exp(self.predict_other(values)), beyond, math)
         return seconds, computes, beyond == 0
 
     def columns(self, counts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:

@@ -6,9 +6,9 @@ import numpy as np
 from attrs import define
 from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.fitted import BORDER, Region
 from ksim.oracles.efficiency.models import Constant, Interpolation, Model, Network, kernel_of
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.region import BORDER, Region
 
 __all__ = ["LocatedPredictor", "Predictor", "located_predictor", "predictor"]
 
@@ -82,7 +82,7 @@ def _row_model(model: Model, places: Sequence[int]) -> RowModel:
 
 @define(eq=False)
 class _NetworkAndRegion:
-    """A network and a region: what both make of a row at first is one product, into `found`.
+    """A network and a region: what both make of a row at first is one product, into `products`.
 
     The network's members are side by side: their second layers are the blocks of one matrix.  Where an input is beyond
     its reach (one of `held` is above 0), the network as it is has to hold it; `around` is that and the region's sides.
@@ -96,7 +96,7 @@ class _NetworkAndRegion:
     bias: float
     row: Array
     seen: Array
-    found: Array
+    products: Array
     around: Array
     held: Array
     sides: Array
@@ -114,17 +114,18 @@ class _NetworkAndRegion:
         rows = (_spread(np.vstack([scaled, -scaled]), np.concatenate([least, most]), seen, features),
                 _sides(region, place, features),
                 _spread(first @ scaled, model.first[:, -1].ravel() - first @ centre, seen, features))
-        found = np.empty(sum(map(len, rows)))
-        held, sides, hidden = np.split(found, np.cumsum([len(each) for each in rows])[:-1])
+        products = np.empty(sum(map(len, rows)))
+        held, sides, hidden = np.split(products, np.cumsum([len(part) for part in rows])[:-1])
         row, inner = np.ones(features + 1), np.ones(len(hidden) + 1)
-        return cls(model, seen, np.vstack(rows), _blocks(model), model.last[:, :-1].ravel() / len(model.last),
-                   float(model.last[:, -1].mean()), row, row[:-1], found, found[:-len(hidden)], held, sides, hidden,
-                   inner, inner[:-1])
+        return cls(model, seen, matrix=np.vstack(rows), second=_blocks(model),
+                   last=model.last[:, :-1].ravel() / len(model.last), bias=float(model.last[:, -1].mean()),
+                   row=row, seen=row[:-1], products=products, around=products[:-len(hidden)], held=held, sides=sides,
+                   hidden=hidden, inner=inner, between=inner[:-1])
 
     def __call__(self, values: Sequence[float]) -> tuple[float, float]:
         around, hidden, beyond = self.around, self.hidden, 0.0
         self.seen[:] = values
-        self.matrix.dot(self.row, self.found)
+        self.matrix.dot(self.row, self.products)
         if around.item(around.argmax()) > 0:
             beyond, held = _outside(self.sides), self.held
             if held.item(held.argmax()) > 0:
@@ -152,14 +153,14 @@ class _Interpolation:
 
     @classmethod
     def of(cls, model: Interpolation, places: Sequence[int]) -> "_Interpolation":
-        components = [_Component.of(np.asarray(places)[each.seen], each.lengths, each.centre, each.near, each.weights)
-                      for each in model.components]
+        components = [_Component.of(np.asarray(places)[part.seen], part.lengths, part.centre, part.near, part.weights)
+                      for part in model.components]
         return cls(_row_model(model.base, places), float(model.smooth), components)
 
     def __call__(self, row: Array) -> float:
         total = self.base(row)
-        for each in self.components:
-            total += each(row, self.smooth)
+        for component in self.components:
+            total += component(row, self.smooth)
         return total
 
 
@@ -180,7 +181,8 @@ class _Component:
     @classmethod
     def of(cls, seen: NDArray[np.intp], lengths: Array, centre: Array, near: Array, weights: Array) -> "_Component":
         at = np.ones(len(near))
-        return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at, at[:-2], np.empty(len(weights)))
+        return cls(seen, lengths, centre, np.ascontiguousarray(near.T), weights, at=at, point=at[:-2],
+                   squares=np.empty(len(weights)))
 
     def __call__(self, row: Array, smooth: float) -> float:
         point = self.point

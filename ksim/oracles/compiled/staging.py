@@ -12,16 +12,23 @@ import linecache
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 from attrs import define, field
+from numpy.typing import NDArray
 
-from ksim.oracles.compiled.intervals import Interval, decided, interval_of
+from ksim.compute.kernels.attention import COUNTS
+from ksim.oracles.compiled.arithmetic import Interval, decided, interval_of
 
-__all__ = ["stage"]
+__all__ = ["BatchKinds", "StagedFormula", "batch_kinds", "stage"]
+
+#: Whether a batch has decodes, and whether it has chunks; None where some of many batches have.
+BatchKinds = tuple[bool | None, bool | None]
+#: Bounds of how many sequences there are of a kind, and of all that is counted of them.
+COUNT_INTERVALS: Mapping[bool | None, Interval] = {False: (0.0, 0.0), True: (1.0, 2.0**53), None: (0.0, 2.0**53)}
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
@@ -40,10 +47,10 @@ def stage(formula: Callable[..., Any], symbols: Mapping[str, Interval], m: Any) 
     source.
     """
     tape = _Tape(m)
-    found = formula(tape, *(least if least == most else _Term(tape, name, "", (), (least, most))
+    results = formula(tape, *(least if least == most else _Term(tape, name, "", (), (least, most))
                             for name, (least, most) in symbols.items()))
-    body, result = tape.written(found)
-    source = "\n    ".join((f"def staged({', '.join(symbols)}):", *body, f"return {result}"))
+    body, text = tape.written(results)
+    source = "\n    ".join((f"def staged({', '.join(symbols)}):", *body, f"return {text}"))
     name = f"<staged {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), tape.names)
@@ -97,7 +104,7 @@ class _Tape:
 
     def put(self, operation: str, *arguments: Any) -> Any:
         """What *operation* makes of *arguments*: what is known of it already, or a term."""
-        if not any(isinstance(each, _Term) for each in arguments):
+        if not any(isinstance(argument, _Term) for argument in arguments):
             return _plain((OPERATORS.get(operation) or self.names[operation])(*arguments))
         between = tuple(map(_between, arguments))
         known = decided(operation, arguments, between)
@@ -108,22 +115,22 @@ class _Tape:
             self.terms[key] = _Term(self, f"t{len(self.terms)}", operation, arguments, interval_of(operation, *between))
         return self.terms[key]
 
-    def written(self, found: Any) -> tuple[list[str], str]:
-        """Lines of code, and what to write for what was *found*; what is used once is written where it is used."""
-        uses, lines, places = self._uses(found), list[str](), dict[str, str]()
+    def written(self, results: Any) -> tuple[list[str], str]:
+        """Lines of code, and what to write for *results*; what is used once is written where it is used."""
+        uses, lines, places = self._uses(results), list[str](), dict[str, str]()
         for term in self.terms.values():
             if uses[term.name]:
                 texts = map(self._text, term.arguments)
-                text = self._form(term).format(*(places.get(each, each) for each in texts))
+                text = self._form(term).format(*(places.get(name, name) for name in texts))
                 if uses[term.name] > 1:
                     lines.append(f"{term.name} = {text}")
                 else:
                     places[term.name] = f"({text})"
-        return lines, _nested(found, lambda each: places.get(name := self._text(each), name))
+        return lines, _nested(results, lambda leaf: places.get(name := self._text(leaf), name))
 
-    def _uses(self, found: Any) -> Counter[str]:
-        """How often the code for what was *found* has each name."""
-        uses = Counter(_flat(found, self._text))
+    def _uses(self, results: Any) -> Counter[str]:
+        """How often the code for *results* has each name."""
+        uses = Counter(_flat(results, self._text))
         for term in reversed(self.terms.values()):
             if uses[term.name]:
                 form = self._form(term)
@@ -151,14 +158,14 @@ class _Tape:
         return name
 
 
-def _flat(found: Any, text: Callable[[Any], str]) -> list[str]:
-    return [each for part in found for each in _flat(part, text)] if isinstance(found, tuple) else [text(found)]
+def _flat(results: Any, text: Callable[[Any], str]) -> list[str]:
+    return [leaf for part in results for leaf in _flat(part, text)] if isinstance(results, tuple) else [text(results)]
 
 
-def _nested(found: Any, text: Callable[[Any], str]) -> str:
-    if isinstance(found, tuple):
-        return f"({''.join(f'{_nested(each, text)}, ' for each in found)})"
-    return text(found)
+def _nested(results: Any, text: Callable[[Any], str]) -> str:
+    if isinstance(results, tuple):
+        return f"({''.join(f'{_nested(part, text)}, ' for part in results)})"
+    return text(results)
 
 
 def _plain(number: Any) -> Any:
@@ -170,3 +177,27 @@ def _between(argument: Any) -> Interval:
     if isinstance(argument, _Term):
         return argument.between
     return (argument, argument) if isinstance(argument, int | float) else (argument.min(), argument.max())
+
+
+class StagedFormula(dict[BatchKinds, Callable[..., Any]]):
+    """A *formula* of a namespace, `COUNTS` and *further* numbers, staged for a kind of batch when one first comes."""
+
+    def __init__(self, formula: Callable[..., Any], m: Any, further: Mapping[str, Interval] | None = None) -> None:
+        self.formula, self.m, self.further = formula, m, further or {}
+
+    def __missing__(self, kinds: BatchKinds) -> Callable[..., Any]:
+        decodes, chunks = (COUNT_INTERVALS[kind] for kind in kinds)
+        counts = {name: chunks if name.startswith("chunk") else decodes for name in COUNTS}
+        self[kinds] = stage(self.formula, {**counts, **self.further}, self.m)
+        return self[kinds]
+
+
+def batch_kinds(counts: Sequence[NDArray[Any]]) -> BatchKinds:
+    """The kinds of batches whose `COUNTS` are columns."""
+    decodes, _, _, chunks, *_ = counts
+    return _all(decodes), _all(chunks)
+
+
+def _all(numbers: NDArray[Any]) -> bool | None:
+    some = np.count_nonzero(numbers)
+    return True if some == len(numbers) else None if some else False

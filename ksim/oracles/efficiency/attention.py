@@ -118,20 +118,20 @@ def physics(gpu: Gpu, shapes: Mapping[str, Any], constants: Constants = CONSTANT
         table = np.array(_one_by_one(gpu, known, rows, constants)).reshape(rows, 5 + len(FEATURES)).T
     else:
         table, bound = np.empty((5 + len(FEATURES), rows)), _bound(gpu, known[COUNTED:], constants, Arrays)
-        for column, found in zip(table, _results(Counts(*known[:COUNTED]), *bound, Arrays), strict=True):
-            column[:] = found
+        for column, values in zip(table, _results(Counts(*known[:COUNTED]), *bound, Arrays), strict=True):
+            column[:] = values
     seconds, compute, memory, waves, split = table[:5]
     idle: Array = 1 - waves / np.maximum(np.ceil(waves), 1.0)
-    return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, split.astype(np.intp),
+    return Physics(seconds, compute, memory, waves, idle, split.astype(np.intp),
                    np.ascontiguousarray(table[5:].T))
 
 
 def _one_by_one(gpu: Gpu, columns: Sequence[Any], rows: int, constants: Constants) -> list[tuple[Any, ...]]:
-    each = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
-    layers = list(zip(*each[COUNTED:], strict=True))
+    lists = [[column] * rows if isinstance(column, float) else column.tolist() for column in columns]
+    layers = list(zip(*lists[COUNTED:], strict=True))
     known = {layer: _bound(gpu, layer, constants, Floats) for layer in dict.fromkeys(layers)}
     return [_results(Counts(*counts), *known[layer], Floats)
-            for counts, layer in zip(zip(*each[:COUNTED], strict=True), layers, strict=True)]
+            for counts, layer in zip(zip(*lists[:COUNTED], strict=True), layers, strict=True)]
 
 
 def _bound(gpu: Gpu, layer: Sequence[Any], constants: Constants, m: Any) -> tuple[Heads, Rates]:
@@ -196,8 +196,9 @@ def _pieces(s: Counts, heads: Heads, launch: Any, m: Any) -> Pieces:
     longest = m.maximum(m.maximum(decode_longest, chunk_longest), 0.5)
     shortest = m.where(s.chunks > 0, (s.chunk_longest - s.chunk_most) / KEYS + 1, mean)
     shortest = m.where(s.chunk_longest < s.chunk_most, longest, shortest)  # a window makes all tiles alike
-    return Pieces(s, grid, pieces, mean, decodes, decode_mean, decode_longest, work, work / m.maximum(chunks, 1.0),
-                  chunk_longest, longest, shortest, m.where(alike, 0.0, 1.0), heads.gpu.sms * grid.resident)
+    return Pieces(s, grid, pieces, mean, decodes, decode_mean, decode_longest, chunk_work=work,
+                  chunk_mean=work / m.maximum(chunks, 1.0), chunk_longest=chunk_longest, longest=longest,
+                  shortest=shortest, unequal=m.where(alike, 0.0, 1.0), slots=heads.gpu.sms * grid.resident)
 
 
 def _chunk_pieces(s: Counts, grid: Grid, m: Any) -> tuple[Any, Any]:
@@ -219,11 +220,10 @@ def _launch(p: Pieces, rates: Rates, m: Any) -> Time:
     waves = p.pieces / p.slots
     unit, queries = _unit(rates, grid, mean * p.pieces / p.slots), s.decodes + s.chunk_queries
     block = m.where(grid.decodes, rates.block, rates.chunk_block)
-    around = rates.hidden * block
+    around, piece = rates.hidden * block, mean * unit + block
     partial = rates.partial * (m.ceil(waves) - waves) * m.minimum(1.0, p.shortest / p.longest)
     sticks_out = m.where(waves > 1, 1.0, 0.0)
-    each = mean * unit + block
-    compute = (m.where(waves < 1, 1.0, waves + partial) * each
+    compute = (m.where(waves < 1, 1.0, waves + partial) * piece
                + sticks_out * rates.tail * m.maximum(p.chunk_longest - p.chunk_mean, 0.0) * unit)
     memory = (s.decode_keys + s.chunk_keys) * rates.token + rates.again * p.chunk_work + around
     decode = decode_mean * unit + block

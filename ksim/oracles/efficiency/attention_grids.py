@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from attrs import define
+from attrs import define, field
 
 from ksim.oracles.efficiency.physics import Array
 from ksim.specs.hardware import Gpu
@@ -42,13 +42,13 @@ class Counts:
     decodes: Any
     decode_keys: Any
     decode_longest: Any
-    chunks: Any
-    chunk_queries: Any
-    chunk_keys: Any
-    chunk_pairs: Any
-    chunk_unmasked_pairs: Any
-    chunk_most: Any
-    chunk_longest: Any
+    chunks: Any = 0.0
+    chunk_queries: Any = 0.0
+    chunk_keys: Any = 0.0
+    chunk_pairs: Any = 0.0
+    chunk_unmasked_pairs: Any = 0.0
+    chunk_most: Any = 0.0
+    chunk_longest: Any = 0.0
 
 
 @define(eq=False)
@@ -73,31 +73,31 @@ class Heads:
            writes: Any) -> "Heads":
         group = heads / kv_heads
         resident = m.minimum(m.maximum(footprint / gpu.l2, 2.0**-5), 2.0**5)
-        return cls(gpu, heads, kv_heads, head_dim, cache_bytes, footprint, writes, group,
-                   (m.log2(kv_heads), m.log2(group), m.log2(head_dim / 128), m.log2(resident)))
+        return cls(gpu, heads, kv_heads, head_dim, cache_bytes, footprint, writes, group=group,
+                   features=(m.log2(kv_heads), m.log2(group), m.log2(head_dim / 128), m.log2(resident)))
 
 
 @define(eq=False)
 class Grid:
     """One launch.
 
-    `rows` of a tile and the `tokens` of a chunk in them; tiles of decodes and of
-    chunks; `piece`, the most blocks of keys that one thread block goes over;
-    `resident` thread blocks at once on an SM; whether a context `split` is in
-    more than one piece; how many times partial results are added up, heads
-    reordered (`copies`), and whether it is the kernel for `decodes` alone.
+    `rows` of a tile and the `tokens` of a chunk in them; `piece`, the most blocks
+    of keys that one thread block goes over; whether a context is `split` into
+    more than one piece; whether it is the kernel for `decodes` alone; tiles of
+    decodes and of chunks; `resident` thread blocks at once on an SM; how many
+    times partial results are added up (`combines`), and heads reordered (`copies`).
     """
 
     rows: Any
     tokens: Any
-    decode_tiles: Any
-    chunk_tiles: Any
     piece: Any
-    resident: float
     split: Any
-    combines: Any
-    copies: Any
-    decodes: Any
+    decodes: Any = field(kw_only=True)
+    decode_tiles: Any = 0.0
+    chunk_tiles: Any = 0.0
+    resident: float = 1.0
+    combines: Any = 0.0
+    copies: Any = 0.0
 
 
 @lru_cache(maxsize=16)
@@ -132,8 +132,8 @@ def flash3(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     share = m.maximum(m.ceil(SLACK * work / gpu.sms), m.ceil(longest / allowed))
     piece = m.where(splits, m.minimum(share, longest), longest)
     # The kernel that adds up runs whenever there might have been splits.
-    return Grid(rows, rows / group, decode_tiles, chunk_tiles, piece, 1.0, splits,
-                m.where(splits, longest / piece, 0.0), 0.0, few)
+    return Grid(rows, rows / group, piece, splits, decode_tiles=decode_tiles, chunk_tiles=chunk_tiles,
+                combines=m.where(splits, longest / piece, 0.0), decodes=few)
 
 
 def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
@@ -148,9 +148,9 @@ def flash2(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     allowed = m.look_up(_splits(slots), m.minimum(decode_tiles, float(slots)), m.minimum(longest, float(MOST_SPLITS)))
     splits = m.where(packs, allowed, 1.0)
     reorders = packs & (s.decodes > 1) & (h.kv_heads > 1)
-    return Grid(FEW_ROWS, FEW_ROWS, decode_tiles, chunk_tiles, m.ceil(longest / splits),
-                RESIDENT.get(gpu.architecture, 1.0), splits > 1, m.where(splits > 1, splits, 0.0),
-                m.where(reorders, 1.0, 0.0), s.chunks == 0)
+    return Grid(FEW_ROWS, FEW_ROWS, m.ceil(longest / splits), splits > 1, decode_tiles=decode_tiles,
+                chunk_tiles=chunk_tiles, resident=RESIDENT.get(gpu.architecture, 1.0),
+                combines=m.where(splits > 1, splits, 0.0), copies=m.where(reorders, 1.0, 0.0), decodes=s.chunks == 0)
 
 
 def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
@@ -159,22 +159,23 @@ def decode_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     longest = m.ceil(s.decode_longest / KEYS)
     splits = m.maximum(m.minimum(m.floor(h.gpu.sms / m.maximum(tiles, 1.0)), longest), 1.0)
     piece = m.maximum(m.ceil(longest / splits), 1.0)
-    return Grid(DECODE_ROWS, 1.0, tiles, 0.0, piece, DECODE_RESIDENT, splits > 1, 0.0, 0.0, tiles >= 0)
+    return Grid(DECODE_ROWS, 1.0, piece, splits > 1, decode_tiles=tiles, resident=DECODE_RESIDENT, decodes=tiles >= 0)
 
 
 def chunk_grid(h: Heads, s: Counts, blocks: Any, m: Any) -> Grid:
     """TensorRT-LLM's launch for chunks, a tile for each head."""
     tiles = s.chunks * h.heads * m.ceil(tokens(s, m) / CHUNK_ROWS)
     piece = m.maximum(m.ceil(s.chunk_longest / KEYS), 1.0)
-    return Grid(CHUNK_ROWS, CHUNK_ROWS, 0.0, tiles, piece, 1.0, tiles < 0, 0.0, 0.0, tiles < 0)
+    return Grid(CHUNK_ROWS, CHUNK_ROWS, piece, tiles < 0, chunk_tiles=tiles, decodes=tiles < 0)
 
 
 def only(s: Counts, kind: str) -> Counts:
     """The counts without chunks, or without decodes."""
     if kind == "decode":
-        return Counts(s.decodes, s.decode_keys, s.decode_longest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    return Counts(0.0, 0.0, 0.0, s.chunks, s.chunk_queries, s.chunk_keys, s.chunk_pairs, s.chunk_unmasked_pairs,
-                  s.chunk_most, s.chunk_longest)
+        return Counts(s.decodes, s.decode_keys, s.decode_longest)
+    return Counts(0.0, 0.0, 0.0, chunks=s.chunks, chunk_queries=s.chunk_queries, chunk_keys=s.chunk_keys,
+                  chunk_pairs=s.chunk_pairs, chunk_unmasked_pairs=s.chunk_unmasked_pairs, chunk_most=s.chunk_most,
+                  chunk_longest=s.chunk_longest)
 
 
 def tokens(s: Counts, m: Any) -> Any:

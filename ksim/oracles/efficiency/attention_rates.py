@@ -96,11 +96,13 @@ class Rates:
         byte, near = _bytes(k, heads)
         entry = 2 * heads.head_dim * heads.cache_bytes
         token = entry * heads.kv_heads * byte
-        return cls((k.start + heads.writes * k.write) / gpu.clock, k.combine / gpu.clock, k.combine_split / gpu.clock,
-                   k.copy / gpu.clock, k.block / gpu.clock, k.chunk_block / gpu.clock, k.step / gpu.clock,
-                   KEYS * _pair(k, heads, m), token, k.activations * 4 * heads.heads * heads.head_dim * byte,
-                   heads.writes * k.written * 2 * token, k.reread * near * KEYS * entry, k.governor, k.partial, k.tail,
-                   k.hidden, k.norm, 1 / k.norm)
+        clocks = {name: getattr(k, name) / gpu.clock
+                  for name in ("combine", "combine_split", "copy", "block", "chunk_block", "step")}
+        return cls(
+            start=(k.start + heads.writes * k.write) / gpu.clock, **clocks, pair=KEYS * _pair(k, heads, m), token=token,
+            activations=k.activations * 4 * heads.heads * heads.head_dim * byte,
+            written=heads.writes * k.written * 2 * token, again=k.reread * near * KEYS * entry,
+            governor=k.governor, partial=k.partial, tail=k.tail, hidden=k.hidden, norm=k.norm, root=1 / k.norm)
 
 
 def _pair(k: Constants, heads: Heads, m: Any) -> Any:

@@ -99,12 +99,11 @@ _COUNTED = tuple(name for name in attention.COLUMNS if name not in ("cache_bytes
 
 
 def _attentions(kernels: Sequence[Attention], gpu: Gpu) -> Shapes:
-    several = len(kernels)
     return {
         **_attributes(kernels, _COUNTED),
         "cache_bytes": np.array([kernel.cache.bytes for kernel in kernels]),
-        "footprint": np.full(several, np.inf),  # a step reads the caches of all layers before one again
-        "writes": np.zeros(several),
+        "footprint": np.full(len(kernels), np.inf),  # a step reads the caches of all layers before one again
+        "writes": np.zeros(len(kernels)),
     }
 
 
@@ -121,7 +120,7 @@ def _grouped_gemms(kernels: Sequence[GroupedGemm], gpu: Gpu) -> Shapes:
     spread = [grouped_gemm.tiles(kernel.expert_rows) for kernel in kernels]
     return {
         **_attributes(kernels, ("n", "k", "tokens")),
-        **{name: np.array([each[name] for each in spread]) for name in spread[0]},
+        **{name: np.array([tiles[name] for tiles in spread]) for name in spread[0]},
         "inputs": np.array([kernel.rows if kernel.inputs is None else kernel.inputs for kernel in kernels], float),
         "weight_bits": np.array([8.0 * kernel.weights.element.bytes for kernel in kernels]),
         "bits": np.array([8.0 * kernel.activations.element.bytes for kernel in kernels]),
@@ -179,7 +178,7 @@ FAMILIES: Mapping[str, Family] = {
         lambda gpu, shapes, constants: gemm.physics(gpu, shapes, gemm.Constants(**constants)),
         gemm.FEATURES, gemm.LAUNCHES, _gemms,
         lambda kernel: tuple(dict.fromkeys((
-            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element}",
+            f"gemm/{formats(kernel.weights, kernel.activations)}", f"gemm/{kernel.activations.element.label}",
             "gemm/bf16"))), sweep=_gemm_sweep),
     "attention": Family(
         lambda gpu, shapes, constants: attention.physics(gpu, shapes, attention_rates.Constants(**constants)),
@@ -191,7 +190,7 @@ FAMILIES: Mapping[str, Family] = {
         grouped_gemm.FEATURES, grouped_gemm.LAUNCHES, _grouped_gemms,
         lambda kernel: tuple(dict.fromkeys((
             f"grouped_gemm/{formats(kernel.weights, kernel.activations)}",
-            f"grouped_gemm/{kernel.activations.element}", "grouped_gemm/bf16")))),
+            f"grouped_gemm/{kernel.activations.element.label}", "grouped_gemm/bf16")))),
     "mla": Family(lambda gpu, shapes, constants: mla.physics(gpu, shapes, mla.Constants(**constants)),
                   mla.FEATURES, mla.LAUNCHES, _latents,
                   lambda kernel: tuple(dict.fromkeys((f"mla/{kernel.cache.label}", "mla/bf16")))),

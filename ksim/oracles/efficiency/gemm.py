@@ -18,8 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from ksim.oracles.efficiency.gemm_further import Products
-from ksim.oracles.efficiency.gemm_tiles import LAUNCHES, dispatched_launch, menu_launches
+from ksim.oracles.efficiency.gemm_tiles import LAUNCHES, Products, dispatched_launch, menu_launches
 from ksim.oracles.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
@@ -100,25 +99,25 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants | None =
     """
     columns = [np.asarray(shapes[name], float) for name in (
         "m", "n", "k", "weight_bytes", "activation_bytes", "peak", "footprint")]
-    out, several = np.empty((7 + len(FEATURES), len(columns[0]))), len(columns[0])
+    out, total = np.empty((6 + len(FEATURES), len(columns[0]))), len(columns[0])
     dispatched = columns[4] == 1
     for kind in (False, True):
         own = constants or CONSTANTS["fp8" if kind else "bf16"]
         chosen = np.flatnonzero(dispatched == kind)
-        if len(chosen) == several <= CHUNK:
+        if len(chosen) == total <= CHUNK:
             _price(gpu, columns, own, kind, out)
             break
         for at in range(0, len(chosen), CHUNK):
             part = chosen[at:at + CHUNK]
-            found = np.empty((len(out), len(part)))
-            _price(gpu, [column[part] for column in columns], own, kind, found)
-            out[:, part] = found
+            chunk = np.empty((len(out), len(part)))
+            _price(gpu, [column[part] for column in columns], own, kind, chunk)
+            out[:, part] = chunk
     quantizing = np.zeros(len(columns[0]))
     if "quantized" in shapes:
         quantizing = shapes["quantized"] * quantization(gpu, columns[0], columns[2], constants)
         out[0] += quantizing
-    return Physics(seconds=out[0], roofline=out[1], compute=out[2], memory=out[3], waves=out[4], idle=out[5],
-                   launch=out[6].astype(np.intp), features=out[7:].T,
+    return Physics(seconds=out[0], compute=out[1], memory=out[2], waves=out[3], idle=out[4],
+                   launch=out[5].astype(np.intp), features=out[6:].T,
                    further=Products(gpu.sms, columns[0], columns[1], columns[2], out[0], quantizing).features)
 
 
@@ -135,14 +134,13 @@ def quantization(gpu: Gpu, m: Array, k: Array, constants: Constants | None = Non
 
 
 def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out: Array) -> None:
-    """Fill rows of `Physics`: seconds, roofline, compute, memory, waves, idle, launch, then the features."""
+    """Fill rows of `Physics`: seconds, compute, memory, waves, idle, launch, then the features."""
     m, n, k, weight, activation, peak, footprint = columns
     start, step, turn, reduce = _latencies(gpu, own, dispatched)
     tile, across, down, parts, names = dispatched_launch(gpu, m, n) if dispatched else menu_launches(gpu, m, n, k)
     area, waves = tile[0] * tile[1], across * down * parts / gpu.sms
-    per = np.ceil(waves)
+    per, bulk = np.ceil(waves), gpu.architecture in BULK
     # Small tiles leave room for several blocks on an SM, whose latencies overlap.
-    bulk = gpu.architecture in BULK
     rounds = np.ceil(per / ((area <= 8192) + 1.0 if bulk else np.minimum(np.maximum(16384 // area, 1), 4)))
     element = np.maximum(weight, activation)
     steps = np.ceil(k * element / (STEP * parts))
@@ -150,8 +148,7 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out
     arithmetic = area * (2 * STEP * gpu.sms / (element * peak * tensor))
     latency = rounds * steps * step
     compute = np.maximum(latency, per * steps * arithmetic) + turn * (rounds - 1)
-    bandwidth = gpu.bandwidth * own.memory * INLINE_ECC.get(gpu.architecture, 1.0)
-    stream = gpu.sms * own.stream * gpu.clock
+    bandwidth, stream = _bandwidths(gpu, own)
     resident = 1 / (1 + (footprint / gpu.l2) ** RESIDENCY)
     moved = weight * n * k * ((1 - resident) / bandwidth + resident / stream) + (
         activation * m * k + 2 * m * n) / bandwidth
@@ -166,16 +163,14 @@ def _price(gpu: Gpu, columns: list[Array], own: Constants, dispatched: bool, out
     ideal = 2 * m * n * k / (peak * tensor)
     steady = start + (ideal**SMOOTH + moved**SMOOTH) ** (1 / SMOOTH)
     seconds = (compute**SMOOTH + memory**SMOOTH) ** (1 / SMOOTH) + adding
-    if not bulk:
-        seconds = np.maximum(seconds, own.joule * 2 * m * n * k / (gpu.power.limit - gpu.power.idle))
-    seconds = seconds + start
-    idle = 1 - waves / per
-    which = best, np.arange(len(m))
+    seconds = start + (seconds if bulk else np.maximum(
+        seconds, own.joule * 2 * m * n * k / (gpu.power.limit - gpu.power.idle)))
+    idle, which = 1 - waves / per, (best, np.arange(len(m)))
     ratios = m, n, k, per, waves, tile[0][which], tile[1][which], parts, compute / memory, seconds / start, (
         latency / seconds), compute / seconds, steady / seconds, ideal / moved
-    answers = seconds, np.maximum(compute, memory), compute, memory, waves, idle, names[best], *ratios
-    for row, found in zip(out, answers, strict=False):
-        row[:] = found
+    answers = seconds, compute, memory, waves, idle, names[best], *ratios
+    for row, column in zip(out, answers, strict=False):
+        row[:] = column
     _features(gpu, m, n, out[len(answers) - len(ratios):])
     out[-2], out[-1] = idle, resident
 
@@ -186,6 +181,11 @@ def _latencies(gpu: Gpu, own: Constants, dispatched: bool) -> tuple[float, float
     if gpu.architecture in (BULK_DISPATCHED if dispatched else BULK):
         return slow * own.start_bulk, slow * own.step_bulk, slow * own.turn_bulk, slow * own.reduce_bulk
     return slow * own.start_async, slow * own.step_async, slow * own.turn_async, slow * own.reduce_async
+
+
+def _bandwidths(gpu: Gpu, own: Constants) -> tuple[float, float]:
+    """Bytes a second that come from device memory, and from the L2 cache."""
+    return gpu.bandwidth * own.memory * INLINE_ECC.get(gpu.architecture, 1.0), gpu.sms * own.stream * gpu.clock
 
 
 def _features(gpu: Gpu, m: Array, n: Array, rows: Array) -> None:

@@ -89,11 +89,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
     reuse = height * width / (height + width) / SQUARE
     deep = np.ceil(k / DEPTH) * DEPTH + constants.depth
     compute = np.maximum(waves, 1.0) * 2.0 * height * width * deep / per_sm
-    weights = shapes["active"] * n * k * shapes["weight_bits"] / 8.0
-    traffic = weights + shapes["inputs"] * k * shapes["bits"] / 8.0 + rows * n * DType.BF16.bytes
-    resident = shapes["warm"] / (1.0 + (traffic / gpu.l2) ** 8.0)
-    cached = min(1.0, gpu.bandwidth / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.clock))
-    memory = traffic / gpu.bandwidth * (1.0 - resident * (1.0 - cached))
+    memory, resident = _memory(gpu, shapes)
     power = constants.sharpness
     reached = np.minimum(1.0, constants.compute * reuse**constants.growth)
     body = ((compute / reached) ** power + (memory / constants.memory) ** power) ** (1.0 / power)
@@ -114,7 +110,17 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
         np.log(shapes["tokens"]),
     ])
     launch = np.searchsorted(HEIGHTS, height) * len(WIDTHS) + np.searchsorted(WIDTHS, width)
-    return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, launch, features)
+    return Physics(seconds, compute, memory, waves, idle, launch, features)
+
+
+def _memory(gpu: Gpu, shapes: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Seconds of memory traffic, and what share of it the L2 cache may serve."""
+    n, k = shapes["n"], shapes["k"]
+    weights = shapes["active"] * n * k * shapes["weight_bits"] / 8.0
+    traffic = weights + shapes["inputs"] * k * shapes["bits"] / 8.0 + shapes["rows"] * n * DType.BF16.bytes
+    resident = shapes["warm"] / (1.0 + (traffic / gpu.l2) ** 8.0)
+    cached = min(1.0, gpu.bandwidth / (L2_BYTES_PER_CLOCK * gpu.sms * gpu.clock))
+    return traffic / gpu.bandwidth * (1.0 - resident * (1.0 - cached)), resident
 
 
 def _launch(shapes: Mapping[str, Array]) -> tuple[Array, Array, Array]:

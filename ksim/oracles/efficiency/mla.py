@@ -72,4 +72,4 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants = Consta
         constants.start / seconds, np.clip(np.log(compute / memory), -6.0, 6.0), np.log(waves), idle / np.ceil(waves),
         shapes["generation"], np.log(heads), np.log(length), np.log(batch), shapes["cache_bits"] / 16.0,
     ])
-    return Physics(seconds, np.maximum(compute, memory), compute, memory, waves, idle, latent.astype(np.intp), features)
+    return Physics(seconds, compute, memory, waves, idle, latent.astype(np.intp), features)

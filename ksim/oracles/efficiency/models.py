@@ -1,25 +1,28 @@
 """Small models of a log efficiency, fitted elsewhere and evaluated here with numpy alone.
 
 A model takes an array of inputs, one row a kernel, and returns one number a row, which is the same to the last bit
-whatever other rows there are: what is added up along a row goes through `products`.
+whatever other rows there are: what is added up along a row goes through `times`.
 To add one, add a frozen attrs class whose fields are arrays or models, and name it in `KINDS`.
 """
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from ksim.oracles.efficiency.physics import Array, doubles
-from ksim.oracles.efficiency.products import squares, times
+from ksim.oracles.efficiency.physics import Array, Physics, doubles
 
 #: Rows evaluated together, so that intermediate arrays stay in the CPU's cache.
 CHUNK = 4096
 #: The same in pairs of rows and points, where each row meets a thousand: more would be memory that the system clears.
 PAIRS = 15_000
+#: A name and its place.
+_Named = tuple[int, str]
+#: What an input's name begins with where it is the logarithm of a column of the shape and not a feature.
+LOG = "log2 "
 
 
 class Model(Protocol):
@@ -74,11 +77,11 @@ class Network:
 
     def _mean(self, inputs: Array) -> Array:
         rows = np.clip((inputs - self.mean) / self.scale, -self.reach, self.reach)
-        members, several = len(self.first), len(rows)
+        members, count = len(self.first), len(rows)
         hidden = np.tanh(times(rows, self._side_by_side) + self.first[:, -1].ravel())
-        hidden = hidden.reshape(several, members, 1, -1) @ self.second[:, :-1]
-        hidden = np.tanh(hidden.reshape(several, members, -1) + self.second[:, -1])
-        mean: Array = times(hidden.reshape(several, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
+        hidden = hidden.reshape(count, members, 1, -1) @ self.second[:, :-1]
+        hidden = np.tanh(hidden.reshape(count, members, -1) + self.second[:, -1])
+        mean: Array = times(hidden.reshape(count, -1), self.last[:, :-1].ravel() / members) + self.last[:, -1].mean()
         return mean
 
     @cached_property
@@ -176,3 +179,53 @@ def _chunked(evaluate: Callable[[Array], Array], inputs: Array, chunk: int = CHU
     if len(inputs) <= chunk:
         return evaluate(inputs)
     return np.concatenate([evaluate(inputs[at : at + chunk]) for at in range(0, len(inputs), chunk)])
+
+
+def times(rows: Array, matrix: Array) -> Array:
+    """``rows @ matrix``, (rows, inputs) by (inputs, results) or (inputs,), row by row.
+
+    Libraries add up in another order where there are more rows.  One call of the same shape for each row cannot, and
+    numpy makes them all by itself.
+    """
+    apart = np.ascontiguousarray(rows)[:, None]
+    results: Array = (apart @ matrix)[:, 0] if matrix.ndim > 1 else (apart @ matrix[:, None])[:, 0, 0]
+    return results
+
+
+def squares(rows: Array) -> Array:
+    """The sum of squares of each of *rows*, (rows, inputs)."""
+    rows = np.ascontiguousarray(rows)
+    sums: Array = (rows[:, None] @ rows[:, :, None])[:, 0, 0]
+    return sums
+
+
+def inputs_of(names: Sequence[str], physics: Physics, features: Sequence[str], shapes: Mapping[str, Array]) -> Array:
+    """The columns called *names*: of the features, worked out further, or, as in ``log2 m``, of the shapes."""
+    if (places := places_of(tuple(names), tuple(features))) is not None:
+        return physics.features.take(places, axis=1)
+    known, at, logs, more = _sorted(tuple(names), tuple(features))
+    table = np.empty((len(names), len(physics.seconds)))
+    table[known] = physics.features.T[at]
+    for place, name in logs:
+        np.log2(shapes[name], out=table[place])
+    for (place, _), column in zip(more, physics.further(tuple(name for _, name in more)), strict=True):
+        table[place] = column
+    return np.ascontiguousarray(table.T)
+
+
+@lru_cache
+def _sorted(names: tuple[str, ...],
+            features: tuple[str, ...]) -> tuple[list[int], list[int], list[_Named], list[_Named]]:
+    """Which of *names* are features, and where among them; then logarithms of columns, and what has to be worked out,
+    each with its place."""
+    known = [place for place, name in enumerate(names) if name in features]
+    rest = [(place, name) for place, name in enumerate(names) if name not in features]
+    logs = [(place, name.removeprefix(LOG)) for place, name in rest if name.startswith(LOG)]
+    return (known, [features.index(names[place]) for place in known], logs,
+            [(place, name) for place, name in rest if not name.startswith(LOG)])
+
+
+@lru_cache
+def places_of(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
+    """Where *names* are among *features*; None where one is not."""
+    return np.array([features.index(name) for name in names], dtype=np.intp) if {*names} <= {*features} else None

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from attrs import fields, frozen
+from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Array", "Physics", "doubles"]
 
 Array = NDArray[np.float64]
 
@@ -22,18 +24,15 @@ def _nothing(names: tuple[str, ...]) -> Sequence[Array]:
 
 @frozen
 class Physics:
-    """Of an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
+    """What physics says about an array of kernels; `seconds` is the reference that a learned efficiency multiplies.
 
-    `roofline` is ``max(compute, memory)``: FLOP over the peak with wave
-    quantisation, and bytes over the bandwidth, both in seconds.  `waves` and
-    `idle` are of the launch assumed, `launch` its place in the family's
-    `LAUNCHES`.  `features` has a row a kernel and a column for each of the
-    family's `FEATURES`, none of which has a dimension; `further` works out more
-    of them by name, for models that look at them.
+    `compute` is FLOP over the peak with wave quantisation, `memory` bytes over the bandwidth, both in seconds.  `waves`
+    and `idle` describe the launch assumed, `launch` is its place in the family's `LAUNCHES`.  `features` has a row for
+    each kernel and a column for each of the family's `FEATURES`, which have no dimension; `further` works out more of
+    them by name, for models that use them.
     """
 
     seconds: Array
-    roofline: Array
     compute: Array
     memory: Array
     waves: Array
@@ -41,7 +40,3 @@ class Physics:
     launch: NDArray[np.intp]
     features: Array
     further: Callable[[tuple[str, ...]], Sequence[Array]] = _nothing
-
-    def first(self, rows: int) -> "Physics":
-        """That of the first so many, but for what is worked out by name."""
-        return Physics(*(getattr(self, each.name)[:rows] for each in fields(Physics)[:-1]))

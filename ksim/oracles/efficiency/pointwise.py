@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import astuple, fields, frozen
+from attrs import astuple, evolve, field, fields, frozen
+from numpy.typing import NDArray
 
+from ksim.oracles.efficiency.fitted import Efficiency, Prices, Region, Spread, blend
+from ksim.oracles.efficiency.models import Constant
 from ksim.oracles.efficiency.physics import Array, Physics
 from ksim.specs.hardware import Gpu
 
-__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Terms", "physics", "side_by_side", "uncached"]
+__all__ = ["COMBINE", "FEATURES", "LAUNCHES", "Stack", "Terms", "physics", "side_by_side", "uncached"]
 
 FEATURES = ("start_share", "log_row_over_traffic", "log_waves", "misses", "log_row_bytes", "log_traffic_over_l2")
 LAUNCHES = ("a block a row",)
@@ -30,6 +33,8 @@ CLIFF = 8.0
 #: PyTorch's reductions (ATen/native/cuda/Reduce.cuh): threads of a block, and values a thread takes before and after
 #: the row is split over blocks.
 REDUCE_THREADS, REDUCE_SPLIT, REDUCE_LEAST = 512.0, 256.0, 16.0
+#: At most so many choices of efficiencies are kept, each for at most so many kernels.
+FEW = 64
 
 
 @frozen
@@ -92,7 +97,7 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], t: Mapping[str, Any]) -> Phys
         start / seconds, np.log(row / traffic), np.log(waves), misses, np.log(width / 1024.0), np.log(moved / gpu.l2),
     ])
     peak = moved / gpu.bandwidth
-    return Physics(seconds, peak, np.zeros_like(peak), peak, waves, np.ceil(waves) - waves,
+    return Physics(seconds, np.zeros_like(peak), peak, waves, np.ceil(waves) - waves,
                    np.zeros(len(rows), dtype=np.intp), features)
 
 
@@ -109,7 +114,7 @@ def uncached(gpu: Gpu, shapes: Mapping[str, Array]) -> Array:
 def side_by_side(terms: Sequence[Terms]) -> Mapping[str, Array]:
     """The terms of several families, one a row."""
     names = [field.name for field in fields(Terms)]
-    return dict(zip(names, np.array([astuple(each) for each in terms]).T, strict=True))
+    return dict(zip(names, np.array([astuple(family) for family in terms]).T, strict=True))
 
 
 def _parts(gpu: Gpu, rows: Array, width: Array, t: Mapping[str, Any]) -> Array:
@@ -118,3 +123,68 @@ def _parts(gpu: Gpu, rows: Array, width: Array, t: Mapping[str, Any]) -> Array:
     room = np.ceil(gpu.sms * SM_THREADS / REDUCE_THREADS / rows)
     parts = np.maximum(np.minimum(room, np.ceil(values / REDUCE_LEAST)), np.ceil(values / REDUCE_SPLIT))
     return np.where((t["split"] > 0.0) & (values >= REDUCE_SPLIT), parts, 1.0)
+
+
+@frozen(eq=False)
+class Stack:
+    """Efficiencies of memory-bound families whose model is a constant, one above the other; `further` as in `price`.
+
+    The last `others` of them are what the first ones pass over to beyond what those were fitted to.
+    """
+
+    terms: Mapping[str, Array]
+    scales: Array
+    place: tuple[int, ...]
+    region: Region
+    spread: Spread
+    further: Array
+    others: int = 0
+    _rows: dict[bytes, "Stack"] = field(factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, efficiencies: Sequence[Efficiency], further: Sequence[float], others: int = 0) -> "Stack | None":
+        """None where a model looks at its inputs, or where they do not lie in one space."""
+        places = {fitted.place for fitted in efficiencies}
+        if len(places) > 1 or not all(isinstance(fitted.model, Constant) for fitted in efficiencies):
+            return None
+        (place,) = places
+        return cls(side_by_side([Terms(**fitted.constants) for fitted in efficiencies]),
+                   np.exp([float(fitted.model(np.empty((1, 0)))[0]) for fitted in efficiencies]),
+                   tuple(FEATURES.index(name) for name in place),
+                   Region.stacked([fitted.region for fitted in efficiencies]),
+                   Spread.stacked([fitted.spread for fitted in efficiencies]), np.array(further), others)
+
+    def price(self, rows: NDArray[np.intp], shapes: Mapping[str, Array], gpu: Gpu) -> tuple[Physics, Prices]:
+        """Price the kernels of *shapes*, each by the efficiency at one of *rows*."""
+        kernels, others = len(rows), len(self.scales) - self.others
+        if not self.others:
+            return self._of_rows(rows)._price(shapes, gpu)
+        worked, prices = self._of_rows(np.concatenate([rows, rows + others]))._price(
+            {name: np.concatenate([column, column]) for name, column in shapes.items()}, gpu)
+        return _first(worked, kernels), blend(prices.of(slice(kernels)), prices.of(slice(kernels, None)))
+
+    def _of_rows(self, rows: NDArray[np.intp]) -> "Stack":
+        """The efficiencies at *rows*, one above the other; those of a few come again."""
+        key = rows.tobytes()
+        stack = self._rows.get(key)
+        if stack is None:
+            stack = evolve(self, terms={name: term[rows] for name, term in self.terms.items()},
+                           scales=self.scales[rows], region=self.region.of_rows(rows), spread=self.spread.of_rows(rows),
+                           further=self.further[rows], others=0)
+            if len(rows) <= FEW and len(self._rows) < FEW:
+                self._rows[key] = stack
+        return stack
+
+    def _price(self, shapes: Mapping[str, Array], gpu: Gpu) -> tuple[Physics, Prices]:
+        """Price the kernels of *shapes*, one by each of the efficiencies."""
+        worked = physics(gpu, shapes, self.terms)
+        place = worked.features[:, self.place]
+        beyond = self.region.beyond(place) + self.further
+        seconds = worked.seconds * self.scales
+        low, high = self.spread.interval(place, beyond)
+        return worked, Prices(seconds, seconds * np.exp(low), seconds * np.exp(high), beyond)
+
+
+def _first(worked: Physics, rows: int) -> Physics:
+    """That of the first so many kernels, but for what is worked out by name."""
+    return Physics(*(getattr(worked, column.name)[:rows] for column in fields(Physics)[:-1]))

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import define, field, fields, frozen
+from attrs import define, field, fields
 from numpy.typing import NDArray
 
+from ksim.foundation.catalog import DATA
 from ksim.foundation.errors import DataError
 from ksim.foundation.files import regular_file
-from ksim.oracles.efficiency.models import KINDS, Model
-from ksim.oracles.efficiency.region import Region
-from ksim.oracles.efficiency.spread import Spread
+from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
+from ksim.oracles.efficiency.models import KINDS
 
-Array = NDArray[np.float64]
-
+#: Where the profiles are that come with ksim.
+PROFILES = DATA / "profiles"
 #: Counts up whenever old files would be read wrongly.
 FORMAT = 1
 #: What the header says of an efficiency; the rest are arrays.
@@ -30,26 +30,14 @@ _SAID = ("constants", "inputs", "place", "rows", "error", "source")
 _PARTS = {kind.__name__: kind for kind in (*KINDS.values(), Region, Spread)}
 
 
-@frozen(eq=False)
-class Efficiency:
-    """What one family of kernels, in one number format, makes of its reference time.
+def shipped(name: str) -> Path:
+    """The profile that comes with ksim for the GPU that the catalogue calls *name*, or `learned` for any."""
+    return PROFILES / f"{name}.npz"
 
-    `constants` are those of the family's physics.  `inputs` names what the model
-    looks at, and `place` what tells where a kernel lies (`region`, `spread`):
-    features of the physics, or ``log2 m`` for the shape's column m.  `rows`
-    were fitted to; `error` is the mean absolute error, as a share, of rows held
-    back in turn.
-    """
 
-    constants: Mapping[str, float]
-    inputs: tuple[str, ...]
-    model: Model
-    place: tuple[str, ...]
-    region: Region
-    spread: Spread
-    rows: int
-    error: float
-    source: str
+def without(name: str, architecture: str) -> str:
+    """What an efficiency is called that was learned from all architectures but one."""
+    return f"{name} without {architecture}"
 
 
 @define(eq=False)
@@ -88,14 +76,13 @@ class Profile:
         return iter(self.header["entries"])
 
     def __getitem__(self, name: str) -> Efficiency:
-        found = self._read.get(name)
-        if found is None:
+        if name not in self._read:
             said = self.header["entries"][name]
             parts = {part: self._part(f"{name}/{part}") for part in ("model", "region", "spread")}
-            found = self._read[name] = Efficiency(
+            self._read[name] = Efficiency(
                 constants=said["constants"], inputs=tuple(said["inputs"]), place=tuple(said["place"]), **parts,
                 rows=said["rows"], error=said["error"], source=said["source"])
-        return found
+        return self._read[name]
 
     def _part(self, name: str) -> Any:
         try:
@@ -120,17 +107,17 @@ def save(path: Path, gpu: str, command: str, entries: Mapping[str, Efficiency], 
 def _store(part: Any, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
     """Name the arrays that *part* is made of, in single precision."""
     arrays[f"{name}/kind"] = np.array(type(part).__name__)
-    for one in fields(type(part)):
-        value = getattr(part, one.name)
+    for attribute in fields(type(part)):
+        value, place = getattr(part, attribute.name), f"{name}/{attribute.name}"
         if isinstance(value, np.ndarray):
-            arrays[f"{name}/{one.name}"] = value.astype(np.float32)
+            arrays[place] = value.astype(np.float32)
         else:
-            _store(value, f"{name}/{one.name}", arrays)
+            _store(value, place, arrays)
 
 
 def _built(arrays: Mapping[str, NDArray[np.generic]], name: str) -> Any:
     """The reverse of `_store`."""
     kind = _PARTS[str(arrays[f"{name}/kind"])]
-    places = {one.name: f"{name}/{one.name}" for one in fields(kind)}
-    return kind(**{field: arrays[place] if place in arrays else _built(arrays, place)
-                   for field, place in places.items()})
+    places = {attribute.name: f"{name}/{attribute.name}" for attribute in fields(kind)}
+    return kind(**{member: arrays[place] if place in arrays else _built(arrays, place)
+                   for member, place in places.items()})

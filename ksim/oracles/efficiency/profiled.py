@@ -1,7 +1,7 @@
 """Estimates of kernels from a profile, many at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from attrs import define, evolve, field, frozen
@@ -11,33 +11,21 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sweep import KernelSweep
-from ksim.foundation.catalog import DATA
-from ksim.oracles import Estimates, least_seconds
+from ksim.oracles import CompiledAttention, Estimate, Estimates, least_seconds
 from ksim.oracles.answers import bound_codes
 from ksim.oracles.compiled.attention import ProfiledAttention, heads_of
 from ksim.oracles.efficiency.families import FAMILIES, Family, Shapes, family_of
+from ksim.oracles.efficiency.fitted import Efficiency, Prices, blend
 from ksim.oracles.efficiency.physics import Physics
-from ksim.oracles.efficiency.pointwise import uncached
-from ksim.oracles.efficiency.pricing import Prices, blend, price
-from ksim.oracles.efficiency.profile import Efficiency, Profile
-from ksim.oracles.efficiency.stacked import Stack
+from ksim.oracles.efficiency.pointwise import Stack, uncached
+from ksim.oracles.efficiency.profile import Profile, without
 from ksim.oracles.waves import Waves
 from ksim.specs.hardware import Gpu
 
-#: Where the profiles are that come with ksim.
-PROFILES = DATA / "profiles"
-#: How far beyond the data, as a share of its extent, a kernel counts that only a relative's efficiency speaks of.
+__all__ = ["Chosen", "ProfileOracle", "Profiled"]
+
+#: How far beyond the data, as a share of its extent, kernels count that are priced by the efficiency of similar ones.
 AS_ANOTHER = 0.25
-
-
-def shipped(name: str) -> Path:
-    """The profile that comes with ksim for the GPU that the catalogue calls *name*, or `learned` for any."""
-    return PROFILES / f"{name}.npz"
-
-
-def without(name: str, architecture: str) -> str:
-    """What an efficiency is called that was learned from all architectures but one."""
-    return f"{name} without {architecture}"
 
 
 @frozen(eq=False)
@@ -55,9 +43,8 @@ class Chosen:
     @property
     def sources(self) -> tuple[str, str]:
         """Who says what lies within the data, and beyond them."""
-        if not self.exact:
-            return (f"{self.tier}, as {self.name}",) * 2
-        return self.tier, f"{self.tier}, extrapolated"
+        alike = f"{self.tier}, as {self.name}"
+        return (self.tier, f"{self.tier}, extrapolated") if self.exact else (alike, alike)
 
     @property
     def further(self) -> float:
@@ -76,6 +63,7 @@ class Profiled:
     profile: Profile
     tier: str
     fallback: "Profiled | None" = None
+    _choices: dict[tuple[str, tuple[str, ...]], Chosen | None] = field(factory=dict, init=False)
     _stacks: dict[tuple[str, ...], tuple[list[Chosen], Stack | None]] = field(factory=dict, init=False)
 
     def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
@@ -106,14 +94,14 @@ class Profiled:
         return ProfiledAttention.of(heads_of(layer, gpu), chosen.efficiency, other.efficiency if other else None,
                                     chosen.further)
 
-    def price(self, family: Family, names: Sequence[str], shapes: Shapes,
+    def price(self, family: Family, names: tuple[str, ...], shapes: Shapes,
               gpu: Gpu) -> tuple[Chosen, Physics, Prices] | None:
         """Price kernels by their columns, all that the first of *names* fits; None where no efficiency does."""
         chosen = self._chosen(names, gpu)
         if chosen is None:
             return None
         physics = family.physics(gpu, shapes, chosen.efficiency.constants)
-        prices = price(chosen.efficiency, physics, family.features, shapes, chosen.further)
+        prices = chosen.efficiency.price(physics, family.features, shapes, chosen.further)
         if self.fallback is not None and chosen.tier == self.tier and prices.beyond.any():
             outside = prices.beyond > 0
             other = self.fallback.price(family, names, {
@@ -121,18 +109,23 @@ class Profiled:
             prices = prices if other is None else prices.with_those(outside, blend(prices.of(outside), other[2]))
         return chosen, physics, prices
 
-    def _chosen(self, names: Sequence[str], gpu: Gpu) -> Chosen | None:
+    def _chosen(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
         """The first of the efficiencies called *names* that the profile has, learned without *gpu*'s architecture.
 
         One of the very kernels that the fallback has is better than one of kernels alike.
         """
-        for name in names:
-            for held_back in (without(name, gpu.architecture), name):
-                if held_back in self.profile:
-                    own = Chosen(held_back, self.tier, self.profile[held_back], name == names[0])
-                    other = None if own.exact or self.fallback is None else self.fallback._chosen(names, gpu)
-                    return other if other is not None and other.exact else own
-        return None if self.fallback is None else self.fallback._chosen(names, gpu)
+        key = gpu.architecture, names
+        if key not in self._choices:
+            own = self._own(names, gpu)
+            other = self.fallback._chosen(names, gpu) if self.fallback and not (own and own.exact) else None
+            self._choices[key] = other if own is None or (other is not None and other.exact) else own
+        return self._choices[key]
+
+    def _own(self, names: tuple[str, ...], gpu: Gpu) -> Chosen | None:
+        """The first of the profile itself."""
+        candidates = ((name, entry) for name in names for entry in (without(name, gpu.architecture), name))
+        return next((Chosen(entry, self.tier, self.profile[entry], name == names[0]) for name, entry in candidates
+                     if entry in self.profile), None)
 
     def _sweep(self, sweep: KernelSweep, gpu: Gpu) -> Estimates | None:
         """Kernels whose numbers are columns; None for those of a family that has no columns of such, or is unknown."""
@@ -151,8 +144,8 @@ class Profiled:
         family = family_of(kernels[0])
         if family is not None and isinstance(kernels[0], Pointwise):
             return self._side_by_side(family, kernels, gpu)
-        found = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
-        return (_by_waves(kernels, gpu) if found is None else found).at_least(least_seconds(kernels, gpu))
+        answers = self._alike(family, kernels[0], family.columns(kernels, gpu), gpu) if family is not None else None
+        return (answers or Estimates.of(Waves().estimates(kernels, gpu))).at_least(least_seconds(kernels, gpu))
 
     def _alike(self, family: Family, kernel: Kernel, shapes: Shapes, gpu: Gpu) -> Estimates | None:
         """Kernels of one efficiency, such as *kernel*, by their columns; None where nothing is known of them."""
@@ -169,11 +162,11 @@ class Profiled:
     def _side_by_side(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
         """Memory-bound kernels in one go, or each kind by itself where their efficiencies cannot be stacked."""
         rows, kinds = _numbered(kernels)
-        found = self._in_one(family, kinds, rows, family.columns(kernels, gpu), gpu)
-        if found is not None:
-            return found
+        answers = self._in_one(family, kinds, rows, family.columns(kernels, gpu), gpu)
+        if answers is not None:
+            return answers
         if len(kinds) == 1:
-            return _by_waves(kernels, gpu)
+            return Estimates.of(Waves().estimates(kernels, gpu))
         places = [np.flatnonzero(rows == row).tolist() for row in range(len(kinds))]
         apart = [self._side_by_side(family, [kernels[i] for i in some], gpu) for some in places]
         return Estimates.joined(apart, places)
@@ -183,11 +176,11 @@ class Profiled:
         """Memory-bound kernels, each of the kind at one of *rows*; None where their efficiencies cannot be stacked."""
         chosen, stack = self._stack(family, kinds, gpu)
         if stack is None:
-            found = self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
+            answers = self._alike(family, kinds[0], shapes, gpu) if len(kinds) == 1 else None
         else:
             physics, prices = stack.price(rows, shapes, gpu)
-            found = _estimates(family, physics, prices, [name for each in chosen for name in each.sources], rows)
-        return found and found.at_least(uncached(gpu, shapes))
+            answers = _estimates(family, physics, prices, [name for kind in chosen for name in kind.sources], rows)
+        return answers and answers.at_least(uncached(gpu, shapes))
 
     def _stack(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[list[Chosen], Stack | None]:
         """The efficiencies of *kernels*, each of which is of another family, and those beyond them where there are.
@@ -199,18 +192,14 @@ class Profiled:
             chosen = self._all_chosen(family, kernels, gpu)
             others = self.fallback._all_chosen(family, kernels, gpu) if self.fallback else []
             alike = len(chosen) == len(kernels) and len(others) in (0, len(kernels))
-            self._stacks[key] = chosen, _stacked(chosen, others) if alike else None
+            both = [*chosen, *others]
+            self._stacks[key] = chosen, Stack.of([kind.efficiency for kind in both], [kind.further for kind in both],
+                                                 len(others)) if alike else None
         return self._stacks[key]
 
     def _all_chosen(self, family: Family, kernels: Sequence[Kernel], gpu: Gpu) -> list[Chosen]:
         """The efficiency of each of *kernels* that has one."""
-        found = [self._chosen(family.names(kernel), gpu) for kernel in kernels]
-        return [each for each in found if each is not None]
-
-
-def _stacked(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Stack | None:
-    every = [*chosen, *others]
-    return Stack.of([each.efficiency for each in every], [each.further for each in every], len(others))
+        return [chosen for kernel in kernels if (chosen := self._chosen(family.names(kernel), gpu)) is not None]
 
 
 def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]]:
@@ -218,10 +207,6 @@ def _numbered(kernels: Sequence[Kernel]) -> tuple[NDArray[np.intp], list[Kernel]
     kinds = {kernel.family: kernel for kernel in kernels}
     places = {name: place for place, name in enumerate(kinds)}
     return np.array([places[kernel.family] for kernel in kernels]), list(kinds.values())
-
-
-def _by_waves(kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
-    return Estimates.of(Waves().estimates(kernels, gpu))
 
 
 def _alone(physics: Physics, within: float) -> Prices:
@@ -233,9 +218,33 @@ def _alone(physics: Physics, within: float) -> Prices:
 def _estimates(family: Family, physics: Physics, prices: Prices, sources: Sequence[str],
                chosen: NDArray[np.intp] | int = 0) -> Estimates:
     """What there is to say of each kernel; *sources* has two names for each efficiency: within its data, and beyond."""
-    outside = prices.beyond > 0
-    bound = bound_codes(physics.roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
+    outside, roofline = prices.beyond > 0, np.maximum(physics.compute, physics.memory)
+    bound = bound_codes(roofline < 0.5 * physics.seconds, physics.compute > physics.memory)
     return Estimates(
         seconds=prices.seconds, bound=bound, waves=physics.waves, idle=physics.idle, launch=physics.launch,
-        source=2 * chosen + outside, roofline_ratio=prices.seconds / np.maximum(physics.roofline, 1e-12),
+        source=2 * chosen + outside, roofline_ratio=prices.seconds / np.maximum(roofline, 1e-12),
         low=prices.low, high=prices.high, extrapolated=outside, launches=family.launches, sources=sources)
+
+
+class ProfileOracle(ABC):
+    """Says what `prices` says of kernels on a GPU."""
+
+    @abstractmethod
+    def prices(self, gpu: Gpu) -> Profiled:
+        """What prices kernels on *gpu*; raises ConfigError where there is no profile for it."""
+
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+        """Price all of *kernels* at once, which is faster than one by one."""
+        return self.prices(gpu).estimates(kernels, gpu)
+
+    def estimate(self, kernel: Kernel, gpu: Gpu) -> Estimate:
+        return self.estimates([kernel], gpu)[0]
+
+    def seconds(self, kernel: Kernel, gpu: Gpu) -> float:
+        return self.estimate(kernel, gpu).seconds
+
+    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+        """None in a class that has `estimates` of its own, which what is compiled here would not follow."""
+        if type(self).estimates is not ProfileOracle.estimates:
+            return None
+        return self.prices(gpu).compile_attention(layer, gpu)

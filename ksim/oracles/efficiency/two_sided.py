@@ -65,9 +65,9 @@ FITTED, WIDER = {"hopper", "blackwell"}, 4.0
 def constants_of(family: str, gpu: Gpu) -> Constants:
     """The constants of *family* on *gpu*, whose interval is wider where they come from other architectures."""
     known = CONSTANTS[family]
-    found = known.get(gpu.architecture) or known[""]
+    constants = known.get(gpu.architecture) or known[""]
     alike = gpu.architecture in FITTED or len(known) > 1
-    return found if alike else evolve(found, within=WIDER * found.within)
+    return constants if alike else evolve(constants, within=WIDER * constants.within)
 
 
 def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants) -> Physics:
@@ -82,5 +82,5 @@ def physics(gpu: Gpu, shapes: Mapping[str, Array], constants: Constants) -> Phys
         constants.start / seconds, np.clip(np.log(np.maximum(compute, 1e-12) / np.maximum(memory, 1e-12)), -6.0, 6.0),
         np.log(np.maximum(shapes["bytes"], 1.0) / gpu.l2)])
     nothing = np.zeros_like(seconds)
-    return Physics(seconds, np.maximum(compute, memory), compute, memory, nothing, nothing,
+    return Physics(seconds, compute, memory, nothing, nothing,
                    np.zeros(len(seconds), dtype=np.intp), features)

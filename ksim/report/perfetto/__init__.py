@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ksim.report.perfetto.counters import counters
-from ksim.report.perfetto.flows import flows
-from ksim.report.perfetto.host import host_slices
 from ksim.report.perfetto.kernels import cut_marks, kernel_slices
-from ksim.report.perfetto.lanes import Lanes
-from ksim.report.perfetto.requests import REQUEST_EVENTS, request_spans
-from ksim.report.perfetto.slices import process_names, step_slices
+from ksim.report.perfetto.requests import REQUEST_EVENTS, flows, request_spans
+from ksim.report.perfetto.steps import StageTimes, process_names, step_slices
+from ksim.report.perfetto.tracks import counters, host_slices
 from ksim.results.history import History
 
 #: Kernel slices beyond this are left out unless a window asks for them.
@@ -47,26 +44,26 @@ def write_trace(history: History, path: Path, window: tuple[float, float] | None
 def trace(history: History, window: tuple[float, float] | None = None, model: str = "",
           subject: str = "") -> Iterator[bytes | memoryview]:
     """The text of the trace, in pieces, as `write_trace` writes it."""
-    lanes = Lanes.of(history)
-    kernels = lanes.within(window) if window else lanes.first(KERNEL_BUDGET)
+    timed = StageTimes.of(history)
+    kernels = timed.within(window) if window else timed.first(KERNEL_BUDGET)
     events = _STEP_EVENTS * len(history.steps) + REQUEST_EVENTS * len(history.requests)
     stride = -(-events // EVENT_BUDGET) or 1
-    notes = json.dumps(_notes(lanes, kernels, stride))
+    notes = json.dumps(_notes(timed, kernels, stride))
     yield f'{{"displayTimeUnit":"ms","otherData":{notes},"traceEvents":[\n'.encode()
     yield ",\n".join(process_names(history, model, subject)).encode()
     yield from request_spans(history, stride)
-    yield from step_slices(lanes, stride)
+    yield from step_slices(timed, stride)
     yield from host_slices(history, stride)
-    yield from flows(lanes, stride)
+    yield from flows(timed, stride)
     yield from counters(history, stride)
-    yield from kernel_slices(lanes, kernels)
-    yield from cut_marks(lanes, kernels)
+    yield from kernel_slices(timed, kernels)
+    yield from cut_marks(timed, kernels)
     yield b"\n]}\n"
 
 
-def _notes(lanes: Lanes, kernels: np.ndarray[Any, Any], stride: int) -> dict[str, Any]:
-    """What the trace holds and what was left out of it."""
-    shown, total = int(lanes.slices[kernels].sum()), int(lanes.slices.sum())
+def _notes(timed: StageTimes, kernels: np.ndarray[Any, Any], stride: int) -> dict[str, Any]:
+    """Notes on what the trace holds and what was left out of it."""
+    shown, total = int(timed.slices[kernels].sum()), int(timed.slices.sum())
     notes = {"kernel_slices": shown, "kernel_slices_left_out": total - shown}
     if stride > 1:
         return {**notes, "note": f"of steps, counters and requests, one in {stride} is shown"}

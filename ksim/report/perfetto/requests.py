@@ -1,4 +1,9 @@
-"""What each request lives through: queued, prefill, decode, preempted, as spans nested in its own."""
+"""The phases of each request, and arrows from it to its steps.
+
+Queued, prefill, decode and preempted are spans nested in the request's own.  Arrows go to the step after every
+admission, to that of the first token, and to that of the last.  Perfetto draws arrows between slices of threads only,
+so a request's begins at a short slice of its own, on a track of arrivals.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -7,8 +12,8 @@ import pyarrow as pa
 from attrs import frozen
 
 from ksim.flow.events import Admitted
-from ksim.report.perfetto.slices import REQUESTS_PROCESS
-from ksim.report.perfetto.text import joined, lines, microseconds, picked, taken, whole
+from ksim.report.perfetto.steps import REQUESTS_PROCESS, StageTimes, engine_process, name_of
+from ksim.report.perfetto.text import joined, lines, microseconds, picked, taken, thousandths, whole
 from ksim.results import arrow
 from ksim.results.arrays import Bools, Floats, Ints
 from ksim.results.history import History
@@ -16,8 +21,10 @@ from ksim.results.requests import Requests
 
 #: About how many events one request takes.
 REQUEST_EVENTS = 12
-#: Edges of spans that are written at once.
+#: Edges of spans, or arrows, that are written at once.
 _BLOCK = 1 << 12
+#: The thread of arrivals, and how long, in ns, a slice there lasts at least and at most.
+ARRIVALS, _SHORTEST, _LONGEST = 1, 100, 1_000_000
 
 QUEUED, PREFILL, DECODE, PREEMPTED, _REQUEST = range(5)
 _NAMES = ("queued", "prefill", "decode", "preempted", "request")
@@ -25,7 +32,7 @@ _NAMES = ("queued", "prefill", "decode", "preempted", "request")
 
 @frozen(eq=False)
 class Phases:
-    """What requests live through, one after another for each: columns of (phases,)."""
+    """Phases of requests, one after another for each: columns of (phases,)."""
 
     row: Ints
     name: Ints
@@ -50,7 +57,7 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
 
 
 def _arguments(requests: Requests) -> pa.Array:
-    """What the span of each request says of it; at the end, nothing."""
+    """The arguments of each request's span, and an empty text at the end."""
     status = np.where(requests.completed, 0, np.where(np.isnan(requests.rejected), 1, 2))
     (texts,) = joined(
         ',"args":{"request":', whole(requests.ids), ',"prompt":', whole(requests.prompt), ',"output":',
@@ -59,8 +66,10 @@ def _arguments(requests: Requests) -> pa.Array:
 
 
 def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[Ints, Ints, Ints, Floats, Ints]:
-    """The begins and ends of spans, request by request, each within that of the request: whose, its name, whether it
-    ends (1), when, and what is said of it."""
+    """The begins and ends of spans, request by request, each within that of the request.
+
+    Columns are the row of the request, the name, whether the span ends (1), the time, and the row of its arguments.
+    """
     count, several = len(arrival), len(found.row)
     every, nothing = np.arange(count), np.full(2 * several + count, count)
     row = np.concatenate([every, np.repeat(found.row, 2), every])
@@ -74,7 +83,7 @@ def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[I
 
 def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats], first: Ints,
            ends: Floats) -> Phases:
-    """What requests live through from their *arrival* to their *ends*.
+    """The phases of requests from their *arrival* to their *ends*.
 
     *moves* say which was admitted (True) or preempted (False) when; *came* tells when the tokens at some places came,
     of which those of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its
@@ -108,9 +117,86 @@ def _next(came: Callable[[Ints], Floats], first: Ints, last: Ints, times: Floats
 
 
 def _moves(history: History) -> tuple[Ints, Floats, Bools]:
-    """Whose admissions and preemptions there were, and when."""
+    """Admissions and preemptions: the row of the request, the time, and whether it was admitted."""
     requests, admitted = history.requests, history.events[Admitted]
     events = (admitted, requests.preempted)
     row, time = (np.concatenate(columns) for columns in zip(
         *((requests.rows(each["request_id"]), each["time"]) for each in events), strict=True))
     return row, time, np.arange(len(row)) < len(admitted["time"])
+
+
+def flows(timed: StageTimes, stride: int) -> Iterator[bytes | memoryview]:
+    """Every *stride*-th request's slice of arrival, and its arrows to those of every *stride*-th step."""
+    requests = timed.history.requests
+    rows = np.flatnonzero(np.arange(len(requests)) % stride == 0)
+    yield (",\n" + name_of("thread", REQUESTS_PROCESS, ARRIVALS, "arrivals")).encode()
+    begin, lasts = _arrivals(np.rint(1e9 * requests.arrival[rows]).astype(np.int64))
+    for first in range(0, len(rows), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        yield lines(',\n{"name":"request ', whole(requests.ids[rows[part]]),
+                    f'","ph":"X","pid":{REQUESTS_PROCESS},"tid":{ARRIVALS},"ts":', thousandths(begin[part]),
+                    ',"dur":', thousandths(lasts[part]), ',"args":{"prompt":', whole(requests.prompt[rows[part]]),
+                    ',"output":', whole(requests.output[rows[part]]), "}}")
+    sources = np.zeros(len(requests), np.int64)
+    sources[rows] = begin + _SHORTEST // 2  # inside the slice, and before any step that the request can be in
+    yield from _arrows(timed, sources, stride)
+
+
+def _arrivals(times: Ints) -> tuple[Ints, Ints]:
+    """When the slice of each arrival begins and how long it lasts, one after another, in nanoseconds.
+
+    Requests that arrive at once are a tenth of a microsecond apart.
+    """
+    room = np.diff(times, append=times[-1:] + _LONGEST)
+    lasts = np.clip(room, _SHORTEST, _LONGEST)
+    earlier = np.cumsum(lasts) - lasts
+    return np.maximum.accumulate(times - earlier) + earlier, lasts
+
+
+def _arrows(timed: StageTimes, sources: Ints, stride: int) -> Iterator[memoryview]:
+    """The arrows of each request that came to a shown step, from *sources* in nanoseconds."""
+    row, place = _visited(timed, stride)
+    if not len(row):
+        return
+    last = np.append(row[1:] != row[:-1], True)
+    of, requests, steps = np.unique(row), timed.history.requests, timed.history.steps
+    process = engine_process(0) + steps.engine[steps.stage_step_rows[place]]
+    middle = timed.begin[place] + (timed.end - timed.begin)[place] // 2
+    columns = (np.concatenate([of, row]), np.concatenate([np.zeros(len(of), np.int64), 1 + last]),
+               np.concatenate([np.full(len(of), REQUESTS_PROCESS), process]),
+               np.concatenate([np.full(len(of), ARRIVALS), 1 + timed.stage[place]]),
+               np.concatenate([sources[of], middle]))
+    for first in range(0, len(columns[0]), _BLOCK):
+        whose, kind, pid, tid, time = (column[first: first + _BLOCK] for column in columns)
+        yield lines(',\n{"name":"request","cat":"request","ph":"', picked(("s", "t", 'f","bp":"e'), kind),
+                    '","id":', whole(requests.ids[whose]), ',"pid":', whole(pid), ',"tid":', whole(tid),
+                    ',"ts":', thousandths(time), "}")
+
+
+def _visited(timed: StageTimes, stride: int) -> tuple[Ints, Ints]:
+    """The row of each request and the stage step that an arrow of it goes to, in the order of time.
+
+    They are the first stages of the steps after its admissions, of its first and of its last token, each once.
+    """
+    history, steps = timed.history, timed.history.steps
+    requests, admitted = history.requests, history.events[Admitted]
+    some = np.flatnonzero(requests.output > 0)
+    first, last = (requests.token_steps[places] for places in (requests.first[some], requests.first[some + 1] - 1))
+    row = np.concatenate([requests.rows(admitted["request_id"]), some, some])
+    step = np.concatenate([_next_steps(timed, admitted["engine"], admitted["time"]), first, last])
+    shown = (step >= 0) & (row % stride == 0) & (step % stride == 0)
+    pairs = np.unique(np.stack([row[shown], step[shown]], axis=1).astype(np.int64), axis=0)
+    of_step = np.searchsorted(steps.stage_step_rows, pairs[:, 1])
+    order = np.lexsort((timed.begin[of_step], pairs[:, 0]))
+    return pairs[order, 0], of_step[order]
+
+
+def _next_steps(timed: StageTimes, engines: Ints, times: Ints) -> Ints:
+    """The row of the first step that each of these *engines* scheduled at these *times* or later; -1 for none."""
+    steps, places = timed.history.steps, timed.history.steps.places(engines)
+    found = np.full(len(times), -1)
+    for place in range(len(timed.history.engines)):
+        rows, mine = steps.rows(place), places == place
+        ahead = np.searchsorted(steps.scheduled[rows], times[mine])
+        found[mine] = np.where(ahead < rows.stop - rows.start, rows.start + ahead, -1)
+    return found

@@ -37,7 +37,7 @@ def picked(texts: Iterable[str], numbers: Ints) -> Column:
 
 
 def taken(texts: pa.Array, numbers: Ints) -> pa.Array:
-    """Those of *texts* at these places."""
+    """The *texts* at these places."""
     return texts.take(arrow.numbers(numbers))
 
 

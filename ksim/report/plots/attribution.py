@@ -1,4 +1,4 @@
-"""Where requests' time went, as stacked bars; and the change between two runs, as waterfalls."""
+"""The phases of requests' time as stacked bars, and the change between two runs as waterfalls."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What a step is made of as its batch grows: kernel families, and the wait for the CPU."""
+"""The composition of steps as their batch grows: kernel families, and the wait for the CPU."""
+
+from operator import attrgetter
 
 import numpy as np
 from attrs import frozen
@@ -23,7 +25,6 @@ from ksim.report.wording import number
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import seconds_by
 
 _HOST = "waiting for the CPU"
 _OTHER = "other"
@@ -43,7 +44,7 @@ class Composition:
 
 def composition(history: History, usage: KernelUsage) -> Composition:
     """Bin the steps by the tokens in their batch, leaving out empty bins; largest part first, the host last."""
-    names, seconds = seconds_by(history, usage, "family")
+    names, seconds = usage.seconds_by(attrgetter("family"))
     totals = seconds.sum(axis=0)
     order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
     large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())
@@ -58,7 +59,7 @@ def composition(history: History, usage: KernelUsage) -> Composition:
 
 
 def composition_figure(history: History, usage: KernelUsage, title: str = "Steps") -> Figure:
-    """Above, how long a step takes by the tokens in its batch; below, the shares of what it is made of."""
+    """Steps by the tokens in their batch: their duration above, the shares of kernel families and host below."""
     data = composition(history, usage)
     figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
                     fixed=True)

@@ -22,7 +22,6 @@ from ksim.report.plots.style import (
 )
 from ksim.report.plots.timeline import shown_span
 from ksim.report.wording import number, percent
-from ksim.results.energy import above_limit
 from ksim.results.history import History
 from ksim.results.kernels import HOST, IDLE, FamilyShare
 from ksim.results.series import all_static_power, power
@@ -80,8 +79,8 @@ def _watts(axes: Axes, history: History) -> None:
 
 
 def _peaks(axes: Axes, history: History) -> None:
-    """How far single steps exceed the limit, and why they may."""
-    watts = above_limit(history.steps)
+    """A note on steps that exceed the limit, and why they may."""
+    watts = history.steps.watts_above_limit
     if len(watts):
         text = (f"{percent(len(watts) / len(history.steps))} of the steps draw more than the limit, up to"
                 f" {number(float(watts.max()))} W: the limit holds on average, over some tens of milliseconds")

@@ -1,21 +1,151 @@
 """The roofline: how close each kernel comes to the GPU's peaks of arithmetic and memory."""
 
 from collections.abc import Iterator, Sequence
+from math import isnan, nan, sqrt
 from typing import Any
 
+import numpy as np
 from attrs import frozen
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 from ksim.flow.kernels import BOUNDS
-from ksim.report.plots.roofs import Mark, Roof, draw_bounds, draw_marks, draw_roofs, label_marks
-from ksim.report.plots.style import Margins, beside, canvas, grid_of
+from ksim.report.plots.labels import Named, name_marks
+from ksim.report.plots.style import (
+    BOUND_COLOURS,
+    FAINT,
+    INK,
+    PLAIN,
+    PREFIXED,
+    Margins,
+    beside,
+    canvas,
+    decades,
+    grid_of,
+)
 from ksim.report.wording import percent
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
 
+_LARGEST, _SMALLEST = 900.0, 14.0
+#: Marks that take less of the time together have no label, unless every mark must have one.
+_SMALL = 0.01
+_NAMES = 2
 #: Kernels of a run within this distance, in decades, share one label; kernels of a step only if they coincide.
 _NEAR, _SAME = 0.3, 0.02
+
+
+@frozen
+class Roof:
+    """Peaks of one GPU, or of one of its number formats: FLOP/s and bytes/s.  It needs a name if there are several."""
+
+    name: str
+    flops: float
+    bandwidth: float
+
+
+@frozen
+class Mark:
+    """A kernel: FLOP per byte, FLOP/s with the ends of its interval (nan if unknown), time and bound."""
+
+    label: str
+    intensity: float
+    rate: float
+    seconds: float
+    bound: str
+    low: float = nan
+    high: float = nan
+
+
+def draw_roofs(axes: Axes, roofs: Sequence[Roof], marks: Sequence[Mark], room: float = 100.0) -> None:
+    """Draw the peaks of arithmetic and memory, and leave *room* to the right of everything."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOP per byte")
+    axes.set_ylabel("FLOP/s of one GPU")
+    ridge = max(roof.flops / roof.bandwidth for roof in roofs)
+    left = min([mark.intensity for mark in marks] + [ridge / 100]) / 4
+    right = max([mark.intensity for mark in marks] + [ridge]) * room
+    for roof in roofs:
+        intensity = np.array([left, roof.flops / roof.bandwidth, right])  # straight lines on logarithmic scales
+        axes.plot(intensity, np.minimum(roof.flops, roof.bandwidth * intensity), color=INK, linewidth=1.3)
+        name = f"{roof.name}, " if roof.name else ""
+        axes.annotate(f"{name}{roof.flops / 1e12:,.0f} TFLOP/s", (right, roof.flops), xytext=(0, 4), ha="right",
+                      textcoords="offset points", fontsize=8.5, color=FAINT)
+    for bandwidth in sorted({roof.bandwidth for roof in roofs}):
+        middle = (left * min(roof.flops for roof in roofs) / bandwidth) ** 0.5
+        axes.annotate(f"{bandwidth / 1e12:.1f} TB/s", (middle, bandwidth * middle), xytext=(-7, 3), ha="right",
+                      textcoords="offset points", fontsize=8.5, color=FAINT)
+    axes.set_xlim(left, right)
+    lowest = min([mark.rate for mark in marks] + [roof.bandwidth * left for roof in roofs])
+    bottom, top = lowest / 6, 3 * max(roof.flops for roof in roofs)
+    axes.set_ylim(bottom, top)
+    for axis, ticks, form in ((axes.xaxis, decades(left, right, 8), PLAIN),
+                              (axes.yaxis, decades(bottom, top, 8), PREFIXED)):
+        axis.set_major_locator(ticks)
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(form)
+
+
+def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Draw each kernel: its area is its share of the time, its colour is its bound."""
+    total = sum(mark.seconds for mark in marks)
+    for mark in _longest_first(marks):
+        colour = BOUND_COLOURS[mark.bound]
+        axes.scatter(mark.intensity, mark.rate, s=_area(mark, total), alpha=0.8, color=colour, edgecolor="white",
+                     linewidth=0.8, zorder=3)
+        if not isnan(mark.low):
+            axes.plot([mark.intensity] * 2, [mark.low, mark.high], color=FAINT, linewidth=0.9, marker="_", markersize=5,
+                      zorder=2.5)
+
+
+def label_marks(axes: Axes, marks: Sequence[Mark], near: float, name_all: bool = False) -> None:
+    """Name the kernels; those within *near*, in decades, share one label."""
+    total = sum(mark.seconds for mark in marks)
+    named = []
+    for cluster in _clusters(_longest_first(marks), near):
+        shown = name_all or sum(mark.seconds for mark in cluster) >= _SMALL * total
+        for place, mark in enumerate(cluster):
+            text = _names(cluster) if shown and not place else ""
+            named.append(Named(mark.intensity, mark.rate, sqrt(_area(mark, total)) / 2, text))
+    name_marks(axes, named)
+
+
+def draw_bounds(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Draw a legend of the bounds that occur in *marks*."""
+    bounds = [bound for bound in BOUNDS if any(mark.bound == bound for mark in marks)]
+    dots = [Line2D([], [], marker="o", linestyle="", markersize=8, color=BOUND_COLOURS[b], label=b) for b in bounds]
+    axes.legend(handles=dots, loc="lower right", title="limited by", alignment="left")
+
+
+def _area(mark: Mark, total: float) -> float:
+    return max(_SMALLEST, _LARGEST * mark.seconds / total)
+
+
+def _longest_first(marks: Sequence[Mark]) -> list[Mark]:
+    return sorted(marks, key=lambda mark: (-mark.seconds, mark.label))
+
+
+def _names(cluster: Sequence[Mark]) -> str:
+    names = list(dict.fromkeys(mark.label for mark in cluster))
+    return ", ".join(names[:_NAMES]) + (f" +{len(names) - _NAMES}" if len(names) > _NAMES else "")
+
+
+def _clusters(marks: Sequence[Mark], near: float) -> list[list[Mark]]:
+    """Marks that share a label, the longest of each cluster first."""
+    clusters: list[list[Mark]] = []
+    for mark in marks:
+        close = next((cluster for cluster in clusters if _distance(mark, cluster[0]) < near), None)
+        clusters.append([mark]) if close is None else close.append(mark)
+    return clusters
+
+
+def _distance(one: Mark, other: Mark) -> float:
+    """The distance of two marks, in decades."""
+    return float(max(abs(np.log10(one.intensity / other.intensity)), abs(np.log10(one.rate / other.rate))))
 
 
 @frozen
@@ -28,11 +158,14 @@ class Panel:
 
 
 def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline") -> Figure:
-    """Achieved FLOP/s of each kernel over its FLOP per byte, in steps that only decode and in steps with prompts."""
+    """Rooflines of a run, one for steps that only decode and one for steps with prompts.
+
+    A mark for each kernel shows the FLOP/s that it achieved over its FLOP per byte.
+    """
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
     figure = canvas(10, 5.4, title, note, fixed=True)
     with_prompts = history.steps.prefills > 0
-    panels = [Panel(title, list(_marks(work_columns(history, usage, which))))
+    panels = [Panel(title, list(_marks(work_columns(usage, which))))
               for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]
     roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
     alone = len(roofs) == 1  # then its name is in the title
@@ -42,7 +175,7 @@ def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline
 
 
 def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Panel]) -> Figure:
-    """FLOP/s of each kernel over its FLOP per byte, a panel for each step."""
+    """Rooflines of steps, a panel for each: FLOP/s of each kernel over its FLOP per byte."""
     note = "a mark for every kernel: its area the share of the step's time, its colour what limits it"
     if any(mark.low == mark.low for panel in panels for mark in panel.marks):
         note += ", its bar the 90 % interval"

@@ -3,18 +3,57 @@
 docs/explain.md defines the phases.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from attrs import define
 
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
-from ksim.results.attribution import activity, phases
+from ksim.results.attribution import activity, stretches
 from ksim.results.attribution.activity import Activity
-from ksim.results.attribution.prefills import Pieces
 from ksim.results.attribution.shares import Shares
-from ksim.results.attribution.stretches import AGAIN, DECODE, PREEMPTED, PREFILL, Stretches
+from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
+
+#: The parts of a request's time: up to its first token, and from there to its last.
+TO_FIRST, AFTER = "to_first", "after"
+
+INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
+PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
+SCHEDULE, LAUNCH, UPDATE = "schedule", "launch", "update"
+COMMUNICATION, DELIVERY = "communication", "delivery"
+#: Prefixes of the names of kernel families.
+PREFILL, DECODE = "prefill.", "decode."
+
+#: Groups in which phases are shown.
+GROUPS = {
+    "client and intake": (INTAKE,),
+    "queue": (QUEUE,),
+    "own prefill": (PREFILL,),
+    "others' prefill": (OTHERS_PREFILL,),
+    "others' decodes": (OTHERS_DECODE,),
+    "decode": (DECODE,),
+    "preemption": (PREEMPTED, RECOMPUTATION),
+    "host": (SCHEDULE, LAUNCH, UPDATE),
+    "communication": (COMMUNICATION,),
+    "delivery": (DELIVERY,),
+}
+
+
+def phases(families: Sequence[str]) -> list[str]:
+    """All phases in the order of a request's life, with kernels of these *families*."""
+    return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
+            *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
+            COMMUNICATION, DELIVERY]
+
+
+def members(group: str, names: Sequence[str]) -> list[str]:
+    """The *names* that belong to *group*."""
+    own = GROUPS[group]
+    return [name for name in names if any(name.startswith(of) if of.endswith(".") else name == of for of in own)]
+
 
 #: Largest rounding error of sums over all steps of a run, in seconds or as a share.
 _ROUNDING = 1e-8
@@ -30,7 +69,7 @@ def attribution_table(shares: Shares) -> pa.Table:
     split = _Split.of(history, Activity(history, shares))
     rows = np.flatnonzero(history.requests.completed)
     columns: dict[str, Floats | Ints] = {"id": history.requests.ids[rows]}
-    for part, (begin, end), seconds in zip((phases.TO_FIRST, phases.AFTER), split.windows, split.seconds, strict=True):
+    for part, (begin, end), seconds in zip((TO_FIRST, AFTER), split.windows, split.seconds, strict=True):
         exact = _settled(seconds[rows], (end - begin)[rows])
         for name, column in zip(split.names, exact.T, strict=True):
             if "." not in name or column.any():
@@ -65,7 +104,7 @@ class _Split:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Split":
         requests = history.requests
-        names = phases.phases(does.shares.families[:-1])
+        names = phases(does.shares.families[:-1])
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         split = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         split._before_admission()
@@ -79,8 +118,8 @@ class _Split:
 
     def _before_admission(self) -> None:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
-        self._add(0, phases.INTAKE, rows, requests.received - requests.arrival)
-        self._add(0, phases.QUEUE, rows, requests.admitted - requests.received)
+        self._add(0, INTAKE, rows, requests.received - requests.arrival)
+        self._add(0, QUEUE, rows, requests.admitted - requests.received)
 
     def _behind_gpus(self) -> None:
         """Add the time after the GPUs finish each part's last token: the host processes and delivers it."""
@@ -91,8 +130,8 @@ class _Split:
             begin, end = (edge[rows] for edge in self.windows[part])
             done = np.maximum(self.activity.ends[steps], begin)
             taken = np.maximum(self.history.steps.taken[steps], done)
-            self._add(part, phases.UPDATE, rows, taken - done)
-            self._add(part, phases.DELIVERY, rows, end - taken)
+            self._add(part, UPDATE, rows, taken - done)
+            self._add(part, DELIVERY, rows, end - taken)
 
     def _clipped(self, part: int, rows: Ints, begin: Floats, end: Floats) -> tuple[Floats, Floats]:
         """The time between *begin* and *end* that lies in this part.
@@ -114,44 +153,44 @@ class _Split:
         rows, states, begin, end = self.stretches.table()
         for part in range(2):
             since, until = self._clipped(part, rows, begin, end)
-            lost = states == PREEMPTED
-            self._add(part, phases.PREEMPTED, rows[lost], (until - since)[lost])
+            lost = states == stretches.PREEMPTED
+            self._add(part, PREEMPTED, rows[lost], (until - since)[lost])
             runs = ~lost & (until > since)
             spent = self.activity.between(self.history.requests.engine[rows[runs]], since[runs], until[runs])
             self._running(part, rows[runs], states[runs], spent)
 
     def _running(self, part: int, rows: Ints, states: Ints, spent: Floats) -> None:
-        for name, column in ((phases.UPDATE, activity.UPDATE), (phases.SCHEDULE, activity.SCHEDULE),
-                             (phases.LAUNCH, activity.LAUNCH), (phases.OTHERS_PREFILL, activity.PROMPTS)):
+        for name, column in ((UPDATE, activity.UPDATE), (SCHEDULE, activity.SCHEDULE),
+                             (LAUNCH, activity.LAUNCH), (OTHERS_PREFILL, activity.PROMPTS)):
             self._add(part, name, rows, spent[:, column])
-        decodes, decoding = spent[:, activity.DECODES:], states == DECODE
-        for family, column in zip(self._families(phases.DECODE), decodes.T, strict=True):
+        decodes, decoding = spent[:, activity.DECODES:], states == stretches.DECODE
+        for family, column in zip(self._families(DECODE), decodes.T, strict=True):
             self._add(part, family, rows[decoding], column[decoding])
-        self._add(part, phases.OTHERS_DECODE, rows[~decoding], decodes[~decoding].sum(axis=1))
+        self._add(part, OTHERS_DECODE, rows[~decoding], decodes[~decoding].sum(axis=1))
 
     def _families(self, prefix: str) -> list[str]:
         """The phases of the kernel families, with this *prefix*; communication has a phase of its own."""
-        return [*(prefix + family for family in self.activity.shares.families[:-1]), phases.COMMUNICATION]
+        return [*(prefix + family for family in self.activity.shares.families[:-1]), COMMUNICATION]
 
     def _own_prefills(self) -> None:
-        """Move the time of a request's own prompt tokens from others' prefill to its own phases."""
-        pieces, stints = self.activity.shares.pieces, self.stretches.stints
-        steps, rows, states = pieces.step, stints.row[pieces.stint], stints.state[pieces.stint]
-        own = self._own_seconds(pieces)
+        """Move the time of a request's own prompt tokens from others' prefill to its own """
+        chunks, stints = self.stretches.prompt_chunks, self.stretches.stints
+        steps, rows, states = chunks.step, stints.row[chunks.stint], stints.state[chunks.stint]
+        own = self._own_seconds(chunks)
         starts, ends = self.activity.begins[steps], self.activity.ends[steps]
-        caught_up = np.minimum(ends, stints.caught_up[pieces.stint])
+        caught_up = np.minimum(ends, stints.caught_up[chunks.stint])
         for part in range(2):
             since, until = self._clipped(part, rows, starts, caught_up)
             inside = np.where(ends > starts, (until - since) / np.where(ends > starts, ends - starts, 1.0), 0.0)
             mine = own * inside[:, None]
-            self._add(part, phases.OTHERS_PREFILL, rows, -mine.sum(axis=1))
-            self._add(part, phases.RECOMPUTATION, rows[states == AGAIN], mine[states == AGAIN].sum(axis=1))
-            first = states == PREFILL
-            names = self._families(phases.PREFILL)
+            self._add(part, OTHERS_PREFILL, rows, -mine.sum(axis=1))
+            self._add(part, RECOMPUTATION, rows[states == stretches.AGAIN], mine[states == stretches.AGAIN].sum(axis=1))
+            first = states == stretches.PREFILL
+            names = self._families(PREFILL)
             for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
                 self._add(part, names[place], rows[first], column[first])
 
-    def _own_seconds(self, pieces: Pieces) -> Floats:
-        """GPU seconds of each piece by `Shares.parts`; at most those of all prompts in its step."""
-        shares = self.activity.shares.of(pieces.step, pieces.new, pieces.context)
-        return np.minimum(self.activity.seconds(pieces.step) * shares, self.activity.prompts(pieces.step))
+    def _own_seconds(self, chunks: PromptChunks) -> Floats:
+        """GPU seconds of each chunk by `Shares.parts`; at most those of all prompts in its step."""
+        shares = self.activity.shares.of(chunks.step, chunks.new, chunks.context)
+        return np.minimum(self.activity.seconds(chunks.step) * shares, self.activity.prompts(chunks.step))

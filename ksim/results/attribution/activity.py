@@ -1,4 +1,4 @@
-"""What an engine does at each moment, as cumulative seconds."""
+"""The activity of an engine at each moment, as cumulative seconds."""
 
 from functools import cached_property
 

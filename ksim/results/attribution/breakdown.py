@@ -10,7 +10,7 @@ from pyarrow import ArrowException, parquet
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.results.arrays import Floats, Ints
-from ksim.results.attribution.phases import AFTER, TO_FIRST, phases
+from ksim.results.attribution import AFTER, TO_FIRST, phases
 
 #: What a run is judged by, and the statistics of it; shares of the requests, from the fastest, whose phases a
 #: percentile is given.
@@ -95,7 +95,7 @@ class Breakdown:
                       after=self.after[kept])
 
     def with_names(self, names: list[str]) -> "Breakdown":
-        """The same for these *names*; phases that it does not have are zero."""
+        """The breakdown with these *names*; phases that it does not have are zero."""
         def spread(seconds: Floats) -> Floats:
             wide = np.zeros((len(seconds), len(names)))
             wide[:, [names.index(name) for name in self.names]] = seconds

@@ -1,14 +1,32 @@
-"""Whose a run's joules are: each request's share of its steps, and static energy while there was no step."""
+"""The joules of each request, its share of its steps' energy; and the numbers of summary.json that follow.
 
+docs/energy.md says how joules are shared.
+"""
+
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from attrs import define
 
-from ksim.results.arrays import Floats, Ints, Places, shares, sums
+from ksim.flow.events import EngineBuilt
+from ksim.results.arrays import Bools, Floats, Ints, Places, codes, product, ratio, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
-from ksim.results.kernels import joules_of
+from ksim.results.metrics import Summary
+
+_PERCENTILES = (90, 99)
+
+
+def _statistics(name: str) -> list[str]:
+    return [f"{statistic}_{name}_joules" for statistic in ("mean", "median", *(f"p{q}" for q in _PERCENTILES))]
+
+
+#: The numbers of `energy_summary`.
+ENERGY_KEYS = ("energy_joules_low", "energy_joules_high", "prefill_energy_joules", "decode_energy_joules",
+               "idle_energy_joules", "unattributed_energy_joules", *_statistics("energy_to_first_token"),
+               *_statistics("energy_per_output_token"), *_statistics("energy_per_request"), "sessions",
+               "mean_energy_per_session_joules", "p90_energy_per_session_joules")
 
 
 @define(eq=False, slots=False)
@@ -36,7 +54,7 @@ class Energy:
     def joules(self) -> Floats:
         """The joules of each step by what they are shared by (tokens, pairs, keys): (steps, 3)."""
         seconds = self.shares.seconds
-        _, dynamic = joules_of(self.history, self.shares.usage, Part.of)
+        _, dynamic = self.shares.usage.joules_by(Part.of)
         whole = seconds.sum(axis=1)
         watts, found = shares(self.static, whole), np.zeros((len(self.static), 3))
         pooled = np.zeros(len(self.static))
@@ -91,16 +109,16 @@ class Energy:
 
         They are nan for requests that did not complete.
         """
-        requests, pieces = self.history.requests, self.shares.pieces
-        prompts = sizes(pieces.new, pieces.context)
+        requests, chunks = self.history.requests, self.shares.stretches.prompt_chunks
+        prompts = sizes(chunks.new, chunks.context)
         rates = self._rates()
-        rows = self.shares.stretches.stints.row[pieces.stint]
-        amounts = np.asarray(sum(rate[pieces.step] * size for rate, size in zip(rates, prompts, strict=True)))
-        after = pieces.step > requests.token_steps[requests.first[rows]]
-        found = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
+        rows = self.shares.stretches.stints.row[chunks.stint]
+        amounts = np.asarray(sum(rate[chunks.step] * size for rate, size in zip(rates, prompts, strict=True)))
+        after = chunks.step > requests.token_steps[requests.first[rows]]
+        joules = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
         for part in requests.parts():
-            found[part] += self._decoded(part, rates)
-        return np.where(requests.completed[:, None], found, np.nan)
+            joules[part] += self._decoded(part, rates)
+        return np.where(requests.completed[:, None], joules, np.nan)
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
         """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
@@ -141,3 +159,54 @@ class Energy:
         requests, stints = self.history.requests, self.shares.stretches.stints
         which = stints.first >= 0
         return np.sort(requests.runs.place(stints.row[which], stints.first[which]))
+
+
+def energy_summary(spent: Energy) -> Summary:
+    """The energy of a run, over completed requests; None for what the run cannot determine."""
+    history, requests, steps = spent.history, spent.history.requests, spent.history.steps
+    done, (first, after) = requests.completed, spent.requests.T
+    several = done & (requests.output > 1)
+    return {
+        **energy_interval(history.engines, history.static_joules, float(steps.joules.sum()),
+                   product(steps.joules, steps.per_engine("reach"))),
+        "prefill_energy_joules": spent.prefill,
+        "decode_energy_joules": spent.decode,
+        "idle_energy_joules": spent.idle,
+        "unattributed_energy_joules": spent.unattributed,
+        **_spread("energy_to_first_token", first[done]),
+        **_spread("energy_per_output_token", shares(after, requests.output - 1)[several]),
+        **_spread("energy_per_request", (first + after)[done]),
+        **_sessions(spent.history, first + after, done),
+    }
+
+
+def energy_interval(engines: Sequence[EngineBuilt], static: float, dynamic: float, off: float) -> Summary:
+    """The 90 % interval of the sum of *static* and *dynamic* joules.
+
+    Dynamic joules are *off* by so much, with all kernels erring together.  Static power is taken to be known.
+    """
+    known = off > 0 and all(built.reach > 0 for built in engines)
+    low, high = (static + dynamic + side * off for side in (-1, 1))
+    return {"energy_joules_low": low if known else None, "energy_joules_high": high if known else None}
+
+
+def _spread(name: str, joules: Floats) -> Summary:
+    """Mean, median and percentiles of *joules*."""
+    keys = _statistics(name)
+    if not len(joules):
+        return dict.fromkeys(keys)
+    values = [joules.mean(), np.median(joules), *np.percentile(joules, _PERCENTILES)]
+    return dict(zip(keys, map(float, values), strict=True))
+
+
+def _sessions(history: History, joules: Floats, done: Bools) -> Summary:
+    """Joules of the completed requests of each session."""
+    asked = history.requests.requests
+    named = [row for row in np.flatnonzero(done).tolist() if asked[row].session]
+    numbers, sessions = codes(asked[row].session for row in named)
+    found = sums(numbers, joules[named], len(sessions))
+    return {
+        "sessions": len(sessions),
+        "mean_energy_per_session_joules": ratio(float(found.sum()), len(found)),
+        "p90_energy_per_session_joules": float(np.percentile(found, 90)) if len(found) else None,
+    }

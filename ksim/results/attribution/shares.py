@@ -1,4 +1,4 @@
-"""Whose a step's GPU seconds are: those of decodes or of prompts, kernel family by kernel family."""
+"""The shares of a step's GPU seconds that belong to decodes and to prompts, by kernel family."""
 
 from functools import cached_property
 
@@ -7,11 +7,9 @@ from attrs import define, frozen
 
 from ksim.flow.kernels import KernelKind
 from ksim.results.arrays import Floats, Ints, each, offsets, shares
-from ksim.results.attribution.prefills import Pieces
 from ksim.results.attribution.stretches import Stretches
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
-from ksim.results.kernels import seconds_of
 
 #: The family of all communication between GPUs.
 COMMUNICATION = "communication"
@@ -64,7 +62,7 @@ class Shares:
     usage: KernelUsage
 
     def __attrs_post_init__(self) -> None:
-        self.parts, self.seconds = seconds_of(self.history, self.usage, Part.of)
+        self.parts, self.seconds = self.usage.seconds_by(Part.of)
         self.by = each(self.parts, lambda part: part.by)
 
     @cached_property
@@ -90,7 +88,7 @@ class Shares:
 
     @cached_property
     def totals(self) -> Ints:
-        """The same of all sequences of each step."""
+        """Tokens, pairs and keys of all sequences of each step: (steps, 3)."""
         steps = self.history.steps
         keys = steps.decode_context + steps.decodes
         return self.chunks + np.stack([steps.decodes, keys, keys], axis=1)
@@ -102,10 +100,5 @@ class Shares:
 
     @cached_property
     def stretches(self) -> Stretches:
-        """What each request does when."""
+        """The states of each request over time."""
         return Stretches(self.history, self.history.steps.ended)
-
-    @cached_property
-    def pieces(self) -> Pieces:
-        """What each stint computes until it has caught up."""
-        return Pieces.of(self.history.steps, self.history.requests, self.stretches.stints)

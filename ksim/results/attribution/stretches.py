@@ -1,4 +1,4 @@
-"""What each request does when: it prefills, decodes, is preempted, or computes lost tokens again."""
+"""The states of each request over time: prefill, decode, preempted, recomputation."""
 
 from functools import cached_property
 
@@ -38,8 +38,18 @@ class Stints:
 
     @property
     def state(self) -> Ints:
-        """What each stint does until it has caught up."""
+        """The state of each stint until it has caught up."""
         return np.where(self.again, AGAIN, PREFILL)
+
+
+@frozen(eq=False)
+class PromptChunks:
+    """Prompt chunks of stints: `step` computed `new` tokens after `context` ones, for the row `stint` of `Stints`."""
+
+    stint: Ints
+    step: Ints
+    new: Ints
+    context: Ints
 
 
 @define(eq=False, slots=False)
@@ -98,8 +108,19 @@ class Stretches:
             found[which] = rows.start + np.searchsorted(steps.scheduled[rows], times[which])
         return found
 
+    @cached_property
+    def prompt_chunks(self) -> PromptChunks:
+        """The chunks that stints compute, step by step; a chunk belongs to the latest admission of its request."""
+        steps, stints = self.history.steps, self.stints
+        step, scale = steps.chunk_step, len(steps) + 1
+        rows, known = self.history.requests.find(steps.chunk_request)
+        stint = np.searchsorted(stints.row * scale + stints.begin, rows * scale + step, side="right") - 1
+        known &= stint >= 0
+        known[known] = stints.row[stint[known]] == rows[known]
+        return PromptChunks(stint[known], step[known], steps.chunk_tokens[known], steps.chunk_context[known])
+
     def table(self) -> tuple[Ints, Ints, Floats, Floats]:
-        """Stretches as columns: the row of the request, what it does, beginning and end."""
+        """Stretches as columns: the row of the request, its state, beginning and end."""
         stints = self.stints
         rows, begin, caught_up, end = stints.row, stints.admitted, stints.caught_up, stints.end
         again = np.flatnonzero(rows[1:] == rows[:-1])
@@ -110,5 +131,5 @@ class Stretches:
 
 
 def _numbered(rows: Ints) -> Ints:
-    """How many equal values come before each of *rows*, which are sorted."""
+    """The number of equal values before each of *rows*, which are sorted."""
     return np.arange(len(rows)) - np.searchsorted(rows, rows)

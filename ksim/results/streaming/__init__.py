@@ -2,3 +2,143 @@
 
 docs/glossary.md says what such a run leaves out.
 """
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from ksim.flow.events import Arrived, Emitted, Event, Finished, Rejected, Stepped
+from ksim.flow.log import Columns, Log
+from ksim.flow.step_block import StepBlock
+from ksim.results.arrays import Bools
+from ksim.results.arrow import flags
+from ksim.results.history import KINDS, History
+from ksim.results.metrics import LatencyTargets, Summary
+from ksim.results.requests import Requests
+from ksim.results.streaming.tally import Tally
+from ksim.results.tables import request_table, step_table
+from ksim.results.totals import Refusals
+
+Events = dict[type[Event], Columns]
+
+#: The number of ended requests, or of new steps, that are written at once.
+_REQUESTS, _STEPS = 1 << 12, 1 << 12
+
+
+class Sink(Log):
+    """A log that writes requests.parquet and steps.parquet during the run.
+
+    `Finished` and `Rejected` are the last events of a request.  If they come before the steps that sampled its
+    tokens, they wait for these.  The sink keeps requests that have not ended, and steps since the first admission of
+    any of them.
+    """
+
+    def __init__(self, directory: Path, limits: LatencyTargets) -> None:
+        super().__init__()
+        self._tally, self._directory = Tally(limits), directory
+        self._writers: dict[str, parquet.ParquetWriter] = {}
+        self.refusals = Refusals()
+        self._ended = self._stepped = 0
+        #: How many steps of each engine are written.
+        self._written: dict[int, int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one event."""
+        kind = type(event)
+        if kind is Stepped:
+            self._write_many()
+            self._stepped += 1
+        elif kind is Arrived:
+            self._write_many()
+        elif kind is Finished or kind is Rejected:
+            self._ended += 1
+            if isinstance(event, Rejected):
+                self.refusals.add(event.reason)
+        super().add(event)
+
+    def record(self, block: StepBlock) -> None:
+        """Record consecutive steps of an engine; write if there is much to write."""
+        self._write_many()
+        self._stepped += len(block)
+        super().record(block)
+
+    def __enter__(self) -> "Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def summary(self) -> Summary:
+        """Write what is left, unfinished requests included, and return the numbers of the run."""
+        self._write(at_end=True)
+        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine))
+
+    def _write_many(self) -> None:
+        """Write if there is much to write; called before the next event, when all events so far are complete."""
+        if self._ended >= _REQUESTS or self._stepped >= _STEPS:
+            self._write()
+
+    def _write(self, at_end: bool = False) -> None:
+        self._ended = self._stepped = 0
+        steps = {block.engine: block.first + len(block) for block in self.step_blocks}
+        now, later = self._split(steps)
+        history = History(Log.of_columns(self.engines, now, self._step_blocks, self.before))
+        requests = history.requests
+        ended = np.full(len(requests), at_end) | requests.completed | ~np.isnan(requests.rejected)
+        numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
+        stepped = history.steps.index >= numbers[history.steps.engine]
+        self._put("requests", request_table(history, None).filter(flags(ended)))
+        self._put("steps", step_table(history).filter(flags(stepped)))
+        self._tally.add(history, ended, stepped, np.inf if at_end else _first_arrival(requests, ended))
+        self._written |= steps
+        self._forget(history, ended, now, later)
+
+    def _put(self, name: str, table: pa.Table) -> None:
+        if name not in self._writers:
+            self._writers[name] = parquet.ParquetWriter(
+                self._directory / f"{name}.parquet", table.schema, compression="zstd", use_dictionary=False)
+        if len(table):
+            self._writers[name].write_table(table)
+
+    def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
+        """The events that are complete after so many *steps* of each engine, and those that wait for more steps."""
+        emitted, late = self.columns(Emitted), np.zeros(0, np.int64)
+        for engine in np.unique(emitted["engine"]).tolist():
+            early = (emitted["engine"] == engine) & (emitted["last"] >= steps.get(engine, 0))
+            late = np.append(late, emitted["request_id"][early])
+        now: Events = {kind: self.columns(kind) for kind in KINDS}
+        later: Events = {}
+        for kind in (Emitted, Finished) if len(late) else ():
+            waits = np.isin(now[kind]["request_id"], late)
+            now[kind], later[kind] = _only(now[kind], ~waits), _only(now[kind], waits)
+        return now, later
+
+    def _forget(self, history: History, ended: Bools, now: Events, later: Events) -> None:
+        """Keep only what is still needed of the events written *now*, and those for *later*."""
+        requests = history.requests
+        for kind, columns in now.items():
+            rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
+            self._blocks[kind] = [_only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
+        kept = []
+        for block in self._step_blocks:
+            place = int(history.steps.places(np.array([block.engine]))[0])
+            since = requests.admitted[~ended & (requests.engine == place)]
+            if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
+                kept.append(block)
+            else:
+                ended_by = max(self.before.get(block.engine, 0.0), float(block.end.max()))
+                self.before[block.engine] = ended_by
+        self._step_blocks = kept
+
+
+def _only(columns: Columns, which: Bools) -> Columns:
+    return {name: column[which] for name, column in columns.items()}
+
+
+def _first_arrival(requests: Requests, ended: Bools) -> float:
+    """The arrival of the first request that has not ended, or of the next one to come."""
+    return float(min(requests.arrival[~ended].min(initial=np.inf), requests.arrival.max(initial=-np.inf)))

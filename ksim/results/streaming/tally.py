@@ -1,16 +1,19 @@
 """The summary of a run of which only sums and distributions are kept."""
 
 from collections.abc import Sequence
+from math import exp, log
 
 import numpy as np
 from attrs import Factory, define, field
 
 from ksim.flow.events import EngineBuilt
-from ksim.results import energy, saturation, uncertainty
-from ksim.results.arrays import Bools, floats, ratio
+from ksim.results import saturation, uncertainty
+from ksim.results.arrays import Bools, Floats, Ints, floats, ratio, sums
+from ksim.results.attribution.energy import ENERGY_KEYS, energy_interval
 from ksim.results.history import History, static_joules
 from ksim.results.metrics import (
     LATENCIES,
+    PERCENTILES,
     LatencyTargets,
     Summary,
     batches,
@@ -22,9 +25,112 @@ from ksim.results.metrics import (
     throughput,
     utilisation,
 )
-from ksim.results.streaming.histogram import Histogram
-from ksim.results.streaming.peak import Concurrency, Seconds
+from ksim.results.requests import Requests
+from ksim.results.series import Series
 from ksim.results.totals import Served, Work
+
+#: The largest relative error of a percentile.
+RESOLUTION = 1e-3
+#: The range is 1 ns to 30 years, in steps of twice the resolution; smaller values count as 0.
+_LEAST, _MOST = 1e-9, 1e9
+_STEP = log(1.0 + 2.0 * RESOLUTION)
+_BINS = int(log(_MOST / _LEAST) / _STEP) + 2
+
+
+@define(eq=False)
+class Histogram:
+    """Values in seconds, by their logarithm.  Count, mean, standard deviation, minimum and maximum are exact."""
+
+    _bins: Ints = field(factory=lambda: np.zeros(_BINS, np.int64))
+    count: int = 0
+    mean: float = 0.0
+    least: float = np.inf
+    most: float = -np.inf
+    _squares: float = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Add *values*, none of them nan or negative."""
+        if not len(values):
+            return
+        number, mean, total = len(values), float(values.mean()), self.count + len(values)
+        off = mean - self.mean
+        self._squares += float(((values - mean) ** 2).sum()) + off**2 * self.count * number / total
+        self.mean, self.count = self.mean + off * number / total, total
+        self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+        with np.errstate(divide="ignore"):
+            places = np.clip(np.log(values / _LEAST) / _STEP + 1.0, 0, _BINS - 1)
+        self._bins += np.bincount(places.astype(np.int64), minlength=_BINS)
+
+    def percentile(self, percent: float) -> float:
+        """Linear interpolation between values, each known to the resolution."""
+        place = (self.count - 1) * percent / 100
+        below, above = self._value(int(place)), self._value(min(int(place) + 1, self.count - 1))
+        return below + (place - int(place)) * (above - below)
+
+    def _value(self, place: int) -> float:
+        """The value at this rank."""
+        number = int(np.searchsorted(np.cumsum(self._bins), place, side="right"))
+        middle = _LEAST * exp(_STEP * (number - 0.5)) if number else 0.0
+        return min(max(middle, self.least), self.most)
+
+    def spread(self, name: str) -> Summary:
+        """The numbers of `metrics.spread`, in milliseconds."""
+        keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", *(f"p{q}" for q in PERCENTILES))]
+        if not self.count:
+            return dict.fromkeys(keys)
+        values = [self.mean, self.percentile(50), (self._squares / self.count) ** 0.5,
+                  *map(self.percentile, PERCENTILES)]
+        return dict(zip(keys, (1e3 * value for value in values), strict=True))
+
+
+@define(eq=False)
+class Concurrency:
+    """The most completed requests in flight at once.  It keeps requests that others may still overlap."""
+
+    peak: int = 0
+    _level: float = 0.0
+    _times: Floats = field(factory=lambda: np.zeros(0))
+    _changes: Floats = field(factory=lambda: np.zeros(0))
+
+    def add(self, requests: Requests, done: Bools, until: float) -> None:
+        """Add the completed requests *done*; no later one will have arrived before *until*."""
+        count = int(done.sum())
+        times = np.concatenate([self._times, requests.arrival[done], requests.last_token[done]])
+        changes = np.concatenate([self._changes, np.ones(count), -np.ones(count)])
+        sure = times < until
+        series = Series.of_changes(times[sure], changes[sure])
+        self.peak = max(self.peak, round(self._level + series.peak))
+        self._level += float(changes[sure].sum())
+        self._times, self._changes = times[~sure], changes[~sure]
+
+
+@define(eq=False)
+class Seconds:
+    """Output tokens of completed requests in each second that has any, counted from the first arrival."""
+
+    begin: float | None = None
+    _first: float = np.inf
+    _seconds: Ints = field(factory=lambda: np.zeros(0, np.int64))
+    _counts: Ints = field(factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, requests: Requests, done: Bools) -> None:
+        """Add the completed requests *done*."""
+        accepted = requests.arrival[np.isnan(requests.rejected)]
+        if self.begin is None and len(accepted):
+            self.begin = float(accepted[0])
+        if not done.any() or self.begin is None:
+            return
+        self._first = min(self._first, float(requests.arrival[done].min()))
+        seconds, counts = requests.per_second(done, self.begin)
+        self._seconds, which = np.unique(np.concatenate([self._seconds, seconds]), return_inverse=True)
+        self._counts = sums(which, np.concatenate([self._counts, counts]), len(self._seconds)).astype(np.int64)
+
+    @property
+    def most(self) -> float | None:
+        """Tokens in the fullest second; None if the first request did not complete."""
+        if not len(self._counts):
+            return 0.0
+        return float(self._counts.max()) if self._first == self.begin else None
 
 
 @define(eq=False)
@@ -79,7 +185,7 @@ class Tally:
             **drawn(work, self.served, static, duration),
             **clocks(work),
             **dict.fromkeys(saturation.KEYS),
-            **dict.fromkeys(energy.KEYS),
-            **energy.interval(engines, static, work.joules, work.reach),
+            **dict.fromkeys(ENERGY_KEYS),
+            **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,
         }

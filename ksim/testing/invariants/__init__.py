@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from ksim.testing.history import History
-from ksim.testing.invariants import blocks, limits, order, progress, tokens
+from ksim.testing.invariants import limits, progress, tokens
 
 Breach = tuple[int, str]
 Invariant = Callable[[History], Iterator[Breach]]
@@ -13,12 +13,12 @@ INVARIANTS: dict[str, Invariant] = {
     invariant.__name__: invariant for invariant in (
         limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.whole_prompts,
         limits.watermark_kept, limits.whole_prompt_reserved,
-        blocks.blocks_conserved, blocks.blocks_fit_tokens, blocks.waiting_hold_nothing, blocks.all_blocks_return,
+        limits.blocks_conserved, limits.blocks_fit_tokens, limits.waiting_hold_nothing, limits.all_blocks_return,
         tokens.tokens_in_order, tokens.exact_tokens, tokens.preemption_keeps_tokens,
         tokens.nothing_in_flight_when_admitted, tokens.hit_leaves_last_token, tokens.hits_were_computed,
         tokens.counters_grow,
         progress.nobody_lost, progress.no_idle_step, progress.everything_ends, progress.bounded_wait,
-        order.work_conserved, order.no_overtaking, order.no_admission_after_preemption,
+        progress.work_conserved, progress.no_overtaking, progress.no_admission_after_preemption,
     )
 }
 

@@ -11,8 +11,8 @@ from ksim.calibration.kernels import kernels
 from ksim.calibration.learning import efficiencies, learn
 from ksim.calibration.measurements import Measurements
 from ksim.oracles import estimate
+from ksim.oracles.efficiency.fitted import Efficiency
 from ksim.oracles.efficiency.physics import Array
-from ksim.oracles.efficiency.profile import Efficiency
 from ksim.oracles.efficiency.profiled import Profiled
 from ksim.specs.hardware import Gpu
 from ksim.validation.kernels.cells import PredictedRows

@@ -10,8 +10,8 @@ from attrs import fields, frozen
 
 from ksim.calibration.reading.frames import load
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.foundation.files import regular_file
-from ksim.specs.deployment import EngineSettings
+from ksim.specs.settings import EngineSettings
+from ksim.validation.cases import load_json
 
 Row = dict[str, Any]
 #: Settings that the engine worked out, by their keys in an engine file, and our names for them.
@@ -109,17 +109,12 @@ def read(path: Path) -> Recording:
 
 
 def _engine(path: Path) -> Mapping[str, Any]:
-    try:
-        table = json.loads(regular_file(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(str(path), error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(str(path), f"is not valid JSON: {error}") from None
+    table = load_json(path)
     for key, kind, word in (("config", Mapping, "a Hugging Face config.json"), ("engine_args", Mapping, "arguments"),
                             ("num_gpu_blocks", int, "a whole number")):
-        if not isinstance(table, Mapping) or not isinstance(table.get(key), kind):
+        if not isinstance(table.get(key), kind):
             raise DataError(str(path), f"{key!r} is missing or not {word}")
-    return dict(table)
+    return table
 
 
 def _fact(path: Path, facts: Mapping[str, Any], run: str, key: str) -> float | None:

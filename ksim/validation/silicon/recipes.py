@@ -10,7 +10,7 @@ from attrs import field, frozen
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.scenario import Scenario
-from ksim.specs.deployment import QUANTIZATIONS
+from ksim.specs.shard import QUANTIZATIONS
 from ksim.validation.silicon.rows import Row
 
 #: InferenceX sets `max_model_len` to so much more than prompt and output (benchmarks/single_node/gptoss_fp4_h200.sh).

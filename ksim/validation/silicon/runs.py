@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any
 
 import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
+from ksim.calibration.regression import weighted_median
 from ksim.foundation.errors import KsimError
 from ksim.oracles.efficiency.physics import Array
+from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate
 from ksim.validation.silicon.recipes import NotRun, recipes, scenario
 from ksim.validation.silicon.rows import Row
@@ -73,13 +72,8 @@ def _reason(error: KsimError) -> str:
 
 def answers(rows: Sequence[Row], jobs: int) -> Iterator[Answer]:
     """Simulate *rows* in *jobs* processes, the longest first."""
-    if jobs == 1 or len(rows) < 2:
-        yield from map(answer, rows)
-        return
     # With the longest first, no process is left with a long one at the end.
-    ordered = sorted(rows, key=lambda row: (-row.concurrency * row.output, row.id))
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(answer, ordered, chunksize=1)
+    return run_in_processes(answer, sorted(rows, key=lambda row: (-row.concurrency * row.output, row.id)), jobs)
 
 
 def weights(concurrency: int, played: int, full: int) -> Array:
@@ -106,6 +100,4 @@ def median(values: Array, weight: Array) -> float:
     known = ~np.isnan(values)
     if not known.any():
         return float("nan")
-    order: NDArray[Any] = np.argsort(values[known], kind="stable")
-    share = np.cumsum(weight[known][order])
-    return float(values[known][order][np.searchsorted(share, share[-1] / 2)])
+    return weighted_median(values[known], weight[known])

@@ -9,7 +9,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 from ksim.oracles.compiled.arithmetic import Arrays, Floats
 from ksim.oracles.compiled.attention import heads_of
-from ksim.oracles.compiled.formulas import COUNT_INTERVALS, StagedFormula, batch_kinds
+from ksim.oracles.compiled.staging import COUNT_INTERVALS, StagedFormula, batch_kinds
 from ksim.oracles.efficiency.attention import cut, features, timed
 from ksim.oracles.efficiency.attention_grids import Counts
 from ksim.oracles.efficiency.attention_rates import CONSTANTS, Rates

@@ -7,9 +7,8 @@ import pytest
 
 from ksim.calibration.regression import Regressor
 from ksim.foundation.errors import DataError
-from ksim.oracles.efficiency.profile import FORMAT, Efficiency, Profile, save
-from ksim.oracles.efficiency.region import Region
-from ksim.oracles.efficiency.spread import Spread
+from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
+from ksim.oracles.efficiency.profile import FORMAT, Profile, save
 
 RANDOM = np.random.default_rng(3)
 INPUTS = RANDOM.uniform(-1, 1, (200, 2))

@@ -1,124 +1,25 @@
-"""Deployment: how a model is divided over GPUs, and the settings of a serving engine."""
+"""The settings of a serving engine, as `vllm serve` names them, and latency targets."""
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import DType, Seconds, optional_quantity
-from ksim.specs.experts import Placement, Routing
-
-
-@frozen
-class Precision:
-    """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
-
-    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.
-    """
-
-    weights: DType = DType.BF16
-    activations: DType = DType.BF16
-    cache: DType = DType.BF16
-    kept: tuple[str, ...] = ()
-
-    def of(self, part: str) -> tuple[DType, DType]:
-        """The formats of a part's weights and activations; "" stands for what is never kept."""
-        return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
-
-
-@frozen
-class Shard:
-    """One rank's share of a model: 1/`tensor` of each layer of pipeline stage `stage` of `stages`.
-
-    `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
-    `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
-    the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
-    it.  `routing` is how popular the experts are, and `placement` which rank holds which.
-    """
-
-    tensor: int = 1
-    stage: int = 0
-    stages: int = 1
-    precision: Precision = Precision()
-    data: int = 1
-    expert_parallel: bool = False
-    exchange: str = "allgather_reducescatter"
-    routing: Routing = Routing()
-    slices: int = 1
-    placement: Placement = Placement()
-
-    def ranks(self, group: str) -> int:
-        """How many ranks the rank's group of one kind has, such as "tensor"."""
-        return int(getattr(self, group))
-
-    @property
-    def expert_groups(self) -> int:
-        """The number of groups of GPUs among which whole experts are divided."""
-        return self.expert_ranks // self.slices if self.expert_parallel else 1
-
-    @property
-    def expert_ranks(self) -> int:
-        """GPUs that share the experts of a layer."""
-        return self.tensor * self.data
-
-    @property
-    def scattered(self) -> bool:
-        """Whether a tensor-parallel group splits its tokens over its ranks before the experts, as in vLLM."""
-        return self.expert_parallel and self.data > 1 and self.tensor > 1
-
-    def share(self, layers: int) -> range:
-        """Which of *layers* layers this stage holds.
-
-        As in vLLM, the remaining layers go to the stages before the last, one each, because the last has the head.
-        """
-        each, over = divmod(layers, self.stages)
-        sizes = [each + (0 < self.stages - 1 - i <= over) for i in range(self.stages)]
-        first = sum(sizes[: self.stage])
-        return range(first, first + sizes[self.stage])
-
-    @property
-    def first(self) -> bool:
-        return self.stage == 0
-
-    @property
-    def last(self) -> bool:
-        return self.stage == self.stages - 1
-
-
-#: Parts that a quantized checkpoint may leave in BF16.  Embedding, head, router and norms always are in BF16.
-PARTS = ("attention", "mlp", "shared_experts", "experts")
-#: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
-#: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
-#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
-QUANTIZATIONS = {
-    "auto": (DType.BF16, DType.BF16, ()),
-    "none": (DType.BF16, DType.BF16, ()),
-    "fp8": (DType.FP8, DType.FP8, ()),
-    "fp8_w8a16": (DType.FP8, DType.BF16, ()),
-    "fp8_block": (DType.FP8_BLOCK, DType.FP8, ()),
-    "nvfp4": (DType.NVFP4, DType.NVFP4, ()),
-    "modelopt_fp4": (DType.NVFP4, DType.NVFP4, ()),
-    "mxfp4": (DType.MXFP4, DType.BF16, ("attention", "mlp", "shared_experts")),
-    "mxfp4_mxfp8": (DType.MXFP4, DType.FP8, ("attention", "mlp", "shared_experts")),
-    "int4_w4a16": (DType.INT4_BLOCK, DType.BF16, ()),
-}
-
+from ksim.foundation.units import Seconds, optional_quantity
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, Placement, Precision
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
 #: More GPUs than any cluster has.
 _MOST_GPUS = 10**6
+#: vLLM's backends for exchanging tokens between data-parallel ranks before and after experts.
+EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
+#: vLLM's `compilation_config.cudagraph_mode`.
+CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
 def _of_parts(_: object, attribute: "Attribute[tuple[str, ...] | None]", value: tuple[str, ...] | None) -> None:
     if strangers := [part for part in value or () if part not in PARTS]:
         raise ValueError(f"{attribute.name!r} must be some of {', '.join(PARTS)}, not {strangers[0]!r}")
-
-
-#: vLLM's backends for exchanging tokens between data-parallel ranks before and after experts.
-EXCHANGES = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
-CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
-#: vLLM's `compilation_config.cudagraph_mode`.
-CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
 def _graph_sizes(_: object, attribute: "Attribute[tuple[int, ...] | None]", value: tuple[int, ...] | None) -> None:

@@ -1,4 +1,4 @@
-"""What steps cost, and their clock scalings, as columns of (lanes,): a lane is one step on one pipeline stage."""
+"""Stage steps, each one step on one pipeline stage, with their costs as columns."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 @define(eq=False, slots=False)
-class LaneColumns:
-    """Lanes step by step, those of a step stage by stage."""
+class StageSteps:
+    """One row for each step on each pipeline stage: step by step, and stage by stage within a step."""
 
     step_blocks: Sequence[StepBlock]
 
@@ -27,20 +27,20 @@ class LaneColumns:
 
     @cached_property
     def _first(self) -> Ints:
-        """Where the lanes of each block of steps begin, and the last end."""
+        """The first row of each block of steps, and the end of the last."""
         return offsets(each(self.step_blocks, lambda block: len(block) * len(block.costs)))
 
     @cached_property
     def costs(self) -> Costs:
-        """What each lane costs one rank."""
+        """The costs of each stage step on one rank."""
         pieces = [np.stack([stage.costs.table for stage in block.costs], axis=2).reshape(-1, len(block) * len(
             block.costs)) for block in self.step_blocks if len(block.costs)]
         return Costs.joined([Costs(piece) for piece in pieces])
 
     @cached_property
     def scaling(self) -> ClockScaling:
-        """How the SM clock changed each lane."""
-        return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling)))
+        """The clock scaling of each stage step."""
+        return ClockScaling(*(self._scaling(name.name) for name in fields(ClockScaling) if name.init))
 
     def _scaling(self, name: str) -> Floats:
         pieces = [np.stack([getattr(stage, name) for stage in block.scalings], axis=1).ravel()
@@ -49,13 +49,13 @@ class LaneColumns:
 
     @cached_property
     def seconds(self) -> Floats:
-        """How long one rank works on each lane."""
+        """Seconds of one rank, at the clock of each stage step."""
         seconds: Floats = self.costs.seconds_at(self.scaling)
         return seconds
 
     @cached_property
     def joules(self) -> Floats:
-        """Joules of one rank beyond idle power."""
+        """Joules of one rank beyond idle power, at the same clock."""
         joules: Floats = self.costs.joules_at(self.scaling)
         return joules
 
@@ -78,12 +78,12 @@ class LaneColumns:
 
     @cached_property
     def stage(self) -> Ints:
-        """Which pipeline stage each is of."""
+        """The pipeline stage of each row."""
         pieces = [np.tile(np.arange(len(block.costs)), len(block)) for block in self.step_blocks]
         return np.concatenate([np.zeros(0, np.int64), *pieces])
 
     def batch_kernels(self) -> tuple[Ints, Ints, list[KernelColumns]]:
-        """All kernels that depend on the batch: which lane each is of, how often it runs there, and what it costs."""
+        """The kernels that depend on the batch: the row of each, how often it runs there, and what it costs."""
         pieces: list[tuple[Any, Any, KernelColumns]] = [
             (self._rows(place, stage)[kernels.rows], np.full(len(kernels.rows), kernels.repeat), kernels.kernels)
             for place, block in enumerate(self.step_blocks) for stage, costs in enumerate(block.costs)
@@ -93,11 +93,14 @@ class LaneColumns:
         return rows, repeats, [kernels for _, _, kernels in pieces]
 
     def _rows(self, place: int, stage: int) -> Ints:
-        """The lanes of one stage of the block of steps at *place*."""
+        """The rows of one stage of the block of steps at *place*."""
         return np.arange(self._first[place] + stage, self._first[place + 1], len(self.step_blocks[place].costs))
 
     def pieces(self, rows: Ints) -> Iterator[tuple[Ints, StepColumns, Ints]]:
-        """Lanes of one stage by the columns that they are in: which of *rows*, these columns, and where therein."""
+        """Split *rows*, which are of one stage, by the `StepColumns` that they lie in.
+
+        Yields which of *rows* lie there, the columns, and the rows within these.
+        """
         places = np.searchsorted(self._first, rows, side="right") - 1
         for place in np.unique(places).tolist():
             which, stages = np.flatnonzero(places == place), self.step_blocks[place].costs

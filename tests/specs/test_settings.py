@@ -1,12 +1,12 @@
-"""How a model is cut over GPUs, and what an engine's settings mean."""
+"""How a model is divided over GPUs, and what an engine's settings mean."""
 
 import pytest
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.deployment import EngineSettings, Precision, Shard, Slo
-from ksim.specs.experts import Placement
+from ksim.specs.settings import EngineSettings, Slo
+from ksim.specs.shard import Placement, Precision, Shard
 
 #: Whole experts on four ranks.
 DEALT = {"data_parallel_size": 4, "enable_expert_parallel": True}

@@ -1,0 +1,112 @@
+"""A run in other formats: the block that `vllm bench serve` prints, and HTML for notebooks.
+
+Source of the block: vllm/benchmarks/serve.py at commit 009e6d4.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ksim.report.insights import Insight
+from ksim.report.wording import number, percent
+from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
+
+_WIDTH = 50
+_RIGHT = ' style="text-align: right"'
+_LATENCIES = {
+    "ttft": "Time to First Token",
+    "tpot": "Time per Output Token (excl. 1st token)",
+    "itl": "Inter-token Latency",
+    "e2el": "End-to-end Latency",
+}
+_COUNTS = (
+    ("Successful requests:", "completed", ""),
+    ("Failed requests:", "failed", ""),
+    ("Maximum request concurrency:", "max_concurrency", ""),
+    ("Request rate configured (RPS):", "request_rate", ".2f"),
+    ("Benchmark duration (s):", "duration", ".2f"),
+    ("Total input tokens:", "total_input_tokens", ""),
+    ("Total generated tokens:", "total_output_tokens", ""),
+    ("Request throughput (req/s):", "request_throughput", ".2f"),
+    ("Request goodput (req/s):", "request_goodput", ".2f"),
+    ("Output token throughput (tok/s):", "output_throughput", ".2f"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+    ("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
+    ("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+)
+
+
+def vllm_block(summary: Summary, labels: Mapping[str, Any] | None = None) -> str:
+    """Return vLLM's "Serving Benchmark Result" block, label for label.
+
+    `request_rate` and `max_concurrency` appear if *labels* has them, and goodput if targets are set.  If no request
+    completed, vLLM prints a latency of zero; this prints nan.
+    """
+    known = {**(labels or {}), **summary}
+    lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]
+    lines += [_line(label, known[key], style) for label, key, style in _COUNTS if _shown(known.get(key))]
+    for name, title in _LATENCIES.items():
+        lines += [title.center(_WIDTH, "-"), *_latency(summary, name)]
+    return "\n".join([*lines, "=" * _WIDTH])
+
+
+def _shown(value: Any) -> bool:
+    return value is not None and value not in ("inf", float("inf"))
+
+
+def _latency(summary: Summary, name: str) -> Iterator[str]:
+    for statistic in ("mean", "median", "p99"):
+        value = summary[f"{statistic}_{name}_ms"]
+        yield _line(f"{statistic.title()} {name.upper()} (ms):", float("nan") if value is None else value, ".2f")
+
+
+def _line(label: str, value: Any, style: str) -> str:
+    return f"{label:<40} {value:<10{style}}"
+
+
+def html_block(title: str, *parts: str) -> str:
+    """A titled block of *parts*: tables made by `html_table`, and texts."""
+    inner = "".join(part if part.startswith("<table") else f"<p>{escape(part)}</p>" for part in parts if part)
+    return f"<div><p><b>{escape(title)}</b></p>{inner}</div>"
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; columns whose name begins with ">" are numbers."""
+    styles = [_RIGHT if column.startswith(">") else "" for column in columns]
+    head = _html_row("th", styles, [column.removeprefix(">") for column in columns])
+    body = "".join(_html_row("td", styles, cells) for cells in rows)
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def _html_row(tag: str, styles: Sequence[str], cells: Sequence[str]) -> str:
+    inner = "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, cells, strict=True))
+    return f"<tr>{inner}</tr>"
+
+
+def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str, Any]) -> str:
+    """A run: its subject, latencies, throughput, energy, and insights."""
+    title = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
+    ended = ", ".join(f"{number(summary[key])} {word}" for key, word in (
+        ("completed", "requests completed"), ("failed", "rejected"), ("unfinished", "unfinished"))
+        if summary[key] or key == "completed")
+    statistics = ("mean", *(f"p{each}" for each in PERCENTILES))
+    latencies = [(name.upper(), *(number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics))
+                 for name in LATENCIES]
+    return html_block(title, f"{ended} in {number(summary['duration'])} s of simulated time",
+                 html_table(("latency (ms)", *(f">{statistic}" for statistic in statistics)), latencies),
+                 html_table(("run", ">"), _html_rows(summary)), *(note.text for note in notes))
+
+
+def _html_rows(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "requests/s", number(summary["request_throughput"])
+    if summary["request_goodput"] is not None:
+        yield "requests/s within targets", number(summary["request_goodput"])
+    yield "output tokens/s", number(summary["output_throughput"])
+    yield "GPUs busy", percent(summary["gpu_busy_share"])
+    yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
+    yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
+    yield "preemptions", number(summary["preemptions"])
+    yield "average watts", number(summary["average_watts"])
+    yield "J/output token", number(summary["joules_per_output_token"])
+    if summary["dollars_per_million_output_tokens"] is not None:
+        yield "$/M output tokens", number(summary["dollars_per_million_output_tokens"])

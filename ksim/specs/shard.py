@@ -1,0 +1,150 @@
+"""One rank's share of a model: its layers, its experts, and the number formats that it computes in."""
+
+from math import ceil, isfinite
+
+from attrs import field, frozen
+from attrs.validators import ge
+
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+
+#: Parts that a quantized checkpoint may leave in BF16.  Embedding, head, router and norms always are in BF16.
+PARTS = ("attention", "mlp", "shared_experts", "experts")
+#: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
+#: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
+#: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
+QUANTIZATIONS = {
+    "auto": (DType.BF16, DType.BF16, ()),
+    "none": (DType.BF16, DType.BF16, ()),
+    "fp8": (DType.FP8, DType.FP8, ()),
+    "fp8_w8a16": (DType.FP8, DType.BF16, ()),
+    "fp8_block": (DType.FP8_BLOCK, DType.FP8, ()),
+    "nvfp4": (DType.NVFP4, DType.NVFP4, ()),
+    "modelopt_fp4": (DType.NVFP4, DType.NVFP4, ()),
+    "mxfp4": (DType.MXFP4, DType.BF16, ("attention", "mlp", "shared_experts")),
+    "mxfp4_mxfp8": (DType.MXFP4, DType.FP8, ("attention", "mlp", "shared_experts")),
+    "int4_w4a16": (DType.INT4_BLOCK, DType.BF16, ()),
+}
+#: By vLLM's `--kv-cache-dtype`.
+CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
+
+
+@frozen
+class Precision:
+    """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
+
+    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.
+    """
+
+    weights: DType = DType.BF16
+    activations: DType = DType.BF16
+    cache: DType = DType.BF16
+    kept: tuple[str, ...] = ()
+
+    def of(self, part: str) -> tuple[DType, DType]:
+        """The formats of a part's weights and activations; "" stands for what is never kept."""
+        return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
+
+
+def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(share / sum(row) for share in row) if sum(row) else row for row in table)
+
+
+@frozen(cache_hash=True)
+class Routing:
+    """How popular a mixture's experts are.
+
+    Popularity follows Zipf's law with an `exponent` (0 makes all experts equal), in an order that is independent of
+    which rank holds them.  Or it is given by `shares` of the (token, expert) pairs, expert by expert: one row for all
+    layers, or one row for each.
+    """
+
+    exponent: float = field(default=0.0, validator=ge(0))
+    shares: tuple[tuple[float, ...], ...] = field(default=(), converter=_shares)
+
+    def __attrs_post_init__(self) -> None:
+        for row in self.shares:
+            if not all(isfinite(share) and share >= 0 for share in row) or not sum(row):
+                raise ValueError("shares of experts must be finite numbers of 0 or more, and not all 0")
+
+    def at(self, layer: int) -> "Routing":
+        """The routing of one layer."""
+        return Routing(self.exponent, (self.shares[layer],)) if len(self.shares) > 1 else self
+
+
+@frozen
+class Placement:
+    """Which ranks hold which experts: by a `strategy` of compute/placement.py, with `redundant` copies."""
+
+    strategy: str = "linear"
+    redundant: int = 0
+
+    def slots(self, experts: int, ranks: int) -> int:
+        """The experts that a rank holds, at most.
+
+        Raises ConfigError where EPLB would need the same number on all ranks.
+        """
+        total = experts + self.redundant
+        if self.strategy == "balanced" and total % ranks:
+            raise ConfigError("serve.num_redundant_experts", f"{experts} experts and {self.redundant} redundant ones do"
+                              f" not divide among {ranks} ranks; set it to {self.redundant + -total % ranks}")
+        return ceil(total / ranks)
+
+
+@frozen
+class Shard:
+    """One rank's share of a model: 1/`tensor` of each layer of pipeline stage `stage` of `stages`.
+
+    `data` replicas, of `tensor` GPUs each, have batches and KV caches of their own and share a mixture's experts.  With
+    `expert_parallel`, a GPU holds whole experts, else a slice of each; where `slices` is above 1, so many GPUs slice
+    the experts that they hold together.  `exchange` is how replicas exchange tokens, as vLLM's `all2all_backend` names
+    it.  `routing` is how popular the experts are, and `placement` which rank holds which.
+    """
+
+    tensor: int = 1
+    stage: int = 0
+    stages: int = 1
+    precision: Precision = Precision()
+    data: int = 1
+    expert_parallel: bool = False
+    exchange: str = "allgather_reducescatter"
+    routing: Routing = Routing()
+    slices: int = 1
+    placement: Placement = Placement()
+
+    def ranks(self, group: str) -> int:
+        """How many ranks the rank's group of one kind has, such as "tensor"."""
+        return int(getattr(self, group))
+
+    @property
+    def expert_groups(self) -> int:
+        """The number of groups of GPUs among which whole experts are divided."""
+        return self.expert_ranks // self.slices if self.expert_parallel else 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """GPUs that share the experts of a layer."""
+        return self.tensor * self.data
+
+    @property
+    def scattered(self) -> bool:
+        """Whether a tensor-parallel group splits its tokens over its ranks before the experts, as in vLLM."""
+        return self.expert_parallel and self.data > 1 and self.tensor > 1
+
+    def share(self, layers: int) -> range:
+        """Which of *layers* layers this stage holds.
+
+        As in vLLM, the remaining layers go to the stages before the last, one each, because the last has the head.
+        """
+        each, over = divmod(layers, self.stages)
+        sizes = [each + (0 < self.stages - 1 - i <= over) for i in range(self.stages)]
+        first = sum(sizes[: self.stage])
+        return range(first, first + sizes[self.stage])
+
+    @property
+    def first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        return self.stage == self.stages - 1
