@@ -26,13 +26,15 @@ Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
 MOST_KNOWN = 1024
 #: Steps that are priced together at most.  Each time all of them have come, the next are twice as many.
 FURTHEST = 32
+#: Further steps from which on a sweep is sooner than kernel by kernel.
+SWEPT = 8
 
 
 @define(eq=False)
 class BatchPricer:
     """Prices the kernels of one batch at a time; equal ones come again soon, on the next stage or rank.
 
-    While no sequence joins or leaves, the next batches are known: their attention is priced along, in one sweep.
+    While no sequence joins or leaves, the next batches are known: their attention is priced along.
     """
 
     pricer: Pricer
@@ -51,24 +53,29 @@ class BatchPricer:
 
     def _price(self, new: Mapping[BatchLaunch, Kernel], batch: Batch) -> None:
         """Price the kernels that are *new* with *batch*, all that are not swept in one question."""
-        swept = {launch for launch in new if self._is_swept(launch, batch)}
-        rest: list[Any] = [(launch.label, kernel) for launch, kernel in new.items() if launch not in swept]
-        self._known.update(zip(rest, self.pricer.kernels(rest), strict=True))
+        asked: list[Any] = []
+        for launch, kernel in new.items():
+            later = self._following(launch, batch)
+            if len(later) >= SWEPT and isinstance(launch.layer, AttentionLayer):
+                self._sweep(launch.label, launch.layer, [batch, *later])
+            else:
+                asked += [(launch.label, kernel), *((launch.label, launch.layer.over(step)) for step in later)]
+        self._known.update(zip(asked, self.pricer.kernels(asked), strict=True))
 
-    def _is_swept(self, launch: BatchLaunch, batch: Batch) -> bool:
-        """Price attention in several steps from *batch* on, if it went on from the last that were."""
-        layer, contexts = launch.layer, batch.contexts
+    def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
+        """The next steps in which to price *launch*: none unless it went on from the last that were priced."""
+        contexts, layer = batch.contexts, launch.layer
         if batch.chunks or not isinstance(layer, AttentionLayer) or not hasattr(self.pricer.oracle, "estimates"):
-            return False
+            return []
         offsets, steps = self._ahead.get(launch, (None, 1))
         steps = min(2 * steps, FURTHEST) if offsets is contexts.offsets else 1
         self._ahead[launch] = contexts.offsets, steps
-        if steps > 1:
-            batches = [Batch(Contexts(contexts.offsets, contexts.shift + step), (), batch.samples, batch.tokens)
-                       for step in range(steps)]
-            priced = self.pricer.sweep([launch.label], layer.sweep(Batches.of(batches)))
-            self._known.update(((launch.label, layer.over(later)), priced[row]) for row, later in enumerate(batches))
-        return steps > 1
+        return [Batch(Contexts(contexts.offsets, contexts.shift + step), (), batch.samples, batch.tokens)
+                for step in range(1, steps)]
+
+    def _sweep(self, label: str, layer: AttentionLayer, batches: Sequence[Batch]) -> None:
+        priced = self.pricer.sweep([label], layer.sweep(Batches.of(batches)))
+        self._known.update(((label, layer.over(batch)), priced[row]) for row, batch in enumerate(batches))
 
 
 def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:
