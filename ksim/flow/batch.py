@@ -106,6 +106,12 @@ class Batch:
     tokens: int
     #: In the order of the batch, prompts and what is computed again; all other sequences decode.
     prompts: Sequence[Prompt] = field(default=(), eq=False, repr=False)
+    #: How many there are; asked for several times a step.
+    sequences: int = field(init=False, eq=False, repr=False)
+
+    @sequences.default
+    def _sequences(self) -> int:
+        return len(self.contexts.offsets) + len(self.chunks)
 
     @classmethod
     def of(cls, *sequences: tuple[int, int], samples: int | None = None,
@@ -133,10 +139,6 @@ class Batch:
         if not sequences or any(new < 1 for new, _ in sequences):
             raise ValueError("a batch needs at least one sequence, and each of them a new token")
         return cls.of(*sequences)
-
-    @property
-    def sequences(self) -> int:
-        return len(self.contexts.offsets) + len(self.chunks)
 
     @property
     def logits(self) -> int:

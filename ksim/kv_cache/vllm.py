@@ -202,21 +202,18 @@ class VllmCache(OldNames):
         tokens = pool.to_evict * self.block_tokens
         pool.to_evict = 0
         while tokens:
-            tokens -= self._evict_from(pool.first, tokens)
-
-    def _evict_from(self, extent: Extent, tokens: int) -> int:
-        """Evict at most *tokens* tokens from the end of *extent*; return how many it had."""
-        node = extent.node
-        lost = min(node.tokens, tokens)
-        if lost < node.tokens and len(node.extents) > 1:
-            self._split(node, node.end - lost)
-        if len(node.extents) > 1:
-            node.extents.remove(extent)
-            extent.unlink()
-        elif lost < node.tokens:
-            node.end -= lost
-        else:
-            self.tree.remove(node)
-            extent.unlink()
-            node.extents.clear()  # breaks the reference cycle: the garbage collector is off while a run goes on
-        return lost
+            extent = pool.first
+            node = extent.node
+            lost = min(node.tokens, tokens)
+            if lost < node.tokens and len(node.extents) > 1:
+                self._split(node, node.end - lost)
+            if len(node.extents) > 1:
+                node.extents.remove(extent)
+                extent.unlink()
+            elif lost < node.tokens:
+                node.end -= lost
+            else:
+                self.tree.remove(node)
+                extent.unlink()
+                node.extents.clear()  # breaks the reference cycle: the garbage collector is off while a run goes on
+            tokens -= lost
