@@ -1,27 +1,81 @@
-"""Kernels that depend on the batch, for many batches at once: attention, and the copies of a step's inputs."""
+"""Kernels that depend on the batch: attention, and the copies of a step's inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import define, field
 
 from ksim.compute.graph import Op
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.parts import BatchLaunch
+from ksim.cost.plan import BatchLaunch
 from ksim.cost.pricer import Pricer, of_host
-from ksim.flow.batch import Batch
+from ksim.flow.batch import Batch, Contexts, Offsets
 from ksim.flow.batches import Batches
 from ksim.flow.costs import Costs
-from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind
-from ksim.flow.shapes import Shapes
+from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.flow.steps import BatchKernels, Ints
 from ksim.specs.host import Inputs
 
-__all__ = ["Bound", "bind", "inputs", "inputs_of", "missing", "price"]
+__all__ = ["BatchPricer", "Bound", "bind", "inputs", "inputs_of", "missing", "price"]
 
 #: For each launch, the kernel of each batch, None where a batch has nothing for it.
 Bound = Mapping[BatchLaunch, Sequence[Kernel | None]]
+#: Kernels of batches whose costs are kept.
+MOST_KNOWN = 1024
+#: Steps that are priced together at most.  Each time all of them have come, the next are twice as many.
+FURTHEST = 32
+#: Further steps from which on a sweep is sooner than kernel by kernel.
+SWEPT = 8
+
+
+@define(eq=False)
+class BatchPricer:
+    """Prices the kernels of one batch at a time; equal ones come again soon, on the next stage or rank.
+
+    While no sequence joins or leaves, the next batches are known: their attention is priced along.
+    """
+
+    pricer: Pricer
+    _known: dict[tuple[str, Kernel], KernelCost] = field(factory=dict, init=False, repr=False)
+    _ahead: dict[BatchLaunch, tuple[Offsets, int]] = field(factory=dict, init=False, repr=False)
+
+    def costs(self, kernels: Mapping[BatchLaunch, Kernel], batch: Batch) -> list[KernelCost]:
+        """What each of the *kernels* of *batch* costs."""
+        new = {launch: kernel for launch, kernel in kernels.items() if (launch.label, kernel) not in self._known}
+        if new:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+                new = dict(kernels)
+            self._price(new, batch)
+        return [self._known[launch.label, kernel] for launch, kernel in kernels.items()]
+
+    def _price(self, new: Mapping[BatchLaunch, Kernel], batch: Batch) -> None:
+        """Price the kernels that are *new* with *batch*, all that are not swept in one question."""
+        asked: list[Any] = []
+        for launch, kernel in new.items():
+            later = self._following(launch, batch)
+            if len(later) >= SWEPT and isinstance(launch.layer, AttentionLayer):
+                self._sweep(launch.label, launch.layer, [batch, *later])
+            else:
+                asked += [(launch.label, kernel), *((launch.label, launch.layer.over(step)) for step in later)]
+        self._known.update(zip(asked, self.pricer.kernels(asked), strict=True))
+
+    def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
+        """The next steps in which to price *launch*: none unless it went on from the last that were priced."""
+        contexts, layer = batch.contexts, launch.layer
+        if batch.chunks or not isinstance(layer, AttentionLayer) or not hasattr(self.pricer.oracle, "estimates"):
+            return []
+        offsets, steps = self._ahead.get(launch, (None, 1))
+        steps = min(2 * steps, FURTHEST) if offsets is contexts.offsets else 1
+        self._ahead[launch] = contexts.offsets, steps
+        return [Batch(Contexts(contexts.offsets, contexts.shift + step), (), batch.samples, batch.tokens)
+                for step in range(1, steps)]
+
+    def _sweep(self, label: str, layer: AttentionLayer, batches: Sequence[Batch]) -> None:
+        priced = self.pricer.sweep([label], layer.sweep(Batches.of(batches)))
+        self._known.update(((label, layer.over(batch)), priced[row]) for row, batch in enumerate(batches))
 
 
 def bind(launches: Sequence[BatchLaunch], batches: Sequence[Batch]) -> Bound:

@@ -16,7 +16,7 @@ from attrs.validators import ge
 from ksim.compute.graph import Collective, Op
 from ksim.compute.kernels.batched_gemm import BatchedGemm
 from ksim.compute.kernels.gemm import FEWEST_ROWS, Gemm
-from ksim.cost.parts import PricedLaunch
+from ksim.cost.plan import PricedLaunch
 from ksim.cost.pricer import Pricer
 from ksim.flow.kernels import KernelCost
 from ksim.foundation.errors import ConfigError

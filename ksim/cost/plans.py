@@ -9,12 +9,10 @@ from attrs import define, evolve, field
 
 from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent
 from ksim.compute.model import Model
-from ksim.cost.affine import AffineBlocks
+from ksim.cost.affine import AffineBlocks, SweptPart
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
-from ksim.cost.parts import BatchLaunch, Part, PricedLaunch, priced_part
-from ksim.cost.plan import Plan, Shape
+from ksim.cost.plan import BatchLaunch, Part, Plan, PricedLaunch, Shape, priced_part
 from ksim.cost.pricer import Pricer
-from ksim.cost.sweeps import SweptPart
 from ksim.flow.kernels import KernelCost
 from ksim.specs.host import Host
 from ksim.specs.shard import Shard

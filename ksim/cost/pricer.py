@@ -11,10 +11,8 @@ from ksim.compute.graph import Collective
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
-from ksim.cost.shapes import shapes_of
-from ksim.flow.bounds import BOUNDS, COMPUTE
 from ksim.flow.costs import Costs
-from ksim.flow.kernels import KernelColumns, KernelCost, KernelKind
+from ksim.flow.kernels import BOUNDS, COMPUTE, KernelColumns, KernelCost, KernelKind, Shapes
 from ksim.network.network import Network
 from ksim.oracles import Estimate, Estimates, estimates
 from ksim.specs.hardware import Gpu
@@ -62,7 +60,7 @@ class Pricer:
         costs, cool = self._costs(sweep.kernel, found, found.bound == COMPUTE, np.where(measured, cool, 1.0))
         kinds, kind = _kinds(labels, sweep, found)
         return KernelColumns(
-            kinds=kinds, kind=kind, shapes=shapes_of(sweep), costs=costs, waves=found.waves.copy(), idle=found.idle,
+            kinds=kinds, kind=kind, shapes=_shapes_of(sweep), costs=costs, waves=found.waves.copy(), idle=found.idle,
             roofline_ratio=cool * found.roofline_ratio, hidden=np.broadcast_to(0.0, len(sweep)))
 
     def _kernel(self, label: str, kernel: Kernel, found: Estimate) -> KernelCost:
@@ -132,3 +130,11 @@ def _kinds(labels: Sequence[str], sweep: KernelSweep, found: Estimates) -> tuple
         kinds.append(KernelKind(labels[label], sweep.families[label], BOUNDS[bound], "", found.launches[launch],
                                 found.sources[source]))
     return kinds, kind
+
+
+def _shapes_of(sweep: KernelSweep) -> Shapes:
+    """How the kernels of *sweep* print: a text with columns of numbers, where their class has such."""
+    if hasattr(sweep.kernel, "printed"):
+        template, numbers = sweep.kernel.printed
+        return Shapes.numbered(template, len(sweep), numbers)
+    return Shapes.of(sweep.shapes())

@@ -13,8 +13,7 @@ from ksim.compute.model import Model
 from ksim.cost import batch_kernels
 from ksim.cost.graphs import Graphs
 from ksim.cost.overlap import Overlap, left
-from ksim.cost.parts import BatchLaunch
-from ksim.cost.plan import Plan, Shape
+from ksim.cost.plan import BatchLaunch, Plan, Shape
 from ksim.cost.plans import MOST, Plans
 from ksim.cost.pricer import Pricer
 from ksim.cost.summaries import Summaries
@@ -34,8 +33,6 @@ Ints = NDArray[np.intp]
 
 #: Steps that are summarized sooner together than one by one.
 TOGETHER = 20
-#: Kernels of batches whose costs are kept.
-MOST_ASKED = 1024
 
 
 @define
@@ -56,13 +53,14 @@ class StepTimer:
     host: Host = field(repr=False)
     overlap: Overlap | None = None
     _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
-    _asked: dict[tuple[str, Kernel], KernelCost] = field(factory=dict, init=False, repr=False)
     _pricer: Pricer = field(init=False, repr=False)
+    _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
     _summaries: Summaries = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._pricer = Pricer(self.gpu, self.oracle, self.network, self.groups)
+        self._batches = batch_kernels.BatchPricer(self._pricer)
         self._plans = Plans(self.model, self.shard, self._pricer, self.host, self.overlap)
         self._summaries = Summaries(self._pricer, self.host.inputs)
         if self.overlap:
@@ -103,26 +101,17 @@ class StepTimer:
         """
         plan = (self._plans.one(self._shape(batch, tokens_by_rank)) if tokens_by_rank
                 else self._known.get(_counts(batch)) or self._whole([batch])[0])
-        kernels = {launch: launch.layer.over(batch) for launch in plan.batch_launches}
-        missing = frozenset(Op(launch.label, launch.layer) for launch, kernel in kernels.items() if kernel is None)
-        if missing:
+        launches = [(launch, launch.layer.over(batch)) for launch in plan.batch_launches]
+        kernels = {launch: kernel for launch, kernel in launches if kernel is not None}
+        if len(kernels) < len(launches):
+            missing = frozenset(Op(launch.label, launch.layer) for launch, _ in launches if launch not in kernels)
             plan = self._plans.one((*plan.shape[:-1], missing))
-        costs = self._asked_once([(launch.label, kernel) for launch, kernel in kernels.items() if kernel is not None])
+        costs = self._batches.costs(kernels, batch)
         return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
 
     def share_with(self, other: "StepTimer") -> None:
         """Let the timer of another stage, with the same oracle and GPU, know what kernels of batches cost."""
-        other._asked = self._asked
-
-    def _asked_once(self, launches: Sequence[tuple[str, Kernel]]) -> list[KernelCost]:
-        """What kernels of a batch cost; equal ones come again soon, on the next stage or rank."""
-        new = [launch for launch in launches if launch not in self._asked]
-        if new:
-            if len(self._asked) >= MOST_ASKED:
-                self._asked.clear()
-                new = list(launches)
-            self._asked.update(zip(new, self._pricer.kernels(list(new)), strict=True))
-        return [self._asked[launch] for launch in launches]
+        other._batches = self._batches
 
     def launches(self, batch: Batch) -> list[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""

@@ -1,22 +1,146 @@
-"""Summaries of steps: what the clock has to know of them, long before anybody asks for their kernels."""
+"""Summaries of steps: what the clock has to know of them, long before anybody asks for their kernels.
 
-from collections.abc import Sequence
+A layer of attention is compiled for the oracle and the GPU, as a formula of floats or of columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
-from attrs import astuple, define, field
+import numpy as np
+from attrs import astuple, define, field, frozen
 
-from ksim.compute.kernels.attention import AttentionLayer
-from ksim.cost.attention import AttentionSummary
-from ksim.cost.parts import BatchLaunch
-from ksim.cost.plan import Plan
+from ksim.compute.kernels import Work
+from ksim.compute.kernels.attention import COUNTS, AttentionLayer
+from ksim.cost.energy import Actions, busy_seconds, joules
+from ksim.cost.plan import BatchLaunch, Plan
 from ksim.cost.pricer import Pricer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.costs import StepSummary
-from ksim.oracles import CompiledAttention, compile_attention
+from ksim.oracles import CompiledAttention, check_seconds, compile_attention, peak
+from ksim.oracles.compiled.arithmetic import Arrays, Floats, Interval
+from ksim.oracles.compiled.staging import StagedFormula, batch_kinds
+from ksim.specs.hardware import Gpu
 from ksim.specs.host import Inputs
 
-__all__ = ["Summaries"]
+__all__ = ["AttentionSummary", "Summaries"]
+
+#: Seconds, joules, and compute-bound seconds; SM action, SM active and compute-bound joules, as in `StepSummary`.
+Numbers = tuple[float, float, float, float, float, float]
+#: What an oracle says of a kernel beside its counts: seconds, whether compute limits it, and whether it was measured.
+PRICED: Mapping[str, Interval] = {"seconds": (-inf, inf), "computes": (False, True), "within": (False, True)}
+
+
+@frozen(kw_only=True)
+class _Work:
+    """The work of a layer's kernels, as so much of each thing that they count: FLOP of a pair; padded ones of a
+    decode's key, of a chunk's pair, and of a chunk for each key of the longest; bytes of a query, read and written, and
+    of a key."""
+
+    pair: float
+    padded_key: float
+    padded_pair: float
+    padded_chunk: float
+    query: float
+    written: float
+    key: float
+
+    @classmethod
+    def of(cls, layer: AttentionLayer) -> "_Work":
+        def work(**counts: int) -> Work:
+            return layer.kernel([counts.get(name, 0) for name in COUNTS]).work
+
+        pair, key, query = work(chunk_pairs=1), work(chunk_keys=1), work(chunk_queries=1)
+        return cls(pair=pair.flops, padded_key=work(decode_keys=1).padded, padded_pair=pair.padded,
+                   padded_chunk=work(chunks=1, chunk_longest=1).padded, query=query.bytes, written=query.writes,
+                   key=key.bytes)
+
+
+@frozen
+class _Energy:
+    """Joules of a FLOP, of a byte in the SMs' caches and in memory, of a byte written, and of a busy second."""
+
+    flop: float
+    l2: float
+    byte: float
+    written: float
+    busy: float
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Energy":
+        dtype, power = layer.kernel([0] * len(COUNTS)).work.dtype, pricer.gpu.power
+        byte = joules(Actions(hbm=1.0, l2=1.0), power)
+        return cls(joules(Actions(1.0, dtype), power).core, byte.core, byte.rest,
+                   joules(Actions(written=1.0), power).rest, joules(Actions(busy=1.0), power).busy)
+
+
+@frozen(eq=False)
+class _Formula:
+    """From `COUNTS` and what an oracle says (`PRICED`) to `Numbers`."""
+
+    gpu: Gpu
+    flop_seconds: float
+    byte_seconds: float
+    cool: float
+    work: _Work
+    energy: _Energy
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, pricer: Pricer) -> "_Formula":
+        gpu, kernel = pricer.gpu, layer.kernel([0] * len(COUNTS))
+        return cls(gpu, 1 / peak(gpu, kernel.work.dtype), 1 / gpu.bandwidth, pricer.cool(kernel.family),
+                   _Work.of(layer), _Energy.of(layer, pricer))
+
+    def __call__(self, m: Any, *numbers: Any) -> tuple[Any, ...]:
+        decodes, decode_keys, _, chunks, chunk_queries, chunk_keys, chunk_pairs, _, _, longest = numbers[:len(COUNTS)]
+        seconds, computes, within = numbers[len(COUNTS):]
+        work, energy = self.work, self.energy
+        flops, queries = work.pair * (decode_keys + chunk_pairs), decodes + chunk_queries
+        moved = work.query * queries + work.key * (decode_keys + chunk_keys)
+        padded = work.padded_key * decode_keys + work.padded_pair * chunk_pairs + work.padded_chunk * chunks * longest
+        seconds = m.maximum(m.maximum(seconds, flops * self.flop_seconds), moved * self.byte_seconds)
+        seconds = m.where(computes & within, seconds * self.cool, seconds)
+        action = energy.flop * m.maximum(flops, padded) + energy.l2 * moved
+        active = energy.busy * busy_seconds(seconds, self.gpu, m.maximum)
+        spent = action + active + energy.byte * moved + energy.written * work.written * queries
+        return seconds, spent, m.where(computes, seconds, 0.0), action, active, m.where(computes, active, 0.0)
+
+
+@define(eq=False)
+class AttentionSummary:
+    """A layer that the oracle has `compiled`; it runs `repeat` times in a step."""
+
+    layer: AttentionLayer
+    repeat: int
+    compiled: CompiledAttention
+    oracle: Any
+    floats: StagedFormula
+    columns: StagedFormula
+
+    @classmethod
+    def of(cls, layer: AttentionLayer, repeat: int, compiled: CompiledAttention, pricer: Pricer) -> "AttentionSummary":
+        formula = _Formula.of(layer, pricer)
+        return cls(layer, repeat, compiled, pricer.oracle, StagedFormula(formula, Floats, PRICED),
+                   StagedFormula(formula, Arrays, PRICED))
+
+    def of_batch(self, batch: Batch) -> Numbers:
+        """The numbers of one run; raises ConfigError where the oracle says no positive, finite time."""
+        counts = self.layer.counts(batch)
+        numbers: Numbers = self.floats[counts[0] > 0, counts[3] > 0](*counts, *self.compiled.price(counts))
+        if not 0.0 < numbers[0] < inf:
+            check_seconds(self.oracle, self.layer.over(batch), numbers[0])
+        return numbers
+
+    def of_batches(self, batches: Batches) -> tuple[Any, ...]:
+        """The same of many, as columns."""
+        sweep = self.layer.sweep(batches)
+        counts = [np.asarray(getattr(sweep.kernel, name), dtype=np.float64) for name in COUNTS]
+        numbers = self.columns[batch_kinds(counts)](*counts, *self.compiled.columns(counts))
+        seconds = numbers[0]
+        for row in np.flatnonzero(~((seconds > 0) & (seconds < inf)))[:1].tolist():
+            check_seconds(self.oracle, sweep[row], float(seconds[row]))
+        return tuple(numbers)
 
 
 @define(eq=False)

@@ -1,6 +1,7 @@
 """What kernels and steps cost: seconds, joules, FLOP and bytes in one table."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,10 @@ class Costs(Scalable):
     @classmethod
     def of(cls, **numbers: Any) -> "Costs":
         """Costs with these *numbers*, columns where seconds are columns, and 0 for all others."""
-        seconds = numbers["seconds"] if numbers else 0.0
-        table = np.zeros((len(NAMES), *seconds.shape) if isinstance(seconds, np.ndarray) else len(NAMES))
+        if not isinstance(seconds := numbers.get("seconds", 0.0), np.ndarray):
+            assert numbers.keys() <= _ROWS.keys(), f"costs are {', '.join(NAMES)}"
+            return cls(np.array([numbers.get(name, 0.0) for name in NAMES], np.float64))
+        table = np.zeros((len(NAMES), *seconds.shape))
         for name, value in numbers.items():
             table[_ROWS[name]] = value
         return cls(table)
@@ -157,18 +160,17 @@ class Costed(Scalable):
     joules: float
     flops: float
     bytes: float
+    extrapolated: float
+    below: float
+    above: float
     low: float
     high: float
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _OF_COSTS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.costs, name)
-
 
 _ROWS = {name: row for row, name in enumerate(NAMES)}
-_OF_COSTS = frozenset((*NAMES, "low", "high"))
 _REACH = slice(_ROWS["below"], _ROWS["above"] + 1)
+for _name in (*NAMES, "low", "high"):
+    setattr(Costed, _name, property(attrgetter(f"costs.{_name}")))
 
 
 @define(eq=False)

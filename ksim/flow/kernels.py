@@ -1,6 +1,6 @@
 """Kernels as they were priced: one alone, or many as columns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import nan
 from operator import attrgetter
@@ -11,12 +11,91 @@ from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from ksim.flow.costs import Costed, Costs
-from ksim.flow.shapes import Shapes
 
-__all__ = ["KernelColumns", "KernelCost", "KernelKind"]
+__all__ = ["BOUNDS", "COMPUTE", "LAUNCH", "MEMORY", "KernelColumns", "KernelCost", "KernelKind", "Shapes"]
+
+#: What limits a kernel or a collective, in the order of output columns; a name's place is its code.
+BOUNDS = ("compute", "memory", "launch", "communication")
+COMPUTE, MEMORY, LAUNCH = range(3)
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
+
+
+@frozen(eq=False)
+class Shapes(Sequence[str]):
+    """The shape of each of many kernels, printed when asked for.
+
+    A shape is one of `templates`, whose places (``{:.0f}``) its column of `numbers` fills: (numbers, kernels).
+    """
+
+    templates: Sequence[str]
+    template: Codes
+    numbers: Floats
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "Shapes":
+        """Shapes that are texts."""
+        known: dict[str, int] = {}
+        template = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int32)
+        return cls([text.replace("{", "{{").replace("}", "}}") for text in known], template,
+                   np.zeros((0, len(texts))))
+
+    @classmethod
+    def numbered(cls, template: str, kernels: int, numbers: Sequence[Any]) -> "Shapes":
+        """The shapes of so many *kernels* with one *template*, and with these columns of *numbers*, or numbers."""
+        columns = np.empty((len(numbers), kernels))
+        for row, number in enumerate(numbers):
+            columns[row] = number
+        return cls([template], np.zeros(kernels, np.int32), columns)
+
+    @classmethod
+    def joined(cls, pieces: Sequence["Shapes"]) -> "Shapes":
+        """All of *pieces*, one after another."""
+        known: dict[str, int] = {}
+        codes = [np.array([known.setdefault(text, len(known)) for text in piece.templates], dtype=np.int32)[
+            piece.template] for piece in pieces]
+        template, begin = np.concatenate([np.zeros(0, np.int32), *codes]), 0
+        numbers = np.zeros((max((len(piece.numbers) for piece in pieces), default=0), len(template)))
+        for piece in pieces:
+            numbers[:len(piece.numbers), begin: begin + len(piece)] = piece.numbers
+            begin += len(piece)
+        return cls([*known], template, numbers)
+
+    def taken(self, rows: Any) -> "Shapes":
+        """Those at *rows*, as often as they are there."""
+        return Shapes(self.templates, self.template[rows], self.numbers[:, rows])
+
+    def distinct(self) -> tuple[Ints, "Shapes"]:
+        """Which of the distinct shapes each is, and these; shapes that print alike are one."""
+        keys = np.concatenate([self.template[None], self.numbers])
+        order = np.lexsort(keys)
+        changed = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
+        codes = np.empty(len(self), np.int64)
+        codes[order] = np.concatenate([np.zeros(min(1, len(self)), np.int64), np.cumsum(changed)])
+        first = order[np.concatenate([np.ones(min(1, len(self)), np.bool_), changed])]
+        return self._merged(codes, self.taken(first))
+
+    @staticmethod
+    def _merged(codes: Ints, shapes: "Shapes") -> tuple[Ints, "Shapes"]:
+        """The same where *shapes* that print alike are one."""
+        rows: dict[str, int] = {}
+        number = np.fromiter((rows.setdefault(text, len(rows)) for text in shapes), np.int64, len(shapes))
+        first = np.unique(number, return_index=True)[1]
+        return number[codes], shapes.taken(first)
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    def __iter__(self) -> Iterator[str]:
+        for template, numbers in zip(self.template.tolist(), self.numbers.T.tolist(), strict=True):
+            yield self.templates[template].format(*numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [*self.taken(row)]
+        return self.templates[self.template[row]].format(*self.numbers[:, row].tolist())
 
 
 @frozen
@@ -51,11 +130,12 @@ class KernelCost(Costed):
            extrapolated: bool = False, sm_active_joules: float = 0.0, joules: float = 0.0, flops: float = 0.0,
            bytes: float = 0.0, sm_action_joules: float = 0.0, **rest: Any) -> "KernelCost":
         """A kernel of so many *seconds*; further numbers are those of `Costs`, the *rest* fields."""
+        compute = bound == "compute"
         costs = Costs.of(seconds=seconds, joules=joules, flops=flops, bytes=bytes, sm_action_joules=sm_action_joules,
                          sm_active_joules=sm_active_joules, below=seconds - low, above=high - seconds,
-                         extrapolated=extrapolated * seconds)
-        kernel = cls(label, family, costs, bound=bound, **rest)
-        return evolve(kernel, costs=kernel.limiting(costs))
+                         extrapolated=extrapolated * seconds, compute_bound=compute * seconds,
+                         compute_bound_joules=compute * sm_active_joules)
+        return cls(label, family, costs, bound=bound, **rest)
 
     @property
     def lasts(self) -> float:
@@ -103,7 +183,7 @@ class KernelKind:
 
 _KIND = attrgetter("label", "family", "bound", "group", "launch", "source", "sms")
 #: The numbers of a launch, which are columns beside costs.
-LAUNCH = ("waves", "idle", "roofline_ratio", "hidden")
+NUMBERS = ("waves", "idle", "roofline_ratio", "hidden")
 
 
 @frozen(eq=False, kw_only=True)
@@ -124,10 +204,10 @@ class KernelColumns:
         """The columns of *kernels*."""
         known: dict[tuple[Any, ...], int] = {}
         kind = np.fromiter((known.setdefault(key, len(known)) for key in map(_KIND, kernels)), np.int32, len(kernels))
-        rest = np.array([*map(attrgetter(*LAUNCH), kernels)], dtype=np.float64).reshape(-1, len(LAUNCH)).T.copy()
+        rest = np.array([*map(attrgetter(*NUMBERS), kernels)], dtype=np.float64).reshape(-1, len(NUMBERS)).T.copy()
         return cls(kinds=[KernelKind(*key) for key in known], kind=kind,
                    shapes=Shapes.of([str(kernel.shape) for kernel in kernels]),
-                   costs=Costs.stacked(kernel.costs for kernel in kernels), **dict(zip(LAUNCH, rest, strict=True)))
+                   costs=Costs.stacked(kernel.costs for kernel in kernels), **dict(zip(NUMBERS, rest, strict=True)))
 
     @classmethod
     def joined(cls, pieces: Sequence["KernelColumns"]) -> "KernelColumns":
@@ -135,14 +215,14 @@ class KernelColumns:
         known: dict[KernelKind, int] = {}
         kinds = [np.array([known.setdefault(kind, len(known)) for kind in piece.kinds], dtype=np.int32)[piece.kind]
                  for piece in pieces]
-        columns = {name: _joined(getattr(piece, name) for piece in pieces) for name in LAUNCH}
+        columns = {name: _joined(getattr(piece, name) for piece in pieces) for name in NUMBERS}
         return cls(kinds=[*known], kind=np.concatenate([np.zeros(0, np.int32), *kinds]),
                    shapes=Shapes.joined([piece.shapes for piece in pieces]),
                    costs=Costs.joined([piece.costs for piece in pieces]), **columns)
 
     def taken(self, rows: Any) -> "KernelColumns":
         """Those at *rows*, as often as they are there."""
-        columns = {name: getattr(self, name)[rows] for name in LAUNCH}
+        columns = {name: getattr(self, name)[rows] for name in NUMBERS}
         return KernelColumns(kinds=self.kinds, kind=self.kind[rows], shapes=self.shapes.taken(rows),
                              costs=self.costs[rows], **columns)
 
@@ -151,7 +231,7 @@ class KernelColumns:
 
     def __getitem__(self, row: int) -> KernelCost:
         """The kernel at *row*."""
-        kind, numbers = self.kinds[self.kind[row]], {name: float(getattr(self, name)[row]) for name in LAUNCH}
+        kind, numbers = self.kinds[self.kind[row]], {name: float(getattr(self, name)[row]) for name in NUMBERS}
         return KernelCost(kind.label, kind.family, self.costs[row], self.shapes[row], bound=kind.bound,
                           group=kind.group, launch=kind.launch, source=kind.source, sms=kind.sms, **numbers)
 

@@ -77,9 +77,9 @@ class StepCost(Costed, FormerNames):
 
     def followed_by(self, kernel: KernelCost) -> "StepCost":
         """The same, and *kernel* at its end, which takes exactly as long as it says."""
-        return evolve(self, blocks=_with_one_more(self.blocks, len(self.batch_kernels)),
-                      batch_kernels=(*self.batch_kernels, kernel),
-                      costs=self.costs + kernel.costs.replaced(below=0.0, above=0.0))
+        blocks = _with_one_more(self.blocks, len(self.batch_kernels))
+        costs = self.costs + kernel.costs.replaced(below=0.0, above=0.0)
+        return StepCost(blocks, (*self.batch_kernels, kernel), costs, self.launch, self.launch_seconds)
 
     def runs(self) -> list[int]:
         """How often each of the batch's kernels runs."""

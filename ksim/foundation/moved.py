@@ -52,6 +52,7 @@ MOVED = {
     "ksim.specs.deployment": "ksim.specs.settings",
     "ksim.specs.experts": "ksim.specs.shard",
     "ksim.scheduling.assignment": "ksim.scheduling.schedule",
+    "ksim.cost.launches": "ksim.cost.graphs",
     "ksim.cost.spans": "ksim.cost.pricer",
     "ksim.flow.load": "ksim.flow.costs",
     "ksim.flow.spans": "ksim.flow.kernels",

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from attrs import frozen
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History

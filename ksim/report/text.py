@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.insights import Insight
 from ksim.report.tables import beside, pairs, plain_table
 from ksim.report.wording import number, percent

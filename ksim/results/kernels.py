@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.results.arrays import Bools, Floats, Ints, floats, product, ratio, shares, sums
 from ksim.results.arrow import records
 from ksim.results.history import History

@@ -10,7 +10,7 @@ from ksim.compute.kernels import Kernel
 from ksim.compute.notation.splits import GROUPS, LayerOperation, lower
 from ksim.cost.clock import Clock, Setting
 from ksim.cost.overlap import Overlap, pair, side_by_side
-from ksim.cost.parts import PricedLaunch
+from ksim.cost.plan import PricedLaunch
 from ksim.cost.pricer import Pricer
 from ksim.engine.governors import checked
 from ksim.flow.costs import ClockScaling

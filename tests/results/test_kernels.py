@@ -4,9 +4,9 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 
-from ksim.flow.bounds import BOUNDS
 from ksim.flow.costs import ClockScaling
 from ksim.flow.events import Stepped
+from ksim.flow.kernels import BOUNDS
 from ksim.flow.log import Log
 from ksim.flow.steps import PricedBlock, StepCost
 from ksim.results.history import History

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import evolve, field, fields, frozen
 from numpy.typing import NDArray
 
-from ksim.flow.bounds import BOUNDS, COMPUTE, LAUNCH, MEMORY
+from ksim.flow.kernels import BOUNDS, COMPUTE, LAUNCH, MEMORY
 from ksim.foundation.moved import renamed
 
 __all__ = ["Codes", "Estimate", "Estimates", "Floats", "bound_codes"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from ksim.flow.bounds import BOUNDS
+from ksim.flow.kernels import BOUNDS
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import (
     BOUND_COLOURS,
