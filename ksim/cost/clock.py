@@ -55,37 +55,37 @@ class Clock:
         """That of a GPU that has been at work for long, and never has credit."""
         return cls(power, evolve(clocks, credit=0.0))
 
-    def pace(self, timeline: Scalable, start: float, setting: Setting = FREE) -> ClockScaling:
+    def pace(self, step_cost: Scalable, start: float, setting: Setting = FREE) -> ClockScaling:
         """How the GPU does in a step that begins at *start* (s), where it is told to keep to *setting*."""
         limit = setting.cap or self.power.limit
         free = self._at(setting.clock) if setting.clock else self._boost
-        seconds, most = timeline.seconds_at(free), self.clocks.credit
-        watts = self.power.idle + timeline.joules_at(free) / seconds if seconds else self.power.idle
+        seconds, most = step_cost.seconds_at(free), self.clocks.credit
+        watts = self.power.idle + step_cost.joules_at(free) / seconds if seconds else self.power.idle
         if watts <= limit and self._credit == most:  # nothing to spend, nothing to earn
             self._busy_until = start + seconds
             return free
         self._settle(max(0.0, start - self._busy_until), self.power.idle, limit)
         carried = 1.0 if watts <= limit else min(1.0, self._credit / ((watts - limit) * seconds))
         self._settle(carried * seconds, watts, limit)
-        pace = free if carried == 1.0 else free.blended(self._limited(timeline, free.clock, limit), carried)
-        self._busy_until = start + timeline.seconds_at(pace)
+        pace = free if carried == 1.0 else free.blended(self._limited(step_cost, free.clock, limit), carried)
+        self._busy_until = start + step_cost.seconds_at(pace)
         return pace
 
-    def watts(self, timeline: Scalable, pace: ClockScaling) -> float:
+    def watts(self, step_cost: Scalable, pace: ClockScaling) -> float:
         """What the GPU draws in a step at *pace*."""
-        seconds = timeline.seconds_at(pace)
-        return float(self.power.idle + timeline.joules_at(pace) / seconds if seconds else self.power.idle)
+        seconds = step_cost.seconds_at(pace)
+        return float(self.power.idle + step_cost.joules_at(pace) / seconds if seconds else self.power.idle)
 
-    def least_watts(self, timeline: Scalable) -> float:
+    def least_watts(self, step_cost: Scalable) -> float:
         """What the GPU draws in a step at its lowest clock, which is as little as it can."""
-        return self.watts(timeline, self._at(self.clocks.least))
+        return self.watts(step_cost, self._at(self.clocks.least))
 
-    def _limited(self, timeline: Scalable, high: float, limit: float) -> ClockScaling:
+    def _limited(self, step_cost: Scalable, high: float, limit: float) -> ClockScaling:
         """The pace at the highest clock below *high* at which a step keeps to its *limit*, or else at the lowest."""
         low, top = 0, 1 << HALVINGS
         while top - low > 1:
             middle = (low + top) // 2
-            hot = self.watts(timeline, self._rung(high, middle)) > limit
+            hot = self.watts(step_cost, self._rung(high, middle)) > limit
             low, top = (low, middle) if hot else (middle, top)
         return self._rung(high, low)
 

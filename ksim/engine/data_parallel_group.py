@@ -103,7 +103,7 @@ class DataParallelGroup:
             joined.ended.succeed()
         yield joined.ended
         end = joined.end
-        self.latest = InFlightBatch(self.env.timeout(end - self.env.now), in_flight.start, end, in_flight.paces)
+        self.latest = InFlightBatch(self.env.timeout(end - self.env.now), in_flight.start, end, in_flight.scalings)
         return self.latest
 
     def _close_if_complete(self) -> None:

@@ -41,7 +41,7 @@ class Work:
     waiting: int
     running: int
     blocks: int
-    timelines: tuple[StepCost, ...] = ()
+    step_costs: tuple[StepCost, ...] = ()
     prepared: float = 0.0
     in_flight: InFlightBatch | None = None
 
@@ -114,17 +114,17 @@ class EventEngine(Engine):
         batch, now = work.batch, self.env.now
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
-        work.timelines = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
+        work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
         touched = schedule.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
-        launches = self._threads.launch(batch, work.timelines, ready)
+        launches = self._threads.launch(batch, work.step_costs, ready)
         work.prepared = launches[0].prepared
-        settings = [self.governor.setting(batch, timeline) for timeline in work.timelines] if self.governor else ()
-        work.in_flight = self.stages.launch(work.timelines, launches, self._source(schedule), settings)
+        settings = [self.governor.setting(batch, step_cost) for step_cost in work.step_costs] if self.governor else ()
+        work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings)
         if self.group and together:
             alone = work.in_flight.end
             work.in_flight = yield from self.group.meet(self.number, together, work.in_flight)
-            work.timelines = (*work.timelines[:-1], work.timelines[-1].followed_by(wait(work.in_flight.end - alone)))
+            work.step_costs = (*work.step_costs[:-1], work.step_costs[-1].followed_by(wait(work.in_flight.end - alone)))
         free = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
@@ -166,8 +166,8 @@ class EventEngine(Engine):
         in_flight, now = work.in_flight, self.env.now
         assert in_flight is not None, "only batches that were launched are delivered"
         self._log(Stepped(now, self.number, work.index, work.scheduled, work.prepared, in_flight.start, in_flight.end,
-                          taken, work.batch, work.waiting, work.running, work.blocks, work.timelines,
-                          in_flight.paces))
+                          taken, work.batch, work.waiting, work.running, work.blocks, work.step_costs,
+                          in_flight.scalings))
         self._tell(finished, now)
         self._end(finished)
 
@@ -182,17 +182,17 @@ class EventEngine(Engine):
 
         A dummy step never delays the others: every batch is at least as much work.
         """
-        timelines = [timer.step_cost(DUMMY, together.tokens_by_rank) for timer in self.timers]
-        settings = [self.governor.setting(DUMMY, timeline) for timeline in timelines] if self.governor else ()
-        end, paces = together.start, []
-        for stage, timeline in enumerate(timelines):
+        step_costs = [timer.step_cost(DUMMY, together.tokens_by_rank) for timer in self.timers]
+        settings = [self.governor.setting(DUMMY, step_cost) for step_cost in step_costs] if self.governor else ()
+        end, scalings = together.start, []
+        for stage, step_cost in enumerate(step_costs):
             setting = settings[stage] if settings else FREE
-            paces.append(self.stages.clocks[stage].pace(timeline, end, setting) if self.stages.clocks else AT_BOOST)
-            end += timeline.seconds_at(paces[-1])
-        timelines[-1] = timelines[-1].followed_by(wait(max(0.0, together.end - end)))
+            scalings.append(self.stages.clocks[stage].pace(step_cost, end, setting) if self.stages.clocks else AT_BOOST)
+            end += step_cost.seconds_at(scalings[-1])
+        step_costs[-1] = step_costs[-1].followed_by(wait(max(0.0, together.end - end)))
         self._log(Stepped(together.end, self.number, work.index, work.scheduled, work.scheduled, together.start,
                           together.end, together.end, work.batch, work.waiting, work.running, work.blocks,
-                          tuple(timelines), tuple(paces)))
+                          tuple(step_costs), tuple(scalings)))
 
     def _log(self, step: Stepped) -> None:
         """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""

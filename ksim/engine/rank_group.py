@@ -64,9 +64,10 @@ class RankGroup:
     #: By the identity of blocks, which all steps of a plan share; the blocks are kept, so that no others get their id.
     _programs: dict[int, tuple[Sequence[PricedBlock], RankProgram]] = field(factory=dict, init=False)
 
-    def play(self, timeline: StepCost, pace: ClockScaling = AT_BOOST) -> simpy.Event:
-        """Have every rank execute *timeline*, at *pace*; the event fires when the last is done."""
-        return self.run_segments([self._program(timeline.blocks).timed(timeline.batch_kernels, pace)] * len(self.ranks))
+    def play(self, step_cost: StepCost, pace: ClockScaling = AT_BOOST) -> simpy.Event:
+        """Have every rank execute *step_cost*, at *pace*; the event fires when the last is done."""
+        segments = self._program(step_cost.blocks).timed(step_cost.batch_kernels, pace)
+        return self.run_segments([segments] * len(self.ranks))
 
     def run_segments(self, segments: Sequence[Sequence[Segment]]) -> simpy.Event:
         """Have each rank run its own *segments*, of equal number; the event fires when the last rank is done."""

@@ -15,20 +15,20 @@ from ksim.flow.steps import StepCost
 
 @define(eq=False)
 class InFlightBatch:
-    """A batch on the GPUs: `done` fires when the last stage has computed it; `paces` are those of its stages."""
+    """A batch on the GPUs: `done` fires when the last stage has computed it; `scalings` are those of its stages."""
 
     done: simpy.Event
     start: float = 0.0
     end: float = 0.0
-    paces: tuple[ClockScaling, ...] = ()
+    scalings: tuple[ClockScaling, ...] = ()
 
 
 class Stages(Protocol):
     clocks: Sequence[Clock]
 
-    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+    def launch(self, step_costs: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
-        """Send a batch through the stages, with a timeline for each; it needs the tokens that *source* samples.
+        """Send a batch through the stages, with a step_cost for each; it needs the tokens that *source* samples.
 
         *settings* are the caps and clocks that the GPUs of each stage keep to, if there are any.  A stage begins when
         its inputs are prepared, and does not end before its last kernel is launched.
@@ -51,18 +51,18 @@ class WholeSteps:
     def __attrs_post_init__(self) -> None:
         self._free = [0.0] * self.stages
 
-    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+    def launch(self, step_costs: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
-        start, paces = 0.0, []
+        start, scalings = 0.0, []
         end = max(self.env.now, source.end if source else 0.0)
-        for stage, (timeline, launch) in enumerate(zip(timelines, launches, strict=True)):
+        for stage, (step_cost, launch) in enumerate(zip(step_costs, launches, strict=True)):
             begin = max(end, self._free[stage], launch.prepared)
             setting = settings[stage] if settings else FREE
-            pace = self.clocks[stage].pace(timeline, begin, setting) if self.clocks else AT_BOOST
-            end = self._free[stage] = max(begin + timeline.seconds_at(pace), launch.launched)
+            pace = self.clocks[stage].pace(step_cost, begin, setting) if self.clocks else AT_BOOST
+            end = self._free[stage] = max(begin + step_cost.seconds_at(pace), launch.launched)
             start = start if stage else begin
-            paces.append(pace)
-        return InFlightBatch(self.env.timeout(end - self.env.now), start, end, tuple(paces))
+            scalings.append(pace)
+        return InFlightBatch(self.env.timeout(end - self.env.now), start, end, tuple(scalings))
 
 
 @define(eq=False)
@@ -79,27 +79,27 @@ class KernelByKernel:
         for stage in range(len(self.rank_groups)):
             self.env.process(self._stage(stage))
 
-    def launch(self, timelines: Sequence[StepCost], launches: Sequence[LaunchTimes],
+    def launch(self, step_costs: Sequence[StepCost], launches: Sequence[LaunchTimes],
                source: InFlightBatch | None = None, settings: Sequence[Setting] = ()) -> InFlightBatch:
         in_flight = InFlightBatch(self.env.event())
-        self._queues[0].put((in_flight, timelines, launches, source, settings))
+        self._queues[0].put((in_flight, step_costs, launches, source, settings))
         return in_flight
 
     def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
         while True:
-            in_flight, timelines, launches, source, settings = yield self._queues[stage].get()
+            in_flight, step_costs, launches, source, settings = yield self._queues[stage].get()
             if stage == 0 and source is not None:
                 yield source.done
             yield from self._until(launches[stage].prepared)
             if stage == 0:
                 in_flight.start = self.env.now
             setting = settings[stage] if settings else FREE
-            pace = self.clocks[stage].pace(timelines[stage], self.env.now, setting) if self.clocks else AT_BOOST
-            in_flight.paces += (pace,)
-            yield self.rank_groups[stage].play(timelines[stage], pace)
+            pace = self.clocks[stage].pace(step_costs[stage], self.env.now, setting) if self.clocks else AT_BOOST
+            in_flight.scalings += (pace,)
+            yield self.rank_groups[stage].play(step_costs[stage], pace)
             yield from self._until(launches[stage].launched)
             if stage + 1 < len(self.rank_groups):
-                self._queues[stage + 1].put((in_flight, timelines, launches, source, settings))
+                self._queues[stage + 1].put((in_flight, step_costs, launches, source, settings))
             else:
                 in_flight.end = self.env.now
                 in_flight.done.succeed()

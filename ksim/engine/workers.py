@@ -24,13 +24,13 @@ class Workers:
     costs: Worker
     _free: list[float] = field(factory=list, init=False)
 
-    def launch(self, batch: Batch, timelines: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
+    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
         """Have every stage's worker prepare and launch its part of a step that is known to them at *ready*."""
-        self._free += [0.0] * (len(timelines) - len(self._free))
+        self._free += [0.0] * (len(step_costs) - len(self._free))
         prepare = self.costs.preparing(batch.sequences)
         launches = []
-        for stage, timeline in enumerate(timelines):
+        for stage, step_cost in enumerate(step_costs):
             prepared = max(ready, self._free[stage]) + prepare
-            self._free[stage] = prepared + timeline.launch_seconds
+            self._free[stage] = prepared + step_cost.launch_seconds
             launches.append(LaunchTimes(prepared, self._free[stage]))
         return launches

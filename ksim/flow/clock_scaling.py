@@ -16,7 +16,7 @@ __all__ = ["AT_BOOST", "JOULES", "ClockScaling", "FormerNames", "Scalable"]
 class ClockScaling:
     """How a GPU's SM clock changed a step: numbers of one step, or columns of (steps,).
 
-    What the SM clock paces took `time` times as long as at the boost clock.  SMs spent `energy` times the joules on
+    What the SM clock scalings took `time` times as long as at the boost clock.  SMs spent `energy` times the joules on
     what they did, and drew `power` times the watts while they did anything.  `clock` is their mean clock in Hz, nan
     where it is not known.
     """

@@ -48,7 +48,7 @@ class Costs(Scalable):
     bytes: Any = Number()
     #: Seconds of kernels whose shapes lie outside what was measured.
     extrapolated: Any = Number()
-    #: Seconds of kernels that compute limits, which the SM clock paces.
+    #: Seconds of kernels that compute limits, which the SM clock scalings.
     compute_bound: Any = Number()
     #: Of the joules, those that SMs and their caches take for what they do.
     sm_action_joules: Any = Number()

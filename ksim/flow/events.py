@@ -98,9 +98,8 @@ class Stepped(Event):
     GPUs worked on it, or waited for its launches, from `start` to `end`; the
     engine had `taken` its tokens in, and the front end handed them on.
     `waiting`, `running` and `blocks` (KV blocks in use) are as the scheduler
-    left them.  `timelines` has one entry per pipeline stage, each true of all
-    `ranks` of the stage; `paces` says how fast and how thrifty the GPUs of each were, at the boost clock where that is
-    empty.
+    left them.  `step_costs` has one entry per pipeline stage, each true of all
+    `ranks` of the stage.  `scalings` says how the SM clock scaled each of them; empty means the boost clock.
     """
 
     engine: int
@@ -114,8 +113,8 @@ class Stepped(Event):
     waiting: int
     running: int
     blocks: int
-    timelines: tuple[StepCost, ...]
-    paces: tuple[ClockScaling, ...] = ()
+    step_costs: tuple[StepCost, ...]
+    scalings: tuple[ClockScaling, ...] = ()
 
 
 @frozen
@@ -142,8 +141,8 @@ class EngineBuilt:
     sleep_after: float = inf
     limit_watts: float = inf
     reach: float = 0.0
-    #: Engines of one number of 0 or more share experts, and take their steps together.
-    convoy: int = -1
+    #: Engines with the same number of 0 or more are a data-parallel group: they share experts and step together.
+    group: int = -1
     #: SM clocks (Hz) below which nothing was measured of what they save and cost; nan where clocks do not change.
     known_clock: float = nan
     #: The lowest SM clock (Hz) that can be set; nan where clocks do not change.

@@ -123,7 +123,7 @@ def consecutive(steps: Iterable[Stepped]) -> Iterator[StepBlock]:
 
 
 def _follows(step: Stepped, other: Stepped) -> bool:
-    return (step.engine, step.index + 1, len(step.timelines)) == (other.engine, other.index, len(other.timelines))
+    return (step.engine, step.index + 1, len(step.step_costs)) == (other.engine, other.index, len(other.step_costs))
 
 
 def _ids(columns: Columns) -> NDArray[np.int64]:

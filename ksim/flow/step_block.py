@@ -51,11 +51,11 @@ class StepBlock:
         """Those of one engine, in the order of their index, none missing; there is at least one."""
         moments = np.array(list(map(attrgetter(*MOMENTS), steps)), np.float64).T.copy()
         counts = np.array(list(map(attrgetter(*COUNTS), steps)), np.int64).T.copy()
-        stages = range(len(steps[0].timelines))
+        stages = range(len(steps[0].step_costs))
         return cls(
             engine=steps[0].engine, first=steps[0].index, batches=Batches.of([step.batch for step in steps]),
-            costs=[StepColumns.of([step.timelines[stage] for step in steps]) for stage in stages],
-            scalings=[ClockScaling.of([step.paces[stage] if step.paces else AT_BOOST for step in steps])
+            costs=[StepColumns.of([step.step_costs[stage] for step in steps]) for stage in stages],
+            scalings=[ClockScaling.of([step.scalings[stage] if step.scalings else AT_BOOST for step in steps])
                       for stage in stages],
             **dict(zip(MOMENTS, moments, strict=True)), **dict(zip(COUNTS, counts, strict=True)))
 
@@ -65,5 +65,5 @@ class StepBlock:
             moments: dict[str, Any] = {name: float(getattr(self, name)[row]) for name in MOMENTS}
             counts: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COUNTS}
             yield Stepped(**moments, **counts, engine=self.engine, index=self.first + row, batch=batch,
-                          timelines=tuple(costs[row] for costs in self.costs),
-                          paces=tuple(scaling[row] for scaling in self.scalings))
+                          step_costs=tuple(costs[row] for costs in self.costs),
+                          scalings=tuple(scaling[row] for scaling in self.scalings))

@@ -130,10 +130,10 @@ class Steps:
 
         A step of any other engine has a round of its own.  None where no engines share experts.
         """
-        convoy = ints(self.engines, "convoy")[self.engine]
-        if (convoy < 0).all():
+        group = ints(self.engines, "group")[self.engine]
+        if (group < 0).all():
             return None
-        keys = np.stack([convoy, np.where(convoy < 0, np.arange(len(self)), self.end)])
+        keys = np.stack([group, np.where(group < 0, np.arange(len(self)), self.end)])
         return np.unique(keys, axis=1, return_inverse=True)[1].ravel()
 
     @cached_property

@@ -118,7 +118,7 @@ def _record(deployment: Deployment, number: int, cache: Cache) -> EngineBuilt:
         static_watts=gpu.power.idle, memory=gpu.memory, weights=deployment.model.weights(shard),
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
-        least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, convoy=0 if shard.data > 1 else -1,
+        least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, group=0 if shard.data > 1 else -1,
     )
 
 

@@ -79,11 +79,11 @@ class Crowd:
     network: Any
     ranks: Sequence[int]
 
-    def play(self, timelines: Sequence[StepCost], pace: ClockScaling) -> simpy.Event:
+    def play(self, step_costs: Sequence[StepCost], pace: ClockScaling) -> simpy.Event:
         barrier = Barrier(self.env, len(self.ranks))
         exchanges: dict[int, Exchange] = {}
         return self.env.all_of([self.env.process(self._rank(rank, timeline, pace, barrier, exchanges))
-                                for rank, timeline in zip(self.ranks, timelines, strict=True)])
+                                for rank, timeline in zip(self.ranks, step_costs, strict=True)])
 
     def _rank(self, rank: int, timeline: StepCost, pace: ClockScaling, barrier: Barrier,
               exchanges: dict[int, Exchange]) -> Process:

@@ -48,9 +48,9 @@ def test_waiting_for_the_slower_is_part_of_the_faster_ones_step():
     """45 s of the first step, as communication; its timeline lasts as long as the step."""
     log = serve({0: [Request(0, 0.0, 5, 2)], 1: [Request(1, 0.0, 50, 2)]}, by_tokens)
     for step in log.of(Stepped):
-        assert step.timelines[0].seconds == step.end - step.start
+        assert step.step_costs[0].seconds == step.end - step.start
     first = next(step for step in log.of(Stepped) if step.engine == 0)
-    *_, last = first.timelines[0]
+    *_, last = first.step_costs[0]
     assert (last.label, last.seconds, last.bound) == ("wait_for_ranks", 45, "communication")
 
 
@@ -67,7 +67,7 @@ def test_who_has_nothing_to_do_computes_a_dummy():
     assert spans(log, 1, dummies=True) == [(10, 20), (20, 30), (30, 40)]
     assert spans(log, 2, dummies=True) == [(0, 10), (10, 20), (20, 30), (30, 40)]
     for step in log.of(Stepped):
-        *_, last = step.timelines[0]
+        *_, last = step.step_costs[0]
         assert (last.label, last.seconds) == ("wait_for_ranks", 0.0 if step.batch.tokens else 9.0)
 
 

@@ -89,4 +89,4 @@ def test_what_the_clock_paces_takes_as_long_as_the_clock_says(detail):
               else KernelByKernel(env, [RankGroup(env, None, [0], {})], [Slow()]))
     in_flight = stages.launch([StepCost.of([lap])], [LaunchTimes(0.0, 0.0)])
     env.run(in_flight.done)
-    assert (in_flight.end, in_flight.paces) == (12, (ClockScaling(1.5),))
+    assert (in_flight.end, in_flight.scalings) == (12, (ClockScaling(1.5),))

@@ -13,9 +13,9 @@ BLOCKS = (PricedBlock.of((GEMM,), 3), PricedBlock.of((0,), 2))
 
 def _step(index: int, stages: int) -> Stepped:
     attention = KernelCost.of("b", "attention", index * 1e-4, low=0.0, high=1.0)
-    timelines = [StepCost.of(BLOCKS, [attention]) for _ in range(stages)]
+    step_costs = [StepCost.of(BLOCKS, [attention]) for _ in range(stages)]
     batch = Batch(Contexts((3, 4), index), ((5, 6),), 2, 7)
-    return Stepped(9.0 + index, 1, index, 1.0, 2.0, 3.0, 4.0, 5.0, batch, 6, 7, 8, tuple(timelines),
+    return Stepped(9.0 + index, 1, index, 1.0, 2.0, 3.0, 4.0, 5.0, batch, 6, 7, 8, tuple(step_costs),
                    tuple(ClockScaling(1.0 + stage, 0.5, 0.4, 1e9) for stage in range(stages)))
 
 

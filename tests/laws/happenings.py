@@ -21,7 +21,7 @@ from ksim.flow.log import Log
 from ksim.flow.steps import StepCost
 
 #: What may be off by rounding: whoever is priced beside others, or waits by another sum, differs in the last bits.
-ROUNDED = {"time", "scheduled", "prepared", "start", "end", "taken", "paces", "timelines"}
+ROUNDED = {"time", "scheduled", "prepared", "start", "end", "taken", "scalings", "step_costs"}
 
 
 def happenings(log: Log) -> list[Event]:
@@ -38,7 +38,7 @@ def facts(log: Log) -> list[tuple[Any, ...]]:
 
 def _kernels(event: Event) -> list[tuple[str, str, int]]:
     """What ran in a step, and how often."""
-    lanes = event.timelines if isinstance(event, Stepped) else ()
+    lanes = event.step_costs if isinstance(event, Stepped) else ()
     return [(span.label, str(span.shape), count) for lane in lanes for span, count in lane.counted()]
 
 

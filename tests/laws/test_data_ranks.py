@@ -107,7 +107,7 @@ def test_experts_of_all_ranks_are_charged_to_those_whose_tokens_they_compute():
     watts = result.log.engines[0].static_watts
     shared, tokens, own = Counter(), Counter(), []
     for step in steps:
-        (timeline,), (pace,) = step.timelines, step.paces
+        (timeline,), (pace,) = step.step_costs, step.scalings
         spent = {span.label in EXPERTS: 0.0 for span in timeline}
         for span in timeline:
             seconds = span.seconds * (pace.time if span.is_compute_bound else 1.0)

@@ -20,20 +20,20 @@ from ksim.simulation.plugins import plugin
 H200 = gpu_of("h200")
 batches = st.builds(lambda decodes, chunks: Batch.of(*[(1, 100)] * decodes, *[(new, 0) for new in chunks]),
                     st.integers(1, 4), st.lists(st.integers(2, 100), max_size=2))
-timelines = st.builds(lambda computing, rest: StepCost.of([PricedBlock.of((
+step_costs = st.builds(lambda computing, rest: StepCost.of([PricedBlock.of((
     KernelCost.of("a", "gemm", computing, bound="compute"), KernelCost.of("b", "gemm", rest)))]),
     st.floats(0, 1), st.floats(1e-6, 1))
 
 
 @pytest.mark.parametrize("name", catalog.names("engine.governors"))
-@given(batch=batches, timeline=timelines)
+@given(batch=batches, timeline=step_costs)
 def test_settings_of_governors_can_be_kept_by_the_gpu(name, batch, timeline):
     governor = plugin("engine.governors", Choice(name))
     answer = governor.setting(batch, timeline, H200)
     assert checked(answer, H200, name) == answer == governor.setting(batch, timeline, H200)
 
 
-@given(batch=batches, timeline=timelines, share=st.floats(0, 0.9))
+@given(batch=batches, timeline=step_costs, share=st.floats(0, 0.9))
 def test_slack_costs_a_step_no_more_than_its_share_and_uses_it_up(batch, timeline, share):
     clock = Slack(share).setting(batch, timeline, H200).clock
     longer = timeline.seconds + (H200.power.clocks.slowed(clock) - 1) * timeline.compute_bound

@@ -331,9 +331,9 @@ def test_ones_own_oracle_runs_a_scenario(package):
     result = simulate(scenario("mine.oracles:Constant"))
     steps = list(result.log.of(Stepped))
     assert len(steps) == 10 + 2  # 100 prompts of 100 tokens take more than one step of 8,192, and come one by one
-    kernels = sum(span.source != "host" for span in steps[0].timelines[0])
+    kernels = sum(span.source != "host" for span in steps[0].step_costs[0])
     for step in steps:
-        (timeline,) = step.timelines
+        (timeline,) = step.step_costs
         host = sum(span.seconds for span in timeline if span.source == "host")
         assert timeline.seconds == pytest.approx(kernels * 1e-5 + host)
         assert step.end - step.start == pytest.approx(max(timeline.seconds, timeline.launch_seconds))

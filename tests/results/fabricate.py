@@ -75,7 +75,7 @@ def _laps(tokens: int, ranks: int, stages: int) -> tuple[PricedBlock, ...]:
     return PricedBlock.of(tuple(layer), LAYERS // stages), PricedBlock.of((head,))
 
 
-def timelines(batch: Batch, ranks: int = 1, stages: int = 1) -> tuple[StepCost, ...]:
+def step_costs(batch: Batch, ranks: int = 1, stages: int = 1) -> tuple[StepCost, ...]:
     # Captured graphs come in a few sizes, so that many steps share their laps.
     padded = next((size for size in (1, 2, 4, 8, *range(16, 257, 8)) if size >= batch.tokens), batch.tokens)
     return tuple(
@@ -163,7 +163,7 @@ class _Engine:
                 self.running.remove(job)
 
     def _log(self, batch: Batch) -> None:
-        lanes = timelines(batch, self.ranks, self.stages)
+        lanes = step_costs(batch, self.ranks, self.stages)
         start = self.now + HOST
         end = start + sum(lane.seconds for lane in lanes)
         blocks = sum(-(-job.request.prompt // 16) for job in self.running)
@@ -216,7 +216,7 @@ def pipelined(steps: int = 6) -> Log:
     start = 0.0
     for index in range(steps):
         batch = Batch.of((1, 63 + index)) if index else Batch.of((64, 0), prompts=[(3, 64, 0)])
-        lanes = timelines(batch, ranks=2, stages=2)
+        lanes = step_costs(batch, ranks=2, stages=2)
         end = start + sum(lane.seconds for lane in lanes)
         events.append(Stepped(end, 0, index, start, start, start, end, end, batch, 0, 1, 5, lanes))
         start += lanes[0].seconds

@@ -146,7 +146,7 @@ def _spend(spent: Counter, step, mine: tuple[int, int], decoding: bool) -> None:
     if mine[0]:
         weights["others"].remove(mine)
         weights["prefill"] = [mine]
-    for span in step.timelines[0]:
+    for span in step.step_costs[0]:
         part = Part.of(span)
         size = {PAIRS: lambda new, context: new * context + new * (new + 1) / 2,
                 KEYS: lambda new, context: new + context}.get(part.by, lambda new, context: new)

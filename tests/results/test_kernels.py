@@ -72,7 +72,7 @@ def test_counting_equals_unfolding_every_step(log):
     ranks = {built.engine: built.ranks for built in log.engines}
     expected: dict[str, np.ndarray] = {}
     for step in log.of(Stepped):
-        for lane in step.timelines:
+        for lane in step.step_costs:
             for span in lane:
                 all_ranks = ranks[step.engine] * np.array([span.seconds, span.flops, span.bytes, span.joules])
                 row = np.array([1, span.seconds, *all_ranks])
@@ -109,7 +109,7 @@ def test_steps_split_by_family_add_up_to_the_steps():
     history = History(log)
     names, seconds = KernelUsage.of(history.steps).seconds_by(lambda kind: kind.family)
     assert set(names) == {"gemm", "attention", "elementwise", "all-reduce"}
-    expected = [sum(lane.seconds for lane in step.timelines) for step in log.of(Stepped)]
+    expected = [sum(lane.seconds for lane in step.step_costs) for step in log.of(Stepped)]
     assert seconds.sum(axis=1) == pytest.approx(expected)
 
 
@@ -124,7 +124,7 @@ def test_joules_follow_the_clock_of_their_step():
     """GEMMs take half of the 4 J that are the SMs' in the second of three steps."""
     timeline = StepCost.of([PricedBlock.of((by_hand.GEMM.replaced(sm_action_joules=4.0), by_hand.ATTENTION), 2)])
     log = by_hand.small()
-    paced = [evolve(event, timelines=(timeline,), paces=(ClockScaling(1.0, 0.5 if event.index == 1 else 1.0),))
+    paced = [evolve(event, step_costs=(timeline,), scalings=(ClockScaling(1.0, 0.5 if event.index == 1 else 1.0),))
              if isinstance(event, Stepped) else event for event in log.events]
     history = History(Log(log.engines, paced))
     names, joules = KernelUsage.of(history.steps).joules_by(lambda kind: kind.family)

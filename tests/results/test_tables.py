@@ -44,10 +44,10 @@ def test_a_step_says_how_long_it_waited_for_launches_and_at_what_pace_it_ran():
     """The second of half a second of kernels ends after one, and its clocked kernels take twice as long."""
     log = by_hand.small()
     first, step, last = log.of(Stepped)
-    slow = attrs.evolve(step, end=step.start + 1.5, paces=(ClockScaling(2.0),))
+    slow = attrs.evolve(step, end=step.start + 1.5, scalings=(ClockScaling(2.0),))
     others = [event for event in log.events if not isinstance(event, Stepped)]
     row = step_table(History(Log(log.engines, [first, slow, last, *others]))).to_pylist()[1]
-    kernels = step.timelines[0].seconds + step.timelines[0].compute_bound
+    kernels = step.step_costs[0].seconds + step.step_costs[0].compute_bound
     assert row["pace"] == 2.0 and row["launch_wait_s"] == pytest.approx(1.5 - kernels)
 
 

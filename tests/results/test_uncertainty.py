@@ -69,7 +69,7 @@ def test_intervals_of_a_run_grow_with_those_of_its_steps():
     def wider_of(step):
         return evolve(step, costs=step.costs.replaced(below=step.seconds, above=9.0 - step.seconds))
 
-    wide = [evolve(event, timelines=tuple(map(wider_of, event.timelines)))
+    wide = [evolve(event, step_costs=tuple(map(wider_of, event.step_costs)))
             if isinstance(event, Stepped) else event for event in log.events]
     narrow, wider = uncertainty(History(log)), uncertainty(History(Log(log.engines, wide)))
     assert wider["median_ttft_low_ms"] < narrow["median_ttft_low_ms"]

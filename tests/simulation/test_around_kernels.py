@@ -65,20 +65,20 @@ def test_a_prompt_beyond_the_largest_graph_keeps_decodes_waiting_for_its_launche
     assert waits[1] - waits[0] > 1e-3
     # Even prompts that are cheap on the GPU are not cheap to launch.
     steps = {step.batch.tokens: step for step in kernels.log.of(Stepped)}
-    assert steps[601].timelines[0].launch == "compiled code" and steps[601].timelines[0].launch_seconds > 12e-3
+    assert steps[601].step_costs[0].launch == "compiled code" and steps[601].step_costs[0].launch_seconds > 12e-3
 
 
 def test_a_lone_prompt_runs_cool_and_a_saturated_server_does_not():
     lone = serve(one(1000, 1))
-    assert [step.paces for step in lone.log.of(Stepped)] == [(ClockScaling(),)]
+    assert [step.scalings for step in lone.log.of(Stepped)] == [(ClockScaling(),)]
     burst = serve(*[one(8000, 1, number) for number in range(8)])
-    paces = [step.paces[0].time for step in burst.log.of(Stepped)]
-    assert 1.05 < paces[-2] < 1.25
+    scalings = [step.scalings[0].time for step in burst.log.of(Stepped)]
+    assert 1.05 < scalings[-2] < 1.25
     # What is clocked takes longer; what waits for memory does not.
-    slow = next(step for step in burst.log.of(Stepped) if step.paces[0].time > 1.05)
-    timeline = slow.timelines[0]
-    assert slow.end - slow.start == pytest.approx(timeline.seconds + (slow.paces[0].time - 1) * timeline.compute_bound)
-    assert 0.5 * timeline.seconds < timeline.compute_bound < timeline.seconds
+    slow = next(step for step in burst.log.of(Stepped) if step.scalings[0].time > 1.05)
+    cost = slow.step_costs[0]
+    assert slow.end - slow.start == pytest.approx(cost.seconds_at(slow.scalings[0]))
+    assert 0.5 * cost.seconds < cost.compute_bound < cost.seconds
 
 
 def test_cached_tokens_are_not_free():

@@ -2,9 +2,9 @@
 
 A governor is asked when a step is launched, stage by stage.  To add one, add a file with an attrs class that has
 
-    setting(batch, timeline, gpu) -> Setting
+    setting(batch, step_cost, gpu) -> Setting
                                       the watts and the SM clock (Hz) at most for `batch`, which `gpu` computes as
-                                      `timeline` at the boost clock; None asks for nothing
+                                      `step_cost` at the boost clock; None asks for nothing
 
 What the scenario's ``[power]`` says holds whatever a governor answers.  One from elsewhere is named
 ``package.module:Class``; nothing need be inherited, and its fields are set by the scenario's options.
@@ -24,7 +24,7 @@ from ksim.specs.hardware import Gpu
 
 
 class Governor(Protocol):
-    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting: ...
+    def setting(self, batch: Batch, step_cost: StepCost, gpu: Gpu) -> Setting: ...
 
 
 @frozen
@@ -38,10 +38,10 @@ class Supervised:
     fixed: Setting = FREE
     governor: Any = field(default=None, repr=False)
 
-    def setting(self, batch: Batch, timeline: StepCost) -> Setting:
+    def setting(self, batch: Batch, step_cost: StepCost) -> Setting:
         if self.governor is None:
             return self.fixed
-        answer = self.governor.setting(batch, timeline, self.gpu)
+        answer = self.governor.setting(batch, step_cost, self.gpu)
         if not isinstance(answer, Setting):
             raise ConfigError(f"governor {type(self.governor).__name__}", f"answers {answer!r}, which is no"
                                                                          f" ksim.cost.clock.Setting")

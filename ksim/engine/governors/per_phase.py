@@ -30,5 +30,5 @@ class PerPhase:
     prefill_cap: Watts | None = _asked()
     decode_cap: Watts | None = _asked()
 
-    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting:
+    def setting(self, batch: Batch, step_cost: StepCost, gpu: Gpu) -> Setting:
         return Setting(self.prefill_cap, self.prefill) if batch.chunks else Setting(self.decode_cap, self.decode)

@@ -20,10 +20,10 @@ class Slack:
 
     share: float = field(default=0.02, validator=(validators.ge(0), validators.lt(1)))
 
-    def setting(self, batch: Batch, timeline: StepCost, gpu: Gpu) -> Setting:
+    def setting(self, batch: Batch, step_cost: StepCost, gpu: Gpu) -> Setting:
         clocks = gpu.power.clocks
         if clocks is None:
             return Setting()
-        allowed = self.share * timeline.seconds / timeline.compute_bound if timeline.compute_bound else float("inf")
+        allowed = self.share * step_cost.seconds / step_cost.compute_bound if step_cost.compute_bound else float("inf")
         clock = clocks.boost / (1.0 + allowed / clocks.share)
         return Setting(clock=max(clocks.least, clocks.known or 0.0, clock))
