@@ -151,8 +151,9 @@ def efficiency(fitted: Fitted, datasets: Sequence[Dataset], missed: Sequence[Arr
     residuals, weights = np.concatenate(missed), np.concatenate(shares(datasets))
     spread = Spread.of(widening * residuals, place, column=0, weights=weights)
     error = float(np.average(np.abs(np.exp(-residuals) - 1), weights=weights))
-    return Efficiency(fitted.constants, fitted.candidate.inputs, fitted.model, fitted.spec.place,
-                      Region.around(place), spread, len(residuals), error, source)
+    return Efficiency(
+        constants=fitted.constants, inputs=fitted.candidate.inputs, model=fitted.model, place=fitted.spec.place,
+        region=Region.around(place), spread=spread, rows=len(residuals), error=error, source=source)
 
 
 @frozen(eq=False)

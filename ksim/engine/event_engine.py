@@ -165,9 +165,10 @@ class EventEngine(Engine):
         """Log that the users have the tokens of a step, which are the last ones of the *finished* jobs."""
         in_flight, now = work.in_flight, self.env.now
         assert in_flight is not None, "only batches that were launched are delivered"
-        self._log(Stepped(now, self.number, work.index, work.scheduled, work.prepared, in_flight.start, in_flight.end,
-                          taken, work.batch, work.waiting, work.running, work.blocks, work.step_costs,
-                          in_flight.scalings))
+        self._log(Stepped(
+            time=now, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
+            start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
+            running=work.running, blocks=work.blocks, step_costs=work.step_costs, scalings=in_flight.scalings))
         self._tell(finished, now)
         self._end(finished)
 
@@ -190,9 +191,11 @@ class EventEngine(Engine):
             scalings.append(self.stages.clocks[stage].pace(step_cost, end, setting) if self.stages.clocks else AT_BOOST)
             end += step_cost.seconds_at(scalings[-1])
         step_costs[-1] = step_costs[-1].followed_by(wait(max(0.0, together.end - end)))
-        self._log(Stepped(together.end, self.number, work.index, work.scheduled, work.scheduled, together.start,
-                          together.end, together.end, work.batch, work.waiting, work.running, work.blocks,
-                          tuple(step_costs), tuple(scalings)))
+        self._log(Stepped(
+            time=together.end, engine=self.number, index=work.index, scheduled=work.scheduled,
+            prepared=work.scheduled, start=together.start, end=together.end, taken=together.end, batch=work.batch,
+            waiting=work.waiting, running=work.running, blocks=work.blocks, step_costs=tuple(step_costs),
+            scalings=tuple(scalings)))
 
     def _log(self, step: Stepped) -> None:
         """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""

@@ -92,8 +92,10 @@ class Batches(Sequence[Batch]):
                    each.offsets.most, each.shift, len(batch.prompts)) for batch in batches]
         columns = np.array(counts, dtype=np.int64).reshape(-1, 7).T.copy()
         tokens, samples, decodes, total, longest, shift, prompts = columns
-        return cls(batches, tokens, samples, decodes, total + decodes * shift,
-                   np.where(decodes > 0, longest + shift, 0), Chunks.of(batches), Prompts.of(batches, prompts))
+        return cls(
+            batches=batches, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
+            longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(batches),
+            prompts=Prompts.of(batches, prompts))
 
     @property
     def sequences(self) -> Ints:

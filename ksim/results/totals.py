@@ -76,18 +76,22 @@ class Work(Added):
         ended = np.zeros(engines)
         np.maximum.at(ended, steps.engine[which], steps.ended[which])
         return cls(
-            sums(steps.engine[which], history.naps[which], engines), ended, int(working.sum()), float(seconds.sum()),
-            int(steps.tokens[which].sum()), int((steps.decodes + steps.prefills)[which].sum()),
-            product(steps.kv_usage[working], seconds), float(steps.kv_usage[which].max(initial=0.0)),
-            float(steps.flops[which].sum()), float(steps.bytes[which].sum()),
-            product(of_gpus, steps.per_engine("peak_flops")[which]),
-            product(of_gpus, steps.per_engine("peak_bandwidth")[which]), float(of_gpus.sum()),
-            float((history.host_waits * steps.gpus)[which].sum()), float(steps.joules[which].sum()),
-            product(steps.joules[which], steps.per_engine("reach")[which]), float(steps.static[which].sum()),
-            *_of_stage_steps(history, which[steps.stage_step_rows]))
+            asleep=sums(steps.engine[which], history.naps[which], engines), ended=ended, steps=int(working.sum()),
+            seconds=float(seconds.sum()), tokens=int(steps.tokens[which].sum()),
+            sequences=int((steps.decodes + steps.prefills)[which].sum()),
+            kv_seconds=product(steps.kv_usage[working], seconds),
+            kv_peak=float(steps.kv_usage[which].max(initial=0.0)),
+            flops=float(steps.flops[which].sum()), bytes=float(steps.bytes[which].sum()),
+            flops_possible=product(of_gpus, steps.per_engine("peak_flops")[which]),
+            bytes_possible=product(of_gpus, steps.per_engine("peak_bandwidth")[which]),
+            gpu_seconds=float(of_gpus.sum()), host_seconds=float((history.host_waits * steps.gpus)[which].sum()),
+            joules=float(steps.joules[which].sum()),
+            reach=product(steps.joules[which], steps.per_engine("reach")[which]),
+            static=float(steps.static[which].sum()),
+            **_of_stage_steps(history, which[steps.stage_step_rows]))
 
 
-def _of_stage_steps(history: History, which: Bools) -> tuple[float, ...]:
+def _of_stage_steps(history: History, which: Bools) -> dict[str, float]:
     """Totals of stage steps.
 
     They are GPU seconds that are extrapolated, at a known clock, below the boost clock, and above the limit at the
@@ -101,9 +105,10 @@ def _of_stage_steps(history: History, which: Bools) -> tuple[float, ...]:
                             for name in ("least_clock", "limit_watts", "static_watts"))
     watts = static + shares(stage_steps.joules, stage_steps.seconds)
     above = known & (clocks <= least * (1 + 1e-9)) & (watts > limit * (1 + 1e-3))
-    return (float((stage_steps.costs.extrapolated * steps.stage_ranks)[which].sum()), float(seconds[known].sum()),
-            product(seconds[known], clocks[known]), float(seconds[known & (stage_steps.scaling.energy < 1.0)].sum()),
-            float(seconds[above].sum()), float(watts[which].max(initial=0.0)))
+    return {"extrapolated": float((stage_steps.costs.extrapolated * steps.stage_ranks)[which].sum()),
+            "known": float(seconds[known].sum()), "cycles": product(seconds[known], clocks[known]),
+            "slowed": float(seconds[known & (stage_steps.scaling.energy < 1.0)].sum()),
+            "above": float(seconds[above].sum()), "hottest": float(watts[which].max(initial=0.0))}
 
 
 @define(eq=False)
@@ -144,12 +149,14 @@ class Served(Added):
         again = requests.readmitted
         of = which[requests.rows(again["request_id"])]
         return cls(
-            int(done.sum()), int(refused.sum()), int((which & ~done & ~refused).sum()),
-            int(requests.prompt[done].sum()), int(requests.output[done].sum()), int(requests.output[which].sum()),
-            int((good & which).sum()), float(np.nansum(requests.cached[which])),
-            float(np.nansum(requests.known[which])), int(requests.preemptions[which].sum()),
-            int((again["known"] - again["cached"])[of].sum()), int(which.sum()),
-            float(requests.arrival[which].min(initial=inf)), float(requests.arrival[which].max(initial=-inf)))
+            completed=int(done.sum()), failed=int(refused.sum()), unfinished=int((which & ~done & ~refused).sum()),
+            prompts=int(requests.prompt[done].sum()), outputs=int(requests.output[done].sum()),
+            generated=int(requests.output[which].sum()), met=int((good & which).sum()),
+            found=float(np.nansum(requests.cached[which])), looked_up=float(np.nansum(requests.known[which])),
+            preemptions=int(requests.preemptions[which].sum()),
+            recomputed=int((again["known"] - again["cached"])[of].sum()), arrived=int(which.sum()),
+            first_arrival=float(requests.arrival[which].min(initial=inf)),
+            last_arrival=float(requests.arrival[which].max(initial=-inf)))
 
 
 _NUMBERS = re.compile(r"\d+")

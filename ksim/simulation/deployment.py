@@ -63,8 +63,10 @@ class Deployment:
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
                           oracle=oracle)
         scaled = _for_release(plugin("oracles", oracle), version)
-        return cls(resolved, model, gpu, system, network, scaled, host_of(scenario.host), version,
-                   routing_of(scenario.routing, model), rates_of(scenario.energy, system))
+        return cls(
+            scenario=resolved, model=model, gpu=gpu, system=system, network=network, oracle=scaled,
+            host=host_of(scenario.host), version=version, routing=routing_of(scenario.routing, model),
+            rates=rates_of(scenario.energy, system))
 
     @property
     def serve(self) -> EngineSettings:
@@ -112,8 +114,9 @@ class Deployment:
         serve = self.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
-        timers = [StepTimer(self.model, shard, self.gpu, self.oracle, self.network, self.groups(stage, first), captured,
-                            self.host, overlap)
+        timers = [StepTimer(
+            model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
+            groups=self.groups(stage, first), graphs=captured, host=self.host, overlap=overlap)
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)

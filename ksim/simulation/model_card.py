@@ -145,8 +145,9 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     if serve.num_gpu_blocks_override is not None:
         blocks = serve.num_gpu_blocks_override - 1
     tokens, weights = max(blocks, 0) * size, max(rank.weights for rank in ranks)
-    return Fit(name, serve.tensor_parallel_size, needed, length, weights, tokens, tokens // length,
-               _shortage(ranks, tokens, length))
+    return Fit(
+        gpu=name, tensor=serve.tensor_parallel_size, gpus=needed, length=length, weights=weights, tokens=tokens,
+        sequences=tokens // length, why=_shortage(ranks, tokens, length))
 
 
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:

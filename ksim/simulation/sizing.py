@@ -44,9 +44,10 @@ class Memory:
 def shards_of(model: Model, serve: EngineSettings, routing: Routing | None = None) -> list[Shard]:
     """One rank's share of *model* in each pipeline stage."""
     data = serve.data_parallel_size if model.decoder.top_k else 1  # without experts, ranks share nothing
-    return [Shard(serve.tensor_parallel_size, stage, serve.pipeline_parallel_size, serve.precision, data,
-                  serve.enable_expert_parallel, serve.all2all_backend, routing or Routing(), serve.slices,
-                  serve.placement)
+    return [Shard(
+        tensor=serve.tensor_parallel_size, stage=stage, stages=serve.pipeline_parallel_size,
+        precision=serve.precision, data=data, expert_parallel=serve.enable_expert_parallel,
+        exchange=serve.all2all_backend, routing=routing or Routing(), slices=serve.slices, placement=serve.placement)
             for stage in range(serve.pipeline_parallel_size)]
 
 

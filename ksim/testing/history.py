@@ -166,11 +166,13 @@ class Recorder:
               finished: tuple[int, ...], **rest: Any) -> None:
         scheduler, pool = self.scheduler, self.scheduler.cache.pool
         self.history.moments.append(Moment(
-            kind, scheduler.steps, now, index, shares, preempted, finished,
-            tuple(job.number for job in scheduler.running), tuple(job.number for job in scheduler.waiting),
-            {job.number: job.state for job in self.history.jobs},
-            {job.number: tuple(job.block_table.blocks) for job in self.history.jobs if job.block_table.blocks},
-            tuple(getattr(pool, "ref_counts", ())), pool.free, self._in_flight, **rest))
+            kind=kind, step=scheduler.steps, now=now, index=index, shares=shares, preempted=preempted,
+            finished=finished, running=tuple(job.number for job in scheduler.running),
+            waiting=tuple(job.number for job in scheduler.waiting),
+            states={job.number: job.state for job in self.history.jobs},
+            block_tables={job.number: tuple(job.block_table.blocks)
+                          for job in self.history.jobs if job.block_table.blocks},
+            ref_counts=tuple(getattr(pool, "ref_counts", ())), free=pool.free, in_flight=self._in_flight, **rest))
 
 
 def _arrival_order(job: Job) -> int:

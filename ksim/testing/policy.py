@@ -94,8 +94,8 @@ def _search(subject: Subject, strategy: SearchStrategy[Case], examples: int, num
 def _fault(subject: Subject, case: Case, name: str, invariant: str, step: int, problem: str) -> PolicyFault:
     note = f"{subject.name} breaks {invariant} in step {step}: {problem}"
     written = files(case, subject.policy, name, note)
-    return PolicyFault(invariant, subject.name, step, problem, case, written.scenario, written.trace,
-                       written.trace_name)
+    return PolicyFault(invariant, subject.name, step, problem, case, scenario=written.scenario, trace=written.trace,
+                       trace_name=written.trace_name)
 
 
 def _write(fault: PolicyFault, path: Path) -> None:

@@ -141,9 +141,9 @@ class ArrivalTally:
         duration = self._last - (self._first or 0.0)
         variation = sqrt(self._squares / self._gaps) / self._mean if self._mean else nan
         return ArrivalSummary(
-            self._gaps + 1, duration, self._gaps / duration if duration else nan, variation,
-            1 / variation**2 if variation else inf, self._ties, self._longest, self._peak(1), self._peak(10),
-            self._seconds)
+            arrivals=self._gaps + 1, duration=duration, rate=self._gaps / duration if duration else nan,
+            variation=variation, burstiness=1 / variation**2 if variation else inf, ties=self._ties,
+            longest_gap=self._longest, peak_1s=self._peak(1), peak_10s=self._peak(10), per_second=self._seconds)
 
     def _peak(self, width: int) -> float:
         bins: Counter[int] = Counter()

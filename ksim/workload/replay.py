@@ -99,8 +99,10 @@ class Replay:
             arrival, delay = row.arrival * scale, row.delay * scale
             if arrival > LONGEST or delay > LONGEST:
                 raise self._too_long(max(arrival, delay))
-            yield Request(number, arrival, row.prompt, row.output, row.chunks, row.chunk_tokens,
-                          row.priority, row.session, delay, row.tenant)
+            yield Request(
+                id=number, arrival=arrival, prompt=row.prompt, output=row.output, chunks=row.chunks,
+                chunk_tokens=row.chunk_tokens, priority=row.priority, session=row.session, delay=delay,
+                tenant=row.tenant)
             ledger.requests = number + 1
         if not ledger.requests:
             raise DataError(str(self.path), "; ".join(["has no request to replay", *ledger.remarks()]))

@@ -164,5 +164,6 @@ def measure(requests: Iterable[Request], ledger: Ledger | None = None) -> TraceS
     del sessions[""]
     turns = Tally(Counter(sessions.values())).summary() if sessions else None
     return TraceStatistics(
-        count, arrivals.summary(), prompts.summary(), outputs.summary(), totals.summary(), prefixes.sharing(), turns,
-        Ledger() if ledger is None else ledger)
+        requests=count, arrivals=arrivals.summary(), prompt=prompts.summary(), output=outputs.summary(),
+        total=totals.summary(), sharing=prefixes.sharing(), turns=turns,
+        ledger=Ledger() if ledger is None else ledger)

@@ -152,8 +152,10 @@ class Synthetic:
                 prompt = min(prompt, self.max_tokens - output)
             context = prompt + output
             names = self._extended(names, conversation.number, prompt, context)
-            yield Request(next(draws.ids), conversation.arrival, prompt, output, names, self.chunk_tokens,
-                          conversation.priority, session, next(draws.thinks) if turn else 0.0, conversation.tenant)
+            yield Request(
+                id=next(draws.ids), arrival=conversation.arrival, prompt=prompt, output=output, chunks=names,
+                chunk_tokens=self.chunk_tokens, priority=conversation.priority, session=session,
+                delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant)
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
         """Return *names* of the full chunks of the prompt; in a session, names of all its context."""

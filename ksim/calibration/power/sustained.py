@@ -108,9 +108,9 @@ def _rows(family: str, dtype: str, part: Frame) -> list[SustainedKernel]:
 def _row(points: Points, place: int, figures: dict[str, float]) -> SustainedKernel:
     launched = tuple(kernels(points, place))
     return SustainedKernel(
-        points.family, points.dtype, points.describe(place), launched, 1e-6 * figures["latency_us"],
-        1e-6 * figures["graph_us"], 1e-3 * figures["energy_mj_per_kernel"], 1e6 * figures["sm_mhz"],
-        1e6 * figures[_LEFT])
+        family=points.family, dtype=points.dtype, shape=points.describe(place), kernels=launched,
+        seconds=1e-6 * figures["latency_us"], graph=1e-6 * figures["graph_us"],
+        joules=1e-3 * figures["energy_mj_per_kernel"], clock=1e6 * figures["sm_mhz"], left=1e6 * figures[_LEFT])
 
 
 def _points(family: str, dtype: str, part: Frame) -> Points:

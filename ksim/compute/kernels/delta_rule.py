@@ -95,5 +95,6 @@ class DeltaLayer:
         if not news:
             return None
         chunks = [ceil(new / CHUNK) for new in news]
-        return DeltaRule(self.phase, len(news), sum(news), sum(chunks), max(chunks), self.heads, self.key_heads,
-                         self.size, self.state)
+        return DeltaRule(
+            phase=self.phase, sequences=len(news), tokens=sum(news), chunks=sum(chunks), longest=max(chunks),
+            heads=self.heads, key_heads=self.key_heads, size=self.size, state=self.state)

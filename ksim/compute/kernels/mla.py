@@ -106,5 +106,6 @@ class LatentLayer:
         sequences, queries, keys, pairs = counts("decodes" if self.form == "absorbed" else "prompts", batch)
         if not sequences:
             return None
-        return LatentAttention(self.form, sequences, queries, keys, pairs, self.heads, self.content, self.rotary,
-                               self.value, self.latent, self.cache)
+        return LatentAttention(
+            form=self.form, sequences=sequences, queries=queries, keys=keys, pairs=pairs, heads=self.heads,
+            content=self.content, rotary=self.rotary, value=self.value, latent=self.latent, cache=self.cache)

@@ -80,8 +80,9 @@ class Stretches:
         some = own < others
         first = np.where(some, steps[np.minimum(own, len(steps) - 1)], -1)
         caught_up = np.where(some, np.minimum(self.ends[first], end), end)
-        return Stints(row, admitted, events["cached"], events["known"], begin, first, before, caught_up, end,
-                      again=number > 0)
+        return Stints(
+            row=row, admitted=admitted, cached=events["cached"], known=events["known"], begin=begin, first=first,
+            before=before, caught_up=caught_up, end=end, again=number > 0)
 
     def _admissions(self) -> tuple[Ints, Ints, Columns]:
         """Admissions of completed requests: row of the request, number of the admission, columns of the events."""

@@ -73,8 +73,10 @@ def _cell(predicted: PredictedRows, tag: str, of: np.ndarray[Any, np.dtype[np.bo
              for i in np.argsort(-size)[:WORST]]
     median, p90, p99 = np.percentile(size, (50, 90, 99)).tolist()
     covered = None if np.isnan(predicted.low[of]).any() else 100 * float(inside.mean())
-    return Cell(predicted.gpu, predicted.family, predicted.rows.dtype, tag, predicted.how, len(rows),
-                float(size.mean()), median, p90, p99, float(errors.mean()), covered, tuple(worst))
+    return Cell(
+        gpu=predicted.gpu, family=predicted.family, dtype=predicted.rows.dtype, tag=tag, how=predicted.how,
+        points=len(rows), mape=float(size.mean()), median=median, p90=p90, p99=p99, bias=float(errors.mean()),
+        coverage=covered, worst=tuple(worst))
 
 
 def families(predicted: Sequence[PredictedRows]) -> dict[str, dict[str, float]]:

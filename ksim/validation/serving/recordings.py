@@ -149,8 +149,8 @@ def _requests(path: Path) -> dict[str, tuple[int | None, tuple[Sent, ...]]]:
         group, limit = row.get("prefix_group"), row.get("concurrency")
         limits[row["run"]] = _whole(limit)
         runs.setdefault(row["run"], []).append(Sent(
-            int(row["index"]), float(row["sent_s"]), int(row["isl"]), int(row["osl"]),
-            _whole(group), int(row.get("prefix_len") or 0), row["ttft_s"], row["e2e_s"]))
+            index=int(row["index"]), sent=float(row["sent_s"]), prompt=int(row["isl"]), output=int(row["osl"]),
+            prefix_group=_whole(group), prefix=int(row.get("prefix_len") or 0), ttft=row["ttft_s"], e2e=row["e2e_s"]))
     return {run: (limits[run], tuple(sorted(rows, key=lambda row: (row.sent, row.index))))
             for run, rows in runs.items()}
 
