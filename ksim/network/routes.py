@@ -91,9 +91,10 @@ class CriticalPath:
         for sources, targets, start, rate in rounds:
             starts, rates = latency[sources] + start, per_byte[sources] + rate
             ends = starts + size * rates
-            order = np.argsort(ends)  # of several that end at one rank, the last counts
+            # Of several that end at one rank, the last counts; the slower start if a large size rounds latencies away.
+            order = np.lexsort((starts, ends))
             for place in (sources, targets):
-                later = order[ends[order] > ready[place[order]]]
+                later = order[ends[order] >= ready[place[order]]]
                 at = place[later]
                 latency[at], per_byte[at], ready[at] = starts[later], rates[later], ends[later]
         last = np.argmax(ready) if ranks else 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import simpy
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished, Stepped
@@ -97,6 +97,7 @@ rounds = st.lists(st.lists(hops, max_size=6), max_size=5) | st.lists(alike, max_
 
 
 @given(rounds=rounds, sizes=st.lists(st.floats(0, 9), min_size=2, max_size=12))
+@example(rounds=[[Hop(0, 1, 0.0, 1.0)], [Hop(0, 1, 3.09e-06, 0.0), Hop(2, 0, 3.09e-06, 0.0)]], sizes=[0.5, 1.0])
 def test_a_route_takes_as_long_whatever_sizes_it_was_asked_about_before(rounds, sizes):
     """What it remembers of two sizes holds for those between only where the same chain of hops is the slowest."""
     def route():
