@@ -60,7 +60,7 @@ class Clock:
         limit = setting.cap or self.power.limit
         free = self._at(setting.clock) if setting.clock else self._boost
         seconds, most = step_cost.seconds_at(free), self.clocks.credit
-        watts = self.power.idle + step_cost.joules_at(free) / seconds if seconds else self.power.idle
+        watts = self._watts_over(seconds, step_cost, free)
         if watts <= limit and self._credit == most:  # nothing to spend, nothing to earn
             self._busy_until = start + seconds
             return free
@@ -73,7 +73,10 @@ class Clock:
 
     def watts(self, step_cost: Scalable, pace: ClockScaling) -> float:
         """What the GPU draws in a step at *pace*."""
-        seconds = step_cost.seconds_at(pace)
+        return self._watts_over(step_cost.seconds_at(pace), step_cost, pace)
+
+    def _watts_over(self, seconds: float, step_cost: Scalable, pace: ClockScaling) -> float:
+        """The same where it is known how many *seconds* the step takes at *pace*."""
         return float(self.power.idle + step_cost.joules_at(pace) / seconds if seconds else self.power.idle)
 
     def least_watts(self, step_cost: Scalable) -> float:

@@ -71,13 +71,12 @@ class EngineLoop:
 
     def run_turn(self, port: Port) -> Generator[Any, Any, Turn]:
         """Take a turn at the pace of *port*, and return it."""
-        now = port.now
-        turn = self.put(self.scheduler.schedule(now), now)
+        turn = self.begin_turn(port.now)
         yield from port.launch(turn)
         if turn.empty and self.idle:
             self.in_flight.clear()
             yield from port.sleep(turn)
-        elif len(self.in_flight) >= self._depth:
+        elif self.full:
             oldest = self.in_flight[0]
             yield from port.wait(oldest)
             port.deliver(oldest, self.take_in_oldest())
