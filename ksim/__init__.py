@@ -22,10 +22,10 @@ Data flows one way, and each package answers one question about it:
     compute     what must be computed?      oracles     how long does a kernel take?
     network     how long does a message?    cost        how long a step, how much energy?
     kv_cache    what stays cached?          scheduling  what runs next?
-    engine      what happens when?          cluster     where does it happen?
-    results     how good was it?            report      how is it shown?
-    simulation  how does a scenario run?    validation  how close is it to reality?
-    calibration what do measurements teach?
+    kv_transfer how does KV move?           engine      what happens when?
+    cluster     where does it happen?       results     how good was it?
+    report      how is it shown?            simulation  how does a scenario run?
+    validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
 """
@@ -66,14 +66,15 @@ LAYERS: dict[str, set[str]] = {
     "calibration": {"foundation", "specs", "flow", "compute", "oracles", "network", "cost"},
     "kv_cache": {"foundation", "flow"},
     "scheduling": {"foundation", "flow", "kv_cache"},
-    "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling"},
-    "cluster": {"foundation", "specs", "flow", "cost", "engine"},
+    "kv_transfer": {"foundation", "specs", "flow", "network", "kv_cache", "scheduling"},
+    "engine": {"foundation", "specs", "flow", "compute", "network", "cost", "kv_cache", "scheduling", "kv_transfer"},
+    "cluster": {"foundation", "specs", "flow", "cost", "kv_transfer", "engine"},
     "results": {"foundation", "flow"},
     "report": {"foundation", "flow", "results"},
     "simulation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
-                   "scheduling", "engine", "cluster", "results", "report", "calibration"},
+                   "scheduling", "kv_transfer", "engine", "cluster", "results", "report", "calibration"},
     "validation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
-                   "scheduling", "engine", "results", "report", "calibration", "simulation"},
+                   "scheduling", "kv_transfer", "engine", "results", "report", "calibration", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv_cache", "scheduling", "simulation"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
             "testing"},
@@ -81,7 +82,7 @@ LAYERS: dict[str, set[str]] = {
 
 #: The only packages that may import each third-party library.
 FENCES: dict[str, set[str]] = {
-    "simpy": {"engine", "cluster", "simulation"},
+    "simpy": {"network", "kv_transfer", "engine", "cluster", "simulation"},
     "networkx": {"network"},
     "matplotlib": {"report"},
     "PIL": {"report"},

@@ -34,10 +34,11 @@ class Rejected(Event):
 
 @frozen
 class Routed(Event):
-    """A request was given to an engine."""
+    """A request was given to an engine; if it is split, `prefill_engine` computes its prompt."""
 
     request_id: int
     engine: int
+    prefill_engine: int = -1
 
 
 @frozen
@@ -88,6 +89,69 @@ class Finished(Event):
 
     request_id: int
     engine: int
+
+
+@frozen
+class Prefilled(Event):
+    """The router has the answer of a split request's prefill engine, which computed its last prompt token in `step`."""
+
+    request_id: int
+    engine: int
+    step: int
+
+
+@frozen
+class Transferred(Event):
+    """The KV of a request has reached the engine `target`, all of it.
+
+    `target` had blocks for it from `allocated` on, and its first byte left `source` at `began`.  On links of its own
+    it would have taken `alone` seconds.
+    """
+
+    request_id: int
+    source: int
+    target: int
+    allocated: float
+    began: float
+    alone: float
+    bytes: float
+    tokens: int
+
+
+@frozen
+class Released(Event):
+    """The prefill engine let go of the blocks of a request that it held: they were read, or their `lease` ended."""
+
+    request_id: int
+    engine: int
+    lease: bool = False
+
+
+@frozen
+class Failed(Event):
+    """A request ended with an error, for the `reason` given."""
+
+    request_id: int
+    engine: int
+    reason: str
+
+
+@frozen
+class LinkUsed(Event):
+    """From `time` on, flows use `rate` bytes/s of link number `link`."""
+
+    link: int
+    rate: float
+
+
+@frozen
+class LinkBuilt:
+    """A link of a fleet, one way: what results must know to show its use.  `capacity` is in bytes/s."""
+
+    link: int
+    name: str
+    kind: str
+    capacity: float
 
 
 @frozen
@@ -147,3 +211,7 @@ class EngineBuilt:
     known_clock: float = nan
     #: The lowest SM clock (Hz) that can be set; nan where clocks do not change.
     least_clock: float = nan
+    #: The pool it belongs to, what the pool does (prefill, decode, both), and which replica of the pool it is part of.
+    pool: str = ""
+    role: str = "both"
+    replica: int = 0

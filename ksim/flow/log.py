@@ -10,7 +10,7 @@ import numpy as np
 from attrs import fields
 from numpy.typing import NDArray
 
-from ksim.flow.events import EngineBuilt, Event, Stepped
+from ksim.flow.events import EngineBuilt, Event, LinkBuilt, Stepped
 from ksim.flow.step_block import StepBlock
 
 E = TypeVar("E", bound=Event)
@@ -30,6 +30,7 @@ class Log:
 
     def __init__(self, engines: Iterable[EngineBuilt] = (), events: Iterable[Event] = ()) -> None:
         self.engines = list(engines)
+        self.links: list[LinkBuilt] = []
         #: By when steps of each engine had ended that are no longer in the log.
         self.before: dict[int, float] = {}
         self._recent: dict[type[Event], list[Any]] = defaultdict(list)

@@ -9,6 +9,7 @@ from enum import Enum
 
 from attrs import define, field
 
+from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
 from ksim.foundation.moved import renamed
 from ksim.kv_cache.cache import BlockTable
@@ -68,6 +69,7 @@ class Job:
     end: int = 0
     needs: int = -1
     emitted: list[Run] = field(factory=list)
+    kv_transfer_params: KvTransferParams | None = None
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,

@@ -1,0 +1,17 @@
+"""What the engines of a split request know of each other."""
+
+from typing import Any
+
+from attrs import frozen
+
+
+@frozen
+class KvTransferParams:
+    """vLLM's `kv_transfer_params`: prefill here for another engine, or take the prompt's KV from one.
+
+    `transfer` is what both share, for their connectors alone.
+    """
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    transfer: Any = None

@@ -1,0 +1,1 @@
+"""KV transfers: how the KV cache of a request moves from one engine to another."""

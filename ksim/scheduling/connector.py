@@ -1,0 +1,56 @@
+"""What a scheduler asks a KV connector, and what the connector's workers report; vLLM's `KVConnectorBase_V1`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from attrs import field, frozen
+
+from ksim.scheduling.job import Job
+
+
+@frozen
+class Load:
+    """KV of a job that comes from elsewhere: `tokens` tokens after the first `start`, which the prefix cache holds.
+
+    An `asynchronous` load lets the job wait (vLLM's WAITING_FOR_REMOTE_KVS); any other ends before the step's kernels
+    begin.
+    """
+
+    job: Job
+    start: int
+    tokens: int
+    asynchronous: bool = True
+
+
+@frozen
+class ConnectorOutput:
+    """What the workers report with a batch's output; vLLM's `KVConnectorOutput`.
+
+    `received` jobs have their KV, the KV of `sent` jobs was read, and loads `failed` at these places of a job's blocks.
+    """
+
+    received: Sequence[Job] = ()
+    sent: Sequence[Job] = ()
+    failed: Mapping[Job, Sequence[int]] = field(factory=dict)
+
+
+class Connector(Protocol):
+    """Says what is external for a job, and whose blocks are held.  It touches neither the cache nor the clock."""
+
+    @property
+    def consumes(self) -> bool:
+        """Whether the engine may load KV (vLLM's `kv_role` is kv_consumer or kv_both)."""
+        ...
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        """How many tokens beyond the *computed* ones can be loaded, or None if that is not known yet, and whether the
+        load is asynchronous; vLLM's `get_num_new_matched_tokens`."""
+        ...
+
+    def begin(self, load: Load) -> None:
+        """Take note of a *load* whose blocks are allocated; vLLM's `update_state_after_alloc`."""
+        ...
+
+    def holds(self, job: Job) -> bool:
+        """Whether the blocks of *job*, which has finished, stay until they are read; vLLM's `request_finished`."""
+        ...
