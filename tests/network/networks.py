@@ -28,7 +28,7 @@ class Sent:
 
 
 class Watched:
-    """Flows from one moment to the next: every use of links that they tell of, and what they were at each start and end."""
+    """Flows from one moment to the next: every use of links that they tell of, and their rates after each event."""
 
     def __init__(self, capacities: Sequence[float], sent: Iterable[Sent]) -> None:
         self.env = simpy.Environment()

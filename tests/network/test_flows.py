@@ -100,7 +100,7 @@ def test_no_timer_is_left_when_the_last_flow_has_ended():
 
 
 def test_flows_elsewhere_are_not_looked_at():
-    """Flows of other links, and those of a link that all of them together cannot fill, keep rate and end as they are."""
+    """Neither those of other links, nor those of a link that all of them together cannot fill."""
     watched = Watched([1.0] * 50 + [60.0], [Sent(0.0, 100.0, [link, 50]) for link in range(50)])
     watched.env.run(until=1.0)
     joined = watched.flows._joined([watched.flows.start(1.0, [7, 50])])
