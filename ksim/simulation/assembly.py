@@ -30,8 +30,9 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.oracles import peak
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.fleet import Fleet, Place, Pool
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.pool import Place, Pool
 from ksim.simulation.sizing import limits
 from ksim.specs.hardware import Gpu
 
