@@ -72,11 +72,15 @@ def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
                   inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
 
 
+_BANDWIDTHS = {"bandwidth", "joint", "node"}
+
+
 def _links(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
     """The bandwidth of each link of a system: its key, its value, and its unit and range."""
-    for key in ("inside", "network", "between_sockets"):
-        if isinstance(link := table.get(key), Mapping) and "bandwidth" in link:
-            yield f"{key}.bandwidth", link["bandwidth"], ("B/s", 1e8, 1e14)
+    for key in ("inside", "network", "between_sockets", "pcie", "storage"):
+        if isinstance(link := table.get(key), Mapping):
+            for name in sorted(_BANDWIDTHS & link.keys()):
+                yield f"{key}.{name}", link[name], ("B/s", 1e8, 1e14)
 
 
 def _check_links(system: System, gpu: Gpu, name: str) -> None:
