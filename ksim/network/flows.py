@@ -155,7 +155,7 @@ class Flows:
         """Say what flows use of the links of those that have *changed*."""
         assert self._on_use is not None
         for link in dict.fromkeys(link for flow in changed for link, _ in flow.uses):
-            used = sum(weight * flow.rate for flow, weight in self._users.get(link, {}).items())
+            used = sum((weight * flow.rate for flow, weight in self._users.get(link, {}).items()), 0.0)
             if used != self._used.get(link, 0.0):
                 self._used[link] = used
                 self._on_use(self._env.now, link, used)

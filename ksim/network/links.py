@@ -85,9 +85,9 @@ class Links:
         """The links between two GPUs of different nodes from NIC to NIC, without the PCIe lanes before and behind."""
         return tuple(self._between(self._end(f"gpu{source}"), self._end(f"gpu{target}")))
 
-    def node_of(self, gpu: int) -> int:
-        """The node that has *gpu*."""
-        return self._end(f"gpu{gpu}").node
+    def nic(self, gpu: int, way: str) -> int:
+        """The link "out" of or "in" through the NIC of *gpu*."""
+        return self._end(f"gpu{gpu}").site.gpu_link(gpu, f"NIC {way}")
 
     def _way(self, source: str, target: str) -> Iterator[int]:
         if source == target:

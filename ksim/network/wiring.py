@@ -79,6 +79,11 @@ class Wiring:
         storage = self.machines.system.storage
         return tuple(_both("", STORAGE, Link(storage.servers * storage.bandwidth))) if storage else ()
 
+    @property
+    def by_kind(self) -> dict[str, Wire]:
+        """A link of each kind; of the storage, the link of its servers."""
+        return {wire.kind: wire for wire in (*self.gpu, *self.node, *self.leaf, *self.shared)}
+
     @cached_property
     def leaves(self) -> int:
         """How many leaf switches there are."""
