@@ -74,18 +74,19 @@ class Endpoint:
         transfer: Transfer = params.transfer
         if params.do_remote_decode:
             waits = self.wires.connector.by_chunk and not transfer.opened
-            return (self._ask(transfer), True) if waits else (0, False)
+            return self._ask(transfer) if waits else (0, False)
         if transfer.begun:
             return 0, False
         if transfer.tokens > computed:
             return transfer.tokens - computed, True
         if self.wires.connector.concurrent and not transfer.prefilled:
             self._local.append(transfer)
-            return self._ask(transfer), True
+            return self._ask(transfer)
         return 0, False
 
-    def _ask(self, transfer: Transfer) -> None:
+    def _ask(self, transfer: Transfer) -> tuple[None, bool]:
         self.asking.add(transfer)
+        return None, True
 
     def begin(self, load: Load) -> None:
         params = load.job.kv_transfer_params

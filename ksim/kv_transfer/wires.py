@@ -66,8 +66,7 @@ class Wires:
     def at(self, moment: float, work: Callable[[], object]) -> None:
         """Do *work* at *moment*, or now if that has passed."""
         timer = self.env.timeout(max(moment - self.env.now, 0.0))
-        assert timer.callbacks is not None, "a new event has not been processed"
-        timer.callbacks.append(lambda _: work())
+        timer.callbacks.append(lambda _: _do(work))
 
     def route(self, source: Seat, target: Seat) -> Route:
         """The way from one engine to another."""
@@ -87,3 +86,7 @@ class Wires:
         """Start the flows of so many *tokens* now."""
         sizes = route.sizes(tokens, last)
         return [self.flows.start(size, path, cap) for size, (path, cap, *_) in zip(sizes, route.pieces, strict=True)]
+
+
+def _do(work: Callable[[], object]) -> None:
+    work()

@@ -27,8 +27,8 @@ from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
-from ksim.oracles import peak
 from ksim.kv_transfer.wires import Wires
+from ksim.oracles import peak
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation import transfers
