@@ -8,7 +8,7 @@ from ksim.cli.output import console, table
 if TYPE_CHECKING:
     from ksim.simulation.defaults import Derived
     from ksim.simulation.deployment import Deployment
-    from ksim.simulation.fleet import Pool
+    from ksim.simulation.pool import Pool
     from ksim.simulation.scenario import Scenario
 
 

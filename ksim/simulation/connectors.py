@@ -11,10 +11,11 @@ from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.foundation.plugins import plugin
 from ksim.network.links import Links
 from ksim.simulation.pool import Pool
+from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.pools import PoolSettings
 
-__all__ = ["check_joined", "check_roles", "completed", "connector_of"]
+__all__ = ["check_joined", "check_roles", "check_router", "completed", "connector_of"]
 
 FOLDER = "kv_transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
@@ -67,28 +68,42 @@ def check_roles(pools: Mapping[str, PoolSettings]) -> None:
                                                     " 'prefill', or set 'both'")
 
 
+def check_router(scenario: Scenario, splits: bool) -> None:
+    """Raise ConfigError for a router that no request would meet, as requests are split or are not."""
+    if scenario.pair_router is not None and not splits:
+        raise ConfigError("pair_router", "chooses prefill and decode engines, and no pool has the role 'prefill'; leave"
+                                         " it out, and name a router")
+    if splits and scenario.router != Choice("round_robin"):
+        name = scenario.router.name
+        raise ConfigError("router", f"is {name!r}, and a pair_router chooses the engines of a fleet with a pool of role"
+                                    f" 'prefill'; set pair_router = {{name = 'each_side', prefill = {name!r}, decode ="
+                                    f" {name!r}}}")
+
+
 def check_joined(pools: Sequence[Pool], links: Links) -> None:
     """Raise ConfigError for pools between which no KV can be sent: other connectors, other formats, or no path."""
+    for pool in pools[1:]:
+        _check_connectors(pools[0], pool)
     sources, targets = ([pool for pool in pools if (pool.role == "prefill") == prefill] for prefill in (True, False))
     for source in sources:
         for target in targets:
-            _check_connectors(source, target)
             _check_formats(source, target)
             _check_path(source, target, links)
 
 
-def _check_connectors(source: Pool, target: Pool) -> None:
-    one, other = (connector_of(_config(pool)) for pool in (source, target))
-    names = [_config(pool).kv_connector for pool in (source, target)]
-    if type(one) is not type(other):
-        raise ConfigError(f"pools.{target.name}.serve.kv_transfer_config.kv_connector",
-                          f"is {names[1]!r}, and that of pool {source.name} is {names[0]!r}; name one for both")
-    if getattr(one, "equal_tensor_parallel", False):
-        _check_equal(source, target, "tensor_parallel_size", f"{names[0]} needs equal sizes; set both alike, or take"
-                                                             " NixlConnector")
+def _check_connectors(pool: Pool, other: Pool) -> None:
+    if connector_of(_config(pool)) != connector_of(_config(other)):
+        said = [f"{_config(each).kv_connector!r} with {dict(_config(each).kv_connector_extra_config) or 'no options'}"
+                for each in (pool, other)]
+        raise ConfigError(f"pools.{other.name}.serve.kv_transfer_config",
+                          f"is {said[1]}, and that of pool {pool.name} is {said[0]}; both ends of a transfer need the"
+                          " same connector and options: say them once, in serve.kv_transfer_config")
 
 
 def _check_formats(source: Pool, target: Pool) -> None:
+    if getattr(connector_of(_config(source)), "equal_tensor_parallel", False):
+        _check_equal(source, target, "tensor_parallel_size", f"{_config(source).kv_connector} needs equal sizes; set"
+                                                             f" both alike, or take {DEFAULT}")
     for key in ("kv_cache_dtype", "block_size", "prefix_cache"):
         _check_equal(source, target, key, "KV is sent as it is stored; set both alike")
 

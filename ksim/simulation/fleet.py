@@ -10,7 +10,7 @@ from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
-from ksim.simulation.connectors import check_joined, check_roles, completed
+from ksim.simulation.connectors import check_joined, check_roles, check_router, completed
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.places import place
 from ksim.simulation.pool import Place, Pool
@@ -56,6 +56,7 @@ class Fleet:
         """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
         sites = tuple(sites)
         fleet = cls(scenario, tuple(pools), sites, Links.of(sites))
+        check_router(scenario, fleet.splits)
         if fleet.splits:
             check_joined(fleet.pools, fleet.links)
         return fleet

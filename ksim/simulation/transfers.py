@@ -11,7 +11,8 @@ from ksim.kv_transfer.wires import Seat, Wires
 from ksim.network.flows import Flows
 from ksim.simulation.connectors import connector_of
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.fleet import Fleet, Place, Pool
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.pool import Place, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
 
 __all__ = ["endpoint", "kv_layout", "wires"]
