@@ -14,6 +14,7 @@ from ksim.simulation.pool import Pool
 from ksim.simulation.scenario import Scenario
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.pools import PoolSettings
+from ksim.specs.shard import CACHE_DTYPES
 
 __all__ = ["check_joined", "check_roles", "check_router", "completed", "connector_of"]
 
@@ -104,7 +105,8 @@ def _check_formats(source: Pool, target: Pool) -> None:
     if getattr(connector_of(_config(source)), "equal_tensor_parallel", False):
         _check_equal(source, target, "tensor_parallel_size", f"{_config(source).kv_connector} needs equal sizes; set"
                                                              f" both alike, or take {DEFAULT}")
-    for key in ("kv_cache_dtype", "block_size", "prefix_cache"):
+    formats = [CACHE_DTYPES[pool.deployment.serve.kv_cache_dtype] for pool in (source, target)]
+    for key in (*(["kv_cache_dtype"] if formats[0] is not formats[1] else []), "block_size", "prefix_cache"):
         _check_equal(source, target, key, "KV is sent as it is stored; set both alike")
 
 
