@@ -8,6 +8,7 @@ from attrs import frozen
 
 from ksim.validation.cases import Recording, Row
 from ksim.validation.replay import Replay
+from ksim.validation.transfer_replay import TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -46,7 +47,8 @@ def compare(recording: Recording, repeats: bool = True) -> ScheduleReport:
 
 def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
     """Yield the differences between *recording* and its replay, in order."""
-    expected, replay = recording.expected, Replay(recording.case, repeats)
+    expected = recording.expected
+    replay = (TransferReplay if recording.case.settings.connector else Replay)(recording.case, repeats)
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
     for row, own in zip_longest(expected.steps, replay.steps()):
         yield from _between_steps(row, own)
