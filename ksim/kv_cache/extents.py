@@ -103,6 +103,27 @@ class ExtentTree(RadixTree[ExtentNode]):
             node = node.parent
         return end, last
 
+    def node_at(self, table: BlockTable, position: int) -> ExtentNode | None:
+        """The node in which *table* has its token at *position*; None if no other table can have that token."""
+        node: ExtentNode | None = table.node
+        if node is None or position >= node.end:
+            return None
+        while node.start > position:
+            assert node.parent is not None, "the root has no tokens"
+            node = node.parent
+        return node
+
+    def lose(self, table: BlockTable, position: int) -> None:
+        """Let nobody find what *table* has from *position* on."""
+        node: ExtentNode = table.node
+        while node.end > position:
+            if node.start < position:
+                self.split(node, node.head(position))
+            node.lose(node.extent_of(table))
+            self.lost = True
+            assert node.parent is not None, "the root has no tokens"
+            node = node.parent
+
     def prune(self, node: ExtentNode) -> None:
         """Remove *node* if it has no blocks and no children, and so on towards the root."""
         while node.parent is not None and not node.extents and not node.children:

@@ -148,25 +148,14 @@ class VllmCache(OldNames):
         """Whether both tables have the very same block at *place*."""
         if table is other:
             return place < self.held_blocks(table)
-        position = place * self.block_tokens
-        if table.node is None or position >= table.node.end:  # no other request can have it
-            return False
-        node = table.node
-        while node.start > position:
-            node = node.parent
-        return other in node.extent_of(table).users
+        node = self.tree.node_at(table, place * self.block_tokens)
+        return node is not None and other in node.extent_of(table).users
 
     def invalidate(self, table: BlockTable, place: int) -> None:
         """Forget what is in the blocks of *table* from *place* on."""
         self._evict()
         self._insert(table, table.published)
-        node, position = table.node, place * self.block_tokens
-        while node.end > position:
-            if node.start < position:
-                self._split(node, position)
-            node.lose(node.extent_of(table))
-            self.tree.lost = True
-            node = node.parent
+        self.tree.lose(table, place * self.block_tokens)
 
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""

@@ -44,6 +44,9 @@ class ConnectorScheduler(ConnectorQueues):
 
     def _conclude(self) -> Schedule:
         schedule = super()._conclude()
+        for entry in schedule.entries:
+            if entry.samples:  # its prompt is finished, but loads of this very schedule still left it room
+                self.transfers.unfinished.pop(entry.job, None)
         for job in self._begun:
             self.waiting.hold(job)
         for job in self._unknown:
@@ -78,9 +81,7 @@ class ConnectorScheduler(ConnectorQueues):
         self._note_progress(self.latest.entries[-1])
 
     def _note_progress(self, entry: ScheduledTokens) -> None:
-        if entry.samples:
-            self.transfers.unfinished.pop(entry.job, None)
-        else:
+        if not entry.samples:
             self.transfers.unfinished[entry.job] = None
 
     # Admission.

@@ -4,7 +4,7 @@ from attrs import define, field
 
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job
-from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.queue import ArrivalQueue, WaitingQueue
 from ksim.scheduling.scheduler import Scheduler
 
 #: Where fewer jobs wait, a newcomer soon matters, and the look ahead does not pay.
@@ -65,9 +65,12 @@ class ScheduleForecast:
             return 0
         if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
             return 0
-        # A job that was refused is refused again, unless a policy puts others first, an admission changes its mind, or
-        # the cache has more of its prompt.
-        if waiting and scheduler.connector is None and (scheduler.guard.reorders or scheduler.guard.demands or decodes.awaits(next(iter(waiting)))
-                        or decodes.findable):
+        if waiting and scheduler.connector is None and not self._refuses_again(waiting):
             return 0
         return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+
+    def _refuses_again(self, waiting: WaitingQueue) -> bool:
+        """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes
+        its mind, or the cache has more of its prompt."""
+        guard, decodes = self.scheduler.guard, self.scheduler.decodes
+        return not (guard.reorders or guard.demands or decodes.awaits(next(iter(waiting))) or decodes.findable)

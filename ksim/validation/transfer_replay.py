@@ -16,8 +16,12 @@ from ksim.validation.replay import Replay
 @define(eq=False)
 class TransferReplay(Replay):
     """The engine-core loop goes on while blocks are held, takes no jumps, and leaves out turns in which nothing
-    happens."""
+    happens.
 
+    Nothing that ksim knows: a recording has the turns `written` in which only vLLM's table of hashes changed.
+    """
+
+    written: frozenset[int] = frozenset()
     _workers: CaseWorkers = field(init=False)
     _reports: dict[int, list[Report]] = field(factory=dict, init=False)  # by the step of the batch
     _last: dict[str, Any] = field(factory=dict, init=False)
@@ -130,7 +134,7 @@ class TransferReplay(Replay):
         """Whether anything happened in a turn."""
         now = {key: value for key, value in row.items() if key not in ("s", "sched", "upd") and key[-1] != "2"}
         then = {key[:-1]: value for key, value in row.items() if key[-1] == "2" and key != "ab2"}
-        if not row["sched"] and "ab2" not in row and now == then == self._last:
+        if not row["sched"] and "ab2" not in row and now == then == self._last and row["s"] not in self.written:
             return False
         self._last = then
         return True
