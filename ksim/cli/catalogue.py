@@ -22,6 +22,7 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     EVICTIONS = "evictions"
     ROUTERS = "routers"
+    PAIR_ROUTERS = "pair_routers"
     GOVERNORS = "governors"
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
@@ -29,7 +30,8 @@ class Kind(StrEnum):
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers", Kind.GOVERNORS: "engine.governors",
+            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
+            Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.GOVERNORS: "engine.governors",
             Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives", Kind.TRACES: "workload.traces"}
 
 
