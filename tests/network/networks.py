@@ -36,7 +36,7 @@ class Watched:
         self.used: list[tuple[float, int, float]] = []
         self.flows = Flows(self.env, Wires(capacities), lambda *use: self.used.append(use))
         self.all: list[Flow] = []
-        #: After each step of the simulation: the time, and the rates of the flows that are on their way.
+        #: After all that happens at a time: the time, and the rates of the flows that are on their way.
         self.rates: list[tuple[float, dict[Flow, float]]] = []
         for flow in sent:
             self.env.process(self._send(flow))
@@ -49,7 +49,8 @@ class Watched:
         """To the end of the last flow."""
         while self.env.peek() < inf:
             self.env.step()
-            self.rates.append((self.env.now, {flow: flow.rate for flow in self.all if flow.ended is None}))
+            if self.env.peek() > self.env.now:
+                self.rates.append((self.env.now, {flow: flow.rate for flow in self.all if flow.ended is None}))
         return self
 
     @property
