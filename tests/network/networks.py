@@ -18,13 +18,14 @@ class Wires:
 
 @frozen
 class Sent:
-    """A flow of `size` bytes that starts at `time`."""
+    """A flow of `size` bytes that starts at `time`, and is cancelled `after` so many seconds if it has not ended."""
 
     time: float
     size: float
     path: Sequence[int]
     cap: float = inf
     weights: Sequence[float] | None = None
+    after: float = inf
 
 
 class Watched:
@@ -43,7 +44,11 @@ class Watched:
 
     def _send(self, flow: Sent):
         yield self.env.timeout(flow.time)
-        self.all.append(self.flows.start(flow.size, flow.path, flow.cap, flow.weights))
+        started = self.flows.start(flow.size, flow.path, flow.cap, flow.weights)
+        self.all.append(started)
+        if flow.after < inf:
+            yield self.env.timeout(flow.after)
+            self.flows.cancel(started)
 
     def run(self) -> "Watched":
         """To the end of the last flow."""
