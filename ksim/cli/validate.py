@@ -15,6 +15,7 @@ from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
+from ksim.cli.validate_transfers import transfers
 
 if TYPE_CHECKING:
     from ksim.validation.schedules import Difference, ScheduleReport
@@ -32,6 +33,7 @@ app.command("kernels")(kernels)
 app.command("serving")(serving)
 app.command("steps")(steps)
 app.command("silicon")(silicon)
+app.command("transfers")(transfers)
 
 
 @app.callback()
