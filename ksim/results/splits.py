@@ -156,11 +156,16 @@ class Splits:
     def waiting_for_room(self) -> tuple[Floats, Floats]:
         """From when to when each request waited for blocks of the decode engine, its KV being there to be loaded."""
         begin = np.maximum(self.queued, np.where(self.awaited, self.answered, self.prefilled))
+        begin[self._alone] = np.nan
         until = np.fmin(np.fmin(self.allocated, self.admitted), self.requests.failed[self.row])
         return begin, np.maximum(begin, until)
 
     @cached_property
     def between(self) -> tuple[Floats, Floats]:
         """From when to when each request ran on neither engine; nan for those that ended on the first one."""
-        alone = self.requests.completed[self.row] & np.isnan(self.admitted)
-        return np.where(alone, np.nan, self.prefilled), self.admitted
+        return np.where(self._alone, np.nan, self.prefilled), self.admitted
+
+    @cached_property
+    def _alone(self) -> Bools:
+        """Requests that the prefill engine completed."""
+        return self.requests.completed[self.row] & np.isnan(self.admitted)

@@ -32,8 +32,8 @@ from ksim.results.series import moving, running, waiting
 from tests.properties import examples
 
 from . import fabricate, fleet
+from .partition import assert_a_partition, parts
 from .strategies import fleets
-from .test_attribution import assert_a_partition, parts
 
 
 def by_hand(queued: float = 4.5, handed: bool = False) -> Log:
