@@ -37,10 +37,10 @@ class Flow:
     left: float = field(init=False, default=0.0)
     settled: float = field(init=False, default=0.0)
     ends: float = field(init=False, default=inf)
-    uses: list[tuple[int, float]] = field(init=False, factory=list)
+    uses: Sequence[tuple[int, float]] = field(init=False, default=())
 
     def __attrs_post_init__(self) -> None:
-        self.left, self.settled, self.uses = self.size, self.began, self.demand.uses()
+        self.left, self.settled, self.uses = self.size, self.began, self.demand.uses
 
     @property
     def path(self) -> Sequence[int]:

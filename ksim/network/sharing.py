@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 @frozen
@@ -18,13 +18,16 @@ class Demand:
     cap: float = inf
     weights: Sequence[float] | None = None
 
-    def uses(self) -> list[tuple[int, float]]:
-        """Its links with their weights."""
+    #: Its links with their weights.
+    uses: Sequence[tuple[int, float]] = field(init=False, eq=False, repr=False)
+
+    @uses.default
+    def _weighted(self) -> list[tuple[int, float]]:
         return list(zip(self.path, self.weights or (1.0,) * len(self.path), strict=True))
 
     def alone(self, capacities: Sequence[float]) -> float:
         """The rate that it has where no other flow is."""
-        return min([self.cap, *(capacities[link] / weight for link, weight in self.uses())])
+        return min([self.cap, *(capacities[link] / weight for link, weight in self.uses)])
 
 
 def fair_rates(demands: Sequence[Demand], capacities: Sequence[float] | Mapping[int, float]) -> list[float]:
@@ -33,7 +36,7 @@ def fair_rates(demands: Sequence[Demand], capacities: Sequence[float] | Mapping[
     All rates rise together.  A flow stops where it reaches its cap, or where one of its links is full.  So each flow is
     at its cap, or has a full link on which none is faster.  A flow without links and cap has the rate inf.
     """
-    uses = [demand.uses() for demand in demands]
+    uses = [demand.uses for demand in demands]
     room, weight, users = _links(uses, capacities)
     rates = [inf] * len(demands)
     # What stops rising at which level: links, and flows with a cap as -1 - flow.
