@@ -106,7 +106,7 @@ class ConnectorScheduler(ConnectorQueues):
         if job not in transfers.received:
             return False
         transfers.received.remove(job)
-        job.state = State.WAITING
+        job.state, job.passed_over = State.WAITING, False
         if job.num_computed_tokens:
             self._publish(job, job.num_computed_tokens)
         else:  # all was spoilt
