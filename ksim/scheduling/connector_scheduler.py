@@ -94,7 +94,7 @@ class ConnectorScheduler(ConnectorQueues):
             return True
         if self.guard.demands and self.decodes.length:
             self._dissolve_decodes()
-        if job.num_computed_tokens:
+        if self.cache.held_blocks(job.block_table):
             cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
             job.cached = cached
             return admitted
