@@ -134,7 +134,8 @@ def _moved(sides: _Sides, longer: bool) -> str:
     counts = [run.summary.get("num_transfers") or 0 for run in sides.runs]
     sizes = [(run.summary.get("bytes_transferred") or 0.0) / count if count else 0.0
              for run, count in zip(sides.runs, counts, strict=True)]
-    return f"each request moves {number(sizes[1] / 1e6)} MB of KV in the second run, {number(sizes[0] / 1e6)} in the first"
+    first, second = (f"{number(size / 1e6)} MB" for size in sizes)
+    return f"a transfer moves {second} of KV in the second run, {first} in the first"
 
 
 def _hop(sides: _Sides, longer: bool) -> str:
