@@ -22,6 +22,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE, schema
 from ksim.simulation.scenario_template import toml
 from ksim.specs.footprint import Footprint
+from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.arrivals import Arrivals
@@ -35,7 +36,8 @@ PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
 
 #: The tables of a scenario file, by title.
 SECTIONS: Mapping[str, type] = {
-    "Top level": Scenario, "[serve]": EngineSettings, "[slo]": Slo, "[power]": PowerSettings, "[energy]": Footprint,
+    "Top level": Scenario, "[serve]": EngineSettings, "[pools.NAME]": PoolSettings, "[slo]": Slo,
+    "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
     "prefixes": Prefixes, "sessions": Sessions,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
@@ -83,7 +85,7 @@ def typed(key: Key) -> str:
     """A key's type, and what its number may be."""
     bounds = ", ".join(f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}"
                        for sign, bound in key.bounds if isfinite(bound))
-    kind = "quantity" if key.quantity else _type(key.kind)
+    kind = "quantity" if key.quantity else _type(key.part_of or key.kind)
     return f"{kind} {bounds}".strip()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
+from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
@@ -21,7 +22,8 @@ Process = Generator[simpy.Event, Any, None]
 class Cluster:
     """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
 
-    What is for an engine that is `RemoteReplica` passes by, and is not written down.
+    What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
+    may be split among engines of roles prefill and decode.
     `on_end` is told of each request that is finished or turned away.
     """
 
@@ -31,6 +33,7 @@ class Cluster:
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
+    pair_router: PairRouter | None = None
     _slots: simpy.Resource | None = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 

@@ -35,7 +35,8 @@ class Engine(ABC):
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
     has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
     thread, which goes on once all kernels are launched; with more, `workers` are
-    processes of their own.  A `governor` says which power cap and clock GPUs keep to.
+    processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
+    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.
     """
 
     number: int
@@ -46,6 +47,8 @@ class Engine(ABC):
     log: Log
     workers: int = 1
     governor: Supervised | None = None
+    role: str = "both"
+    gpus: Sequence[int] = ()
     outstanding: int = field(default=0, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
@@ -77,6 +80,11 @@ class Engine(ABC):
 
         If it is *timely*, *done* is called at that very moment of SimPy's clock, as it may cause other events.
         """
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are in the queue."""
+        return len(self.scheduler.waiting)
 
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""

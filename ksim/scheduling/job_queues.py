@@ -1,11 +1,12 @@
 """The jobs of an engine: those that wait, those that run, and what their batches bring back."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field
 
 from ksim.kv_cache.cache import Cache
 from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
@@ -35,12 +36,25 @@ class JobQueues:
     decodes: DecodeSet = field(init=False)
     changed: bool = field(default=True, init=False)
 
+    #: What loads and sends KV; only a `ConnectorScheduler` has one.
+    connector: ClassVar[Connector | None] = None
+
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
             self.policy.attach(self.cache)
         self.guard = PolicyGuard(self.policy, self.admission)
         self.waiting = self.guard.queue()
         self.decodes = DecodeSet(self.cache, self.limits.async_scheduling, self.limits.max_model_len)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether vLLM's engine core would take another turn: jobs wait or run (or blocks are held)."""
+        return bool(self.running or self.waiting)
+
+    @property
+    def transfers_pending(self) -> bool:
+        """Whether the workers have yet to report the end of a load or of a send."""
+        return False
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""
@@ -59,10 +73,10 @@ class JobQueues:
             self.cache.free(job.block_table)
         job.state = State.DONE
 
-    def update(self, schedule: Schedule, index: int) -> list[Job]:
+    def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule*, which was the engine's step number *index*; return the jobs now done.
 
-        vLLM's `update_from_output`.
+        vLLM's `update_from_output`.  *output* is what the workers of a KV connector report with it.
         """
         decodes, finished = self.decodes, list[Job]()
         decodes.returned, decodes.index = schedule.number, index

@@ -1,8 +1,11 @@
 """What one call of the scheduler decides; vLLM's `SchedulerOutput`."""
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 
 
@@ -28,6 +31,9 @@ class Schedule:
 
     `decodes` are the members of the scheduler's decode set, of which this is `epoch`; `offsets` + `number` are their
     contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
+
+    With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
+    finished jobs `sends` may be read.
     """
 
     number: int = 0
@@ -37,6 +43,8 @@ class Schedule:
     entries: list[ScheduledTokens] = field(factory=list)
     admitted: list[Job] = field(factory=list)
     preempted: list[Job] = field(factory=list)
+    loads: Sequence[Load] = ()
+    sends: Sequence[Job] = ()
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.entries)

@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.report.result import Result
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario, setting
 from ksim.simulation.simulate import simulate
@@ -107,7 +107,7 @@ def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Out
     for settings in chosen:
         try:
             changed = scenario.with_values(settings)
-            build(Deployment.of(changed), Horizon(), Log(), lambda: None)
+            build(Fleet.of(changed), Horizon(), Log(), lambda: None)
             if (source := (changed.workload, changed.seed)) not in read:
                 next(iter(changed.workload.requests(changed.seed)), None)
                 read.append(source)

@@ -110,7 +110,7 @@ def test_another_release_decides_otherwise(scenario):
 @pytest.mark.parametrize(("kind", "name"), [
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("grids", "us-caiso"),
     ("policies", "decode_first"), ("governors", "slack"), ("routers", "prefix_aware"), ("oracles", "measured"),
-    ("collectives", "two_shot"), ("traces", "burstgpt"),
+    ("collectives", "two_shot"), ("traces", "burstgpt"), ("pair_routers", "llm_d"),
 ])
 def test_list_names_what_there_is(kind, name, tmp_path):
     assert name in ksim("list", kind, folder=tmp_path)

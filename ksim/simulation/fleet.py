@@ -1,0 +1,231 @@
+"""A fleet: a scenario's pools, each with its deployment, and the GPUs on which their engines are placed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ksim.foundation.config import plain
+from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.results.footprint import Rates
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.places import place
+from ksim.simulation.scenario import Scenario
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.pools import PoolSettings
+
+
+@frozen
+class Place:
+    """Where an engine of replica number `replica` is: on GPUs from `first` on of its site.
+
+    `firsts` are the first GPUs of all engines of the replica, which are a data-parallel group.
+    """
+
+    replica: int
+    first: int
+    firsts: tuple[int, ...]
+
+
+@frozen
+class Pool:
+    """`replicas` copies of a deployment.
+
+    Its engines are numbered from `start` on, and lie at `places` of a site whose first GPU has number `offset` in the
+    fleet.
+    """
+
+    name: str
+    role: str
+    deployment: Deployment
+    replicas: int
+    start: int
+    places: tuple[Place, ...]
+    offset: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its engines."""
+        return range(self.start, self.start + len(self.places))
+
+    @property
+    def coupled(self) -> list[range]:
+        """The numbers of its engines, together those that share experts."""
+        together = self.deployment.shards[0].data
+        return [self.numbers[first:first + together] for first in range(0, len(self.places), together)]
+
+    def engine_name(self, number: int) -> str:
+        return f"{self.name or 'engine'}{number - self.start}"
+
+    def gpus(self, place: Place) -> range:
+        """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
+        first = self.offset + place.first
+        return range(first, first + self.deployment.serve.gpus)
+
+
+@frozen
+class Site:
+    """Nodes of one kind, on which engines of several pools may be."""
+
+    system: System
+    gpu: Gpu
+
+
+@frozen
+class Fleet:
+    """Pools of engines on one network.  `scenario` has every setting filled in that the scenario left open.
+
+    GPUs are numbered through all `sites`, node by node.  A scenario without pools is a fleet of one pool without a
+    name.
+    """
+
+    scenario: Scenario
+    pools: tuple[Pool, ...]
+    sites: tuple[Site, ...]
+
+    @classmethod
+    def of(cls, scenario: "Scenario | Deployment | Fleet") -> "Fleet":
+        """Look up all that *scenario* names, derive what it leaves open, and place its engines.
+
+        No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed, and DoesNotFit
+        where nodes have too few GPUs.
+        """
+        if isinstance(scenario, Fleet):
+            return scenario
+        if isinstance(scenario, Scenario) and scenario.pools:
+            return _of_pools(scenario)
+        return _of_one(Deployment.of(scenario) if isinstance(scenario, Scenario) else scenario)
+
+    @property
+    def engines(self) -> int:
+        """How many engines there are."""
+        return sum(len(pool.places) for pool in self.pools)
+
+    @property
+    def splits(self) -> bool:
+        """Whether requests may be prefilled by one engine and decoded by another."""
+        return any(pool.role == "prefill" for pool in self.pools)
+
+    @property
+    def deployments(self) -> list[Deployment]:
+        return [pool.deployment for pool in self.pools]
+
+    @property
+    def gpu_names(self) -> str:
+        """The catalogue names of its GPUs, or paths of their files."""
+        return ", ".join(dict.fromkeys(str(deployment.scenario.gpu) for deployment in self.deployments))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What users should know of the GPUs."""
+        return tuple(dict.fromkeys(remark for deployment in self.deployments for remark in deployment.remarks))
+
+    @property
+    def rates(self) -> Rates:
+        """What a joule and a GPU-second emit and cost; hosts and NICs count as they do for the mean GPU."""
+        rates = [(pool.deployment.rates, len(pool.places) * pool.deployment.serve.gpus) for pool in self.pools]
+        if len({rate.beside for rate, _ in rates}) == 1:
+            return rates[0][0]
+        beside = sum(rate.beside * gpus for rate, gpus in rates) / sum(gpus for _, gpus in rates)
+        return evolve(rates[0][0], beside=beside)
+
+    def check_memory(self) -> None:
+        """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
+        for pool in self.pools:
+            _named(pool.name, pool.deployment.check_memory)
+
+
+def _of_one(deployment: Deployment) -> Fleet:
+    """The fleet of a scenario without pools: engines lie one after the other."""
+    serve = deployment.serve
+    firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
+    pool = Pool("", "both", deployment, 1, 0, tuple(Place(0, first, firsts) for first in firsts))
+    return Fleet(deployment.scenario, (pool,), (Site(deployment.system, deployment.gpu),))
+
+
+def _of_pools(scenario: Scenario) -> Fleet:
+    _check_roles(scenario.pools)
+    deployments = {name: _named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
+    sharing: dict[Any, list[str]] = {}  # pools by the nodes that they lie on
+    for name, deployment in deployments.items():
+        own = name if scenario.pools[name].nodes is not None else None
+        sharing.setdefault((deployment.scenario.gpu, deployment.scenario.system, own), []).append(name)
+    pools, offset = dict[str, Pool](), 0
+    for names in sharing.values():
+        system, starts = deployments[names[0]].system, _placed(scenario, {name: deployments[name] for name in names})
+        for name in names:
+            pools[name] = _pool(scenario, name, deployments[name], starts[name], offset)
+        offset += system.gpus
+    sites = tuple(Site(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values())
+    ordered = [pools[name] for name in scenario.pools]
+    return Fleet(_resolved(scenario, deployments), tuple(_numbered(ordered)), sites)
+
+
+def _deployment(scenario: Scenario, name: str) -> Deployment:
+    return Deployment.of(scenario.of_pool(name))
+
+
+def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[str, list[int]]:
+    """The first GPU of each engine of these pools, which lie on the nodes of one system."""
+    sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].replicas)
+             for name, deployment in deployments.items()}
+    system = next(iter(deployments.values())).system
+    firsts, needed = place([size for engines in sizes.values() for size in engines], system.gpus_per_node)
+    if needed > system.gpus:
+        raise DoesNotFit(_shortage(sizes, system, needed))
+    ordered = iter(firsts)
+    return {name: [next(ordered) for _ in engines] for name, engines in sizes.items()}
+
+
+def _shortage(sizes: Mapping[str, Sequence[int]], system: System, needed: int) -> str:
+    engines = ", ".join(f"{name} {len(gpus)} x {gpus[0]}" for name, gpus in sizes.items())
+    nodes = -(-needed // system.gpus_per_node)
+    advice = f"set nodes to {nodes} or more, or lower replicas" if system.network else (
+        "lower replicas, or name a system with a [network] between nodes (docs/plugins.md)")
+    return (f"pools need {needed} GPUs of {system.name}, node by node ({engines}), and there are {system.gpus};"
+            f" {advice}")
+
+
+def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequence[int], offset: int) -> Pool:
+    settings, ranks = scenario.pools[name], deployment.serve.data_parallel_size
+    groups = [tuple(firsts[first:first + ranks]) for first in range(0, len(firsts), ranks)]
+    places = tuple(Place(replica, first, group) for replica, group in enumerate(groups) for first in group)
+    return Pool(name, settings.role, deployment, settings.replicas, 0, places, offset)
+
+
+def _numbered(pools: Sequence[Pool]) -> Iterator[Pool]:
+    """*pools* with their engines numbered one after the other."""
+    start = 0
+    for pool in pools:
+        yield evolve(pool, start=start)
+        start += len(pool.places)
+
+
+def _resolved(scenario: Scenario, deployments: Mapping[str, Deployment]) -> Scenario:
+    """*scenario* with every setting of its pools filled in."""
+    pools = {name: evolve(settings, gpu=made.scenario.gpu, system=made.scenario.system, serve=plain(made.serve))
+             for (name, settings), made in zip(scenario.pools.items(), deployments.values(), strict=True)}
+    return evolve(scenario, pools=pools)
+
+
+def _check_roles(pools: Mapping[str, PoolSettings]) -> None:
+    """Raise ConfigError for a role that needs engines of another role, where there are none."""
+    roles = {pool.role for pool in pools.values()}
+    for name, pool in pools.items():
+        if pool.role == "prefill" and roles == {"prefill"}:
+            raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
+                                                    " 'both'")
+        if pool.role == "decode" and "prefill" not in roles:
+            raise ConfigError(f"pools.{name}.role", "is 'decode', and no pool prefills for it; add one of role"
+                                                    " 'prefill', or set 'both'")
+
+
+def _named(name: str, work: Any) -> Any:
+    """What *work* returns; its errors name the pool, and its keys."""
+    try:
+        return work()
+    except ConfigError as error:
+        raise type(error)(f"pools.{name}.{error.args[0]}" if name else error.args[0], *error.args[1:]) from None
+    except DoesNotFit as error:
+        raise DoesNotFit(f"pool {name}: {error}" if name else str(error)) from None
