@@ -48,17 +48,21 @@ def silicon(
         "path": path, "backend": backend, "model": model, "system": system, "mode": mode, "workers": workers,
         "limit": limit, "all_rows": all_rows, "statistic": statistic, "reference": reference,
         "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
-    screen = console()
-    with screen.status("reading") as status:
+    with console().status("reading") as status:
         report = validate(question, lambda done, of: status.update(f"simulated {done:,} of {of:,} runs"))
+    _print(report)
+    _write(json_file, report, question.statistic)
+    print(_figures(report.whole))
+
+
+def _print(report: "SiliconReport") -> None:
+    screen = console()
     screen.print(_scores(report.groups, "errors by kind of run"))
     screen.print(_scores(report.backends, "errors by engine"))
     if report.tiers:
         screen.print(_tiers(report.tiers))
     if report.reasons:
         screen.print(_reasons(report))
-    _write(json_file, report, question.statistic)
-    print(_figures(report.whole))
 
 
 def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
