@@ -61,6 +61,11 @@ def splits() -> Splits:
 
 def two_pools(row: Row) -> Scenario:
     """The scenario of a disaggregated *row*; raises NotRun, with the reason, for a row that cannot be simulated."""
+    return recipes.checked(row, table_of(row))
+
+
+def table_of(row: Row) -> dict[str, Any]:
+    """The table of the scenario of a disaggregated *row*."""
     prefill, decode = _sides(row)
     # The columns of such a row that say how an engine's GPUs share the work are wrong or empty.
     table = recipes.table_of(evolve(row, tensor=1, pipeline=1, attention_dp=1, moe_tp=1, moe_ep=1))
@@ -73,7 +78,7 @@ def two_pools(row: Row) -> Scenario:
                       "decode": _pool("decode", row, decode, table["serve"])}
     system = system_of(table["gpu"])
     nodes = sum(_nodes(side, system.gpus_per_node) for side in (prefill, decode))
-    return recipes.checked(row, table | {"nodes": nodes} if nodes > system.nodes else table)
+    return table | {"nodes": nodes} if nodes > system.nodes else table
 
 
 def _sides(row: Row) -> tuple[Workers, Workers]:
