@@ -1,7 +1,7 @@
 """From a disaggregated run to a scenario with a pool of engines that prefill and one of engines that decode."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from math import ceil, log2
 from typing import Any
@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation import catalog
 from ksim.simulation.hardware import system_of
+from ksim.simulation.places import place
 from ksim.simulation.scenario import Scenario
 from ksim.validation.silicon import recipes
 from ksim.validation.silicon.recipes import NotRun
@@ -77,7 +78,7 @@ def table_of(row: Row) -> dict[str, Any]:
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
                       "decode": _pool("decode", row, decode, table["serve"])}
     system = system_of(table["gpu"])
-    nodes = sum(_nodes(side, system.gpus_per_node) for side in (prefill, decode))
+    nodes = _nodes((prefill, decode), system.gpus_per_node)
     return table | {"nodes": nodes} if nodes > system.nodes else table
 
 
@@ -122,7 +123,7 @@ def _pool(role: str, row: Row, side: Workers, serve: Mapping[str, Any]) -> dict[
 def _shape(side: Workers) -> dict[str, Any]:
     """How the GPUs of a worker share its work."""
     shape: dict[str, Any] = ({"tensor_parallel_size": 1, "data_parallel_size": side.gpus} if side.attention_dp else
-                             {"tensor_parallel_size": side.gpus, "data_parallel_size": 1})
+                             {"tensor_parallel_size": side.gpus})
     if side.experts > 1:
         shape["enable_expert_parallel"] = True
         if side.experts != side.gpus:
@@ -155,8 +156,8 @@ def batch(row: Row) -> int:
     return int(2 ** max(0, int(log2(row.concurrency / decode.ranks))))
 
 
-def _nodes(side: Workers, size: int) -> int:
-    """How many nodes of *size* GPUs the workers need, if none straddles two that fits into one."""
-    if side.gpus > size:
-        return side.count * ceil(side.gpus / size)
-    return ceil(side.count / (size // side.gpus))
+def _nodes(sides: Iterable[Workers], size: int) -> int:
+    """How many nodes of *size* GPUs the workers need."""
+    units = [unit for side in sides for unit in ([1] * side.ranks if side.attention_dp and side.gpus > size else
+                                                 [side.gpus] * side.count)]
+    return ceil(place(units, size)[1] / size)
