@@ -23,6 +23,7 @@ class Kind(StrEnum):
     EVICTIONS = "evictions"
     ROUTERS = "routers"
     PAIR_ROUTERS = "pair_routers"
+    CONNECTORS = "connectors"
     GOVERNORS = "governors"
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
@@ -31,8 +32,9 @@ class Kind(StrEnum):
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
             Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
-            Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.GOVERNORS: "engine.governors",
-            Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives", Kind.TRACES: "workload.traces"}
+            Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.CONNECTORS: "kv_transfer.connectors",
+            Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
+            Kind.TRACES: "workload.traces"}
 
 
 def list_entries(

@@ -16,6 +16,7 @@ from ksim.cli.validate_kernels import kernels
 from ksim.cli.validate_ladders import ladders
 from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
+from ksim.cli.validate_transfers import transfers
 
 if TYPE_CHECKING:
     from ksim.validation.schedules import Difference, ScheduleReport
@@ -34,6 +35,7 @@ app.command("ladders")(ladders)
 app.command("serving")(serving)
 app.command("steps")(steps)
 app.command("silicon")(silicon)
+app.command("transfers")(transfers)
 
 
 @app.callback()

@@ -21,6 +21,7 @@ class Flow:
     """`size` bytes on their way over `path`, at most at `cap` bytes/s.
 
     `done` fires when the last byte has arrived.  Without other flows that takes `alone` seconds.
+    `rate` is in bytes/s, and 0 for a flow that has just begun beside others.
     """
 
     demand: Demand
@@ -60,7 +61,9 @@ class Flows:
     """The flows on *links*.  They share them max-min fairly, again whenever a flow starts or ends.
 
     Rates are worked out for the flows that a change can concern: those that a chain of links joins to it, each link
-    one that its flows could fill.  `on_use` is told of each change in the use of a link.
+    one that its flows could fill.  Where several flows start and end at one time, that is done once, by an event at
+    that time; until then, those that share links have their rates from before.  `on_use` is told of each change in the
+    use of a link.
     """
 
     def __init__(self, env: simpy.Environment, links: Links, on_use: OnUse | None = None) -> None:
@@ -71,6 +74,9 @@ class Flows:
         self._users: dict[int, dict[Flow, float]] = {}
         self._asked: dict[int, float] = {}
         self._used: dict[int, float] = {}
+        #: Flows whose rates are to be worked out at this time, and links whose use may have changed.
+        self._stirred: dict[Flow, None] = {}
+        self._touched: dict[int, None] = {}
         #: When flows end.  An entry is void where the flow ends at another time by now.
         self._due: list[tuple[float, int, Flow]] = []
         self._entries = 0
@@ -88,77 +94,102 @@ class Flows:
             raise ValueError(f"no flow has {size} bytes, at most {cap} bytes/s")
         demand, now = Demand(path, cap, weights), self._env.now
         fastest = demand.alone(self._capacities)
-        flow = Flow(demand, size, now, self._env.event(), size / fastest, fastest=fastest)
+        flow = Flow(demand, size, now, self._env.event(), size / fastest, fastest)
         if flow.alone == 0:
             self._finish(flow)
+        elif self._add(flow):
+            self._stir([flow])
         else:
-            self._add(flow)
-            self._share([*self._joined([flow])], ())
+            self._go_on(flow, fastest)
+            self._settled()
         return flow
 
     def cancel(self, flow: Flow) -> None:
         """Take *flow* off its links now; `done` does not fire, and `left` bytes have not arrived."""
         if flow.ended is None:
-            flow.go_on(self._env.now, flow.rate)
+            flow.go_on(self._env.now, flow.rate or flow.fastest)
             flow.ended = self._env.now
             self._remove([flow])
 
-    def _add(self, flow: Flow) -> None:
+    def _add(self, flow: Flow) -> bool:
+        """Put *flow* on its links, and say whether it meets others there."""
+        meets = False
         for link, weight in flow.uses:
-            self._users.setdefault(link, {})[flow] = weight
+            users = self._users.setdefault(link, {})
+            users[flow] = weight
             self._asked[link] = self._asked.get(link, 0.0) + weight * flow.fastest
+            meets = meets or (len(users) > 1 and self._is_tight(link))
+        return meets
+
+    def _is_tight(self, link: int) -> bool:
+        """Whether the flows of *link* could fill it."""
+        return self._asked[link] > _SLACK * self._capacities[link]
 
     def _remove(self, ended: Sequence[Flow]) -> None:
         """Take flows off their links, and let others have what they leave."""
-        others = self._joined(ended)
+        others: dict[Flow, None] = {}
         for flow in ended:
-            others.pop(flow, None)
             flow.rate, flow.ends = 0.0, inf
             for link, weight in flow.uses:
-                users = self._users[link]
+                users, tight = self._users[link], self._is_tight(link)
                 del users[flow]
                 self._asked[link] -= weight * flow.fastest
+                self._touched[link] = None
+                if tight:
+                    others.update(dict.fromkeys(users))
                 if not users:
                     del self._users[link], self._asked[link]
-        self._share([*others], ended)
+        self._stir(others)
 
-    def _joined(self, flows: Iterable[Flow]) -> dict[Flow, None]:
-        """*flows*, and all others whose rates may depend on them."""
-        joined, passed = dict.fromkeys(flows), set[int]()
+    def _stir(self, flows: Iterable[Flow]) -> None:
+        """Have the rates of *flows*, and of those that they meet, worked out at this time."""
+        waiting = bool(self._stirred)
+        self._stirred.update(dict.fromkeys(flows))
+        if self._stirred and not waiting:
+            self._env.timeout(0).callbacks.append(self._share)
+        elif not waiting:
+            self._settled()
+
+    def _joined(self) -> list[Flow]:
+        """The flows that are stirred, and all others whose rates may depend on them."""
+        joined, passed = {flow: None for flow in self._stirred if flow.ended is None}, set[int]()
         stack = list(joined)
         while stack:
             for link, _ in stack.pop().uses:
-                if link not in passed and self._asked[link] > _SLACK * self._capacities[link]:
+                if link not in passed and self._is_tight(link):
                     passed.add(link)
                     fresh = [user for user in self._users[link] if user not in joined]
                     stack += fresh
                     joined.update(dict.fromkeys(fresh))
-        return joined
+        return list(joined)
 
-    def _share(self, flows: Sequence[Flow], ended: Sequence[Flow]) -> None:
-        """Work out the rates of *flows*; some have just *ended*."""
-        now = self._env.now
-        rates = ([flow.fastest for flow in flows] if len(flows) == 1 else
-                 fair_rates([flow.demand for flow in flows], self._capacities))
-        changed = list(ended)
-        for flow, rate in zip(flows, rates, strict=True):
+    def _share(self, _: simpy.Event) -> None:
+        """Work out the rates of all flows that are stirred."""
+        flows = self._joined()
+        self._stirred.clear()
+        for flow, rate in zip(flows, fair_rates([flow.demand for flow in flows], self._capacities), strict=True):
             if rate != flow.rate:
-                flow.go_on(now, rate)
-                changed.append(flow)
-                self._entries += 1
-                heappush(self._due, (flow.ends, self._entries, flow))
-        if self._on_use is not None:
-            self._tell(changed)
-        self._arm()
+                self._go_on(flow, rate)
+        self._settled()
 
-    def _tell(self, changed: Iterable[Flow]) -> None:
-        """Say what flows use of the links of those that have *changed*."""
-        assert self._on_use is not None
-        for link in dict.fromkeys(link for flow in changed for link, _ in flow.uses):
-            used = sum((weight * flow.rate for flow, weight in self._users.get(link, {}).items()), 0.0)
-            if used != self._used.get(link, 0.0):
-                self._used[link] = used
-                self._on_use(self._env.now, link, used)
+    def _go_on(self, flow: Flow, rate: float) -> None:
+        flow.go_on(self._env.now, rate)
+        self._entries += 1
+        heappush(self._due, (flow.ends, self._entries, flow))
+        if self._on_use is not None:
+            self._touched.update(dict.fromkeys(flow.demand.path))
+
+    def _settled(self) -> None:
+        """Say how links are used, and wait for the next end."""
+        if self._on_use is not None:
+            for link in self._touched:
+                users = self._users.get(link, {})
+                used = sum((weight * flow.rate for flow, weight in users.items()), 0.0)
+                if used != self._used.get(link, 0.0):
+                    self._used[link] = used
+                    self._on_use(self._env.now, link, used)
+        self._touched.clear()
+        self._arm()
 
     def _arm(self) -> None:
         """See to it that a timer fires when the next flow ends.  One that is armed already fires, and may be early."""
@@ -167,24 +198,20 @@ class Flows:
         if self._due and not (self._armed and self._armed[-1] <= self._due[0][0]):
             moment = self._due[0][0]
             self._armed.append(moment)
-            timer = self._env.timeout(max(moment - self._env.now, 0.0))
-            timer.callbacks.append(self._wake)
+            self._env.timeout(max(moment - self._env.now, 0.0)).callbacks.append(self._wake)
 
-    def _wake(self, timer: simpy.Event) -> None:
+    def _wake(self, _: simpy.Event) -> None:
         """End the flows that are due."""
         moment = max(self._armed.pop(), self._env.now)
         ended = []
         while self._due and self._due[0][0] <= moment:
-            ends, _, flow = heappop(self._due)
+            ends, _entry, flow = heappop(self._due)
             if flow.ends == ends:
                 flow.ends = inf
                 ended.append(flow)
-        if ended:
-            self._remove(ended)
-            for flow in ended:
-                self._finish(flow)
-        else:
-            self._arm()
+        for flow in ended:
+            self._finish(flow)
+        self._remove(ended)
 
     def _finish(self, flow: Flow) -> None:
         flow.left, flow.ended = 0.0, self._env.now

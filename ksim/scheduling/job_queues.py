@@ -64,13 +64,13 @@ class JobQueues:
     def abort(self, job: Job) -> None:
         """Drop *job*, waiting or running; its tokens in flight are lost."""
         self.changed = True
-        if job.state is State.WAITING:
+        if job.state in (State.WAITING, State.LOADING):
             self.waiting.remove(job)
         elif job.state is State.RUNNING:
             if job.in_decode_set:
                 self.decodes.leave([job], self.steps)
             self.running.remove(job)
-            self.cache.free(job.block_table)
+            self._release(job)
         job.state = State.DONE
 
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
@@ -90,7 +90,7 @@ class JobQueues:
                 finished += ending
         else:
             finished += [job for job in schedule.decodes if self._deliver(job, index)]
-        finished += [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
+        finished += self._deliver_entries(schedule, index)
         for job in finished:
             self._finish(job)
         return finished
@@ -101,6 +101,10 @@ class JobQueues:
         prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
         if prefill and job.state is State.RUNNING:
             self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
+
+    def _deliver_entries(self, schedule: Schedule, index: int) -> list[Job]:
+        """Give the jobs of the entries of *schedule* their tokens; return those that are done."""
+        return [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token sampled for it; return whether it is its last."""
@@ -123,8 +127,12 @@ class JobQueues:
             self.waiting.remove(job)
         else:
             self.running.remove(job)
-            self.cache.free(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
+            self._release(job, job.num_computed_tokens - job.num_output_placeholders)
         job.state = State.DONE
+
+    def _release(self, job: Job, tokens: int = 0) -> None:
+        """Give back the blocks of *job*, which has ended; if it is complete, so many *tokens* are computed."""
+        self.cache.free(job.block_table, tokens)
 
     # Schedules that ScheduleForecast knows to be just like the latest need not be made.
 

@@ -15,6 +15,7 @@ class ScheduledTokens:
 
     `admitted` says whether the job joins the batch with this schedule.  The tokens are of a `prompt` if the job had
     them when it was admitted: those of its own prompt, or tokens to be computed again after a preemption.
+    The last `drafts` of them are drafted, of which so many will be `accepted`.
     """
 
     job: Job
@@ -23,6 +24,8 @@ class ScheduledTokens:
     samples: bool
     admitted: bool
     prompt: bool
+    drafts: int = 0
+    accepted: int = 0
 
 
 @define(eq=False)

@@ -27,11 +27,15 @@ from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
+from ksim.kv_transfer.wires import Wires
 from ksim.oracles import peak
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.scheduler import Scheduler
+from ksim.simulation import transfers
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.fleet import Fleet, Place, Pool
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.pool import Place, Pool
 from ksim.simulation.sizing import limits
 from ksim.specs.hardware import Gpu
 
@@ -47,9 +51,10 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
     blind = getattr(pair_router or router, "blind", False)
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here)
+    shared = transfers.wires(fleet, env, log) if fleet.splits else None
+    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, shared)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router)
+    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router, shared)
 
 
 @frozen
@@ -60,6 +65,7 @@ class _Assembly:
     log: Log
     watched: bool
     here: Container[int] | None
+    wires: Wires | None = None
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
@@ -75,14 +81,16 @@ class _Assembly:
 
     def _engine(self, pool: Pool, number: int, place: Place, cache: Cache, group: DataParallelGroup | None) -> Engine:
         deployment, serve = pool.deployment, pool.deployment.serve
-        scheduler = Scheduler(limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
-                              plugin("scheduling.admissions", serve.admission))
+        endpoint = transfers.endpoint(self.wires, pool, number, place) if self.wires else None
+        parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
+                 plugin("scheduling.admissions", serve.admission))
+        scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
-            "role": pool.role, "gpus": pool.gpus(place)}
+            "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
             return LookaheadEngine(**common, clock=clock, watched=self.watched)

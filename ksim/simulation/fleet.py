@@ -1,76 +1,29 @@
 """A fleet: a scenario's pools, each with its deployment, and the GPUs on which their engines are placed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, fields_dict, frozen
 
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
+from ksim.simulation.connectors import check_joined, check_roles, check_router, completed
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.places import place
+from ksim.simulation.pool import Place, Pool
 from ksim.simulation.scenario import Scenario
-from ksim.specs.hardware import Gpu, System
+from ksim.specs.hardware import System
 from ksim.specs.pools import PoolSettings
 
+T = TypeVar("T")
 
-@frozen
-class Place:
-    """Where an engine of replica number `replica` is: on GPUs from `first` on of its site.
-
-    `firsts` are the first GPUs of all engines of the replica, which are a data-parallel group.
-    """
-
-    replica: int
-    first: int
-    firsts: tuple[int, ...]
-
-
-@frozen
-class Pool:
-    """`replicas` copies of a deployment.
-
-    Its engines are numbered from `start` on, and lie at `places` of a site whose first GPU has number `offset` in the
-    fleet.
-    """
-
-    name: str
-    role: str
-    deployment: Deployment
-    replicas: int
-    start: int
-    places: tuple[Place, ...]
-    offset: int = 0
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of its engines."""
-        return range(self.start, self.start + len(self.places))
-
-    @property
-    def coupled(self) -> list[range]:
-        """The numbers of its engines, together those that share experts."""
-        together = self.deployment.shards[0].data
-        return [self.numbers[first:first + together] for first in range(0, len(self.places), together)]
-
-    def engine_name(self, number: int) -> str:
-        return f"{self.name or 'engine'}{number - self.start}"
-
-    def gpus(self, place: Place) -> range:
-        """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
-        first = self.offset + place.first
-        return range(first, first + self.deployment.serve.gpus)
-
-
-@frozen
-class Site:
-    """Nodes of one kind, on which engines of several pools may be."""
-
-    system: System
-    gpu: Gpu
+#: Why a connector is refused where engines send each other nothing.
+_SENDS_NOTHING = ("no engine sends KV to another, as no pool has the role 'prefill'; add pools of roles 'prefill' and"
+                  " 'decode' (docs/fleets.md), or leave it out")
 
 
 @frozen
@@ -83,7 +36,8 @@ class Fleet:
 
     scenario: Scenario
     pools: tuple[Pool, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[Machines, ...]
+    links: Links
 
     @classmethod
     def of(cls, scenario: "Scenario | Deployment | Fleet") -> "Fleet":
@@ -97,6 +51,16 @@ class Fleet:
         if isinstance(scenario, Scenario) and scenario.pools:
             return _of_pools(scenario)
         return _of_one(Deployment.of(scenario) if isinstance(scenario, Scenario) else scenario)
+
+    @classmethod
+    def _joined(cls, scenario: Scenario, pools: Iterable[Pool], sites: Iterable[Machines]) -> "Fleet":
+        """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
+        sites = tuple(sites)
+        fleet = cls(scenario, tuple(pools), sites, Links.of(sites))
+        check_router(scenario, fleet.splits)
+        if fleet.splits:
+            check_joined(fleet.pools, fleet.links)
+        return fleet
 
     @property
     def engines(self) -> int:
@@ -142,11 +106,13 @@ def _of_one(deployment: Deployment) -> Fleet:
     serve = deployment.serve
     firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
     pool = Pool("", "both", deployment, 1, 0, tuple(Place(0, first, firsts) for first in firsts))
-    return Fleet(deployment.scenario, (pool,), (Site(deployment.system, deployment.gpu),))
+    if serve.kv_transfer_config is not None:
+        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
+    return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
 
 
 def _of_pools(scenario: Scenario) -> Fleet:
-    _check_roles(scenario.pools)
+    check_roles(scenario.pools)
     deployments = {name: _named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
     sharing: dict[Any, list[str]] = {}  # pools by the nodes that they lie on
     for name, deployment in deployments.items():
@@ -158,13 +124,21 @@ def _of_pools(scenario: Scenario) -> Fleet:
         for name in names:
             pools[name] = _pool(scenario, name, deployments[name], starts[name], offset)
         offset += system.gpus
-    sites = tuple(Site(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values())
+    sites = [Machines(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values()]
     ordered = [pools[name] for name in scenario.pools]
-    return Fleet(_resolved(scenario, deployments), tuple(_numbered(ordered)), sites)
+    return Fleet._joined(_resolved(scenario, deployments), _numbered(ordered), sites)
 
 
 def _deployment(scenario: Scenario, name: str) -> Deployment:
-    return Deployment.of(scenario.of_pool(name))
+    """The deployment of the pool *name*, which has a connector if the fleet splits requests."""
+    alone, settings = scenario.of_pool(name), scenario.pools[name]
+    config = alone.serve.kv_transfer_config
+    if any(pool.role == "prefill" for pool in scenario.pools.values()):
+        serve = evolve(alone.serve, kv_transfer_config=completed(config, settings.role))
+        return Deployment.of(evolve(alone, serve=serve))
+    if config is not None:
+        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
+    return Deployment.of(alone)
 
 
 def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[str, list[int]]:
@@ -219,23 +193,13 @@ def _resolved(scenario: Scenario, deployments: Mapping[str, Deployment]) -> Scen
     return evolve(scenario, pools=pools)
 
 
-def _check_roles(pools: Mapping[str, PoolSettings]) -> None:
-    """Raise ConfigError for a role that needs engines of another role, where there are none."""
-    roles = {pool.role for pool in pools.values()}
-    for name, pool in pools.items():
-        if pool.role == "prefill" and roles == {"prefill"}:
-            raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
-                                                    " 'both'")
-        if pool.role == "decode" and "prefill" not in roles:
-            raise ConfigError(f"pools.{name}.role", "is 'decode', and no pool prefills for it; add one of role"
-                                                    " 'prefill', or set 'both'")
-
-
-def _named(name: str, work: Any) -> Any:
+def _named(name: str, work: Callable[[], T]) -> T:
     """What *work* returns; its errors name the pool, and its keys."""
     try:
         return work()
-    except ConfigError as error:
-        raise type(error)(f"pools.{name}.{error.args[0]}" if name else error.args[0], *error.args[1:]) from None
-    except DoesNotFit as error:
-        raise DoesNotFit(f"pool {name}: {error}" if name else str(error)) from None
+    except (ConfigError, DoesNotFit) as error:
+        if not name:
+            raise
+        where, *problem = error.args
+        own = where.partition(".")[0] in fields_dict(PoolSettings)
+        raise type(error)(f"pools.{name}.{where}" if own else f"pool {name}: {where}", *problem) from None

@@ -78,3 +78,25 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
         return merged(old, new) if tables else new  # type: ignore[arg-type]
 
     return {**table, **{key: value(key) for key in changes}}
+
+
+def pieces(where: str, key: str, text: str) -> list[str]:
+    """*text*, split at its commas, except those in quotes and brackets; raises ConfigError for one that is left open.
+
+    The error names *where* the text of *key* was given.
+    """
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not quote and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if quote or depth:
+        raise ConfigError(where, f"{key}: a quote or bracket is left open in {text!r}")
+    return parts

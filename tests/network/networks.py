@@ -18,13 +18,14 @@ class Wires:
 
 @frozen
 class Sent:
-    """A flow of `size` bytes that starts at `time`."""
+    """A flow of `size` bytes that starts at `time`, and is cancelled `after` so many seconds if it has not ended."""
 
     time: float
     size: float
     path: Sequence[int]
     cap: float = inf
     weights: Sequence[float] | None = None
+    after: float = inf
 
 
 class Watched:
@@ -36,20 +37,25 @@ class Watched:
         self.used: list[tuple[float, int, float]] = []
         self.flows = Flows(self.env, Wires(capacities), lambda *use: self.used.append(use))
         self.all: list[Flow] = []
-        #: After each step of the simulation: the time, and the rates of the flows that are on their way.
+        #: After all that happens at a time: the time, and the rates of the flows that are on their way.
         self.rates: list[tuple[float, dict[Flow, float]]] = []
         for flow in sent:
             self.env.process(self._send(flow))
 
     def _send(self, flow: Sent):
         yield self.env.timeout(flow.time)
-        self.all.append(self.flows.start(flow.size, flow.path, flow.cap, flow.weights))
+        started = self.flows.start(flow.size, flow.path, flow.cap, flow.weights)
+        self.all.append(started)
+        if flow.after < inf:
+            yield self.env.timeout(flow.after)
+            self.flows.cancel(started)
 
     def run(self) -> "Watched":
         """To the end of the last flow."""
         while self.env.peek() < inf:
             self.env.step()
-            self.rates.append((self.env.now, {flow: flow.rate for flow in self.all if flow.ended is None}))
+            if self.env.peek() > self.env.now:
+                self.rates.append((self.env.now, {flow: flow.rate for flow in self.all if flow.ended is None}))
         return self
 
     @property

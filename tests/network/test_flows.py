@@ -3,6 +3,7 @@
 import pytest
 import simpy
 
+from benchmarks.counting import lines
 from ksim.network.flows import Flows
 from ksim.network.sharing import Demand, fair_rates
 from tests.network.networks import Sent, Watched, Wires, run
@@ -103,5 +104,16 @@ def test_flows_elsewhere_are_not_looked_at():
     """Neither those of other links, nor those of a link that all of them together cannot fill."""
     watched = Watched([1.0] * 50 + [60.0], [Sent(0.0, 100.0, [link, 50]) for link in range(50)])
     watched.env.run(until=1.0)
-    joined = watched.flows._joined([watched.flows.start(1.0, [7, 50])])
-    assert [flow.path[0] for flow in joined] == [7, 7]
+    watched.flows.start(1.0, [7, 50])
+    assert [flow.path[0] for flow in watched.flows._joined()] == [7, 7]
+
+
+@pytest.mark.parametrize("sharing", [0, 3])
+def test_a_start_and_an_end_take_as_many_lines_beside_a_thousand_flows_elsewhere(sharing):
+    def counted(elsewhere: int) -> int:
+        watched = Watched([10.0] * 50, [*(Sent(0.0, 1e9, [1 + place % 49]) for place in range(elsewhere)),
+                                        *(Sent(0.0, 1e9, [0]) for _ in range(sharing))])
+        watched.env.run(until=1.0)
+        return lines(lambda: watched.env.run(watched.flows.start(20.0, [0]).done))
+
+    assert counted(1000) == counted(0)
