@@ -20,7 +20,7 @@ COUNTED = ("token_budget", "sequence_limit", "nobody_lost", "loads_are_awaited",
            "all_ends_once", "no_error")
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "shortest_prompt_first", "prefill_first", "longest_prefix_first"])
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "shortest_prompt_first", "prefill_first", "fair_share"])
 def test_no_block_is_free_while_it_is_loaded_or_read(policy):
     check_transfers(policy=policy, max_examples=share(100))
 
