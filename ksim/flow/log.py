@@ -53,6 +53,7 @@ class Log:
     def joined(cls, engines: Iterable[EngineBuilt], logs: Sequence["Log"]) -> "Log":
         """What happened in all *logs*, requests in the order of their ids where that was at one time."""
         joined = cls(engines)
+        joined.links += {link.link: link for log in logs for link in log.links}.values()
         for kind in {kind for log in logs for kind in (*log._blocks, *log._recent)} - {Stepped}:
             parts = [log.columns(kind) for log in logs]
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -127,10 +128,16 @@ def _follows(step: Stepped, other: Stepped) -> bool:
     return (step.engine, step.index + 1, len(step.step_costs)) == (other.engine, other.index, len(other.step_costs))
 
 
+def only(columns: Columns, which: NDArray[Any]) -> Columns:
+    """The events in *which*: flags, or places."""
+    return {name: column[which] for name, column in columns.items()}
+
+
 def _ids(columns: Columns) -> NDArray[np.int64]:
-    """Whose the events are."""
-    if "request_id" in columns:
-        return columns["request_id"]
+    """Whose the events are: the numbers of requests, or of links."""
+    for name in ("request_id", "link"):
+        if name in columns:
+            return columns[name]
     return np.array([request.id for request in columns["request"]], dtype=np.int64)
 
 

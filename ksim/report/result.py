@@ -17,17 +17,18 @@ from ksim.foundation import garbage
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
 from ksim.report.formats import vllm_block
-from ksim.report.insights import Insight, insights
-from ksim.report.wording import WIDTH, model_name, subject
+from ksim.report.insights import insights
+from ksim.report.wording import WIDTH, Insight, model_name, subject
 from ksim.results import arrow
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy, energy_summary
 from ksim.results.attribution.shares import Shares
-from ksim.results.footprint import Rates, footprint
+from ksim.results.footprint import Rates, fleet_footprint, footprint
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import kernel_table
 from ksim.results.metrics import LatencyTargets, Summary, summarise
+from ksim.results.pools import of_fleet, pool_summaries
 from ksim.results.tables import request_table, step_table
 from ksim.results.totals import Refusals
 
@@ -47,7 +48,8 @@ class Result:
     *labels* say what was run (`model_id`, `gpu`, `seed`, `request_rate`, `max_concurrency` and others) and come first
     in the summary.  With a `max_concurrency` the loop was closed, so no queue could keep growing.  *limits* are the
     latency targets of goodput.  *scenario* is the text that `save` keeps beside the results.  *remarks* tell the user
-    how the workload was read.  *rates* give emissions and cost of energy.
+    how the workload was read.  *rates* give emissions and cost of energy, *pool_rates* those of pools that have
+    others.
     """
 
     log: Log = field(repr=False)
@@ -56,12 +58,16 @@ class Result:
     scenario: str = field(default="", repr=False)
     remarks: Sequence[str] = ()
     rates: Rates = Rates()
+    pool_rates: Mapping[str, Rates] = field(factory=dict)
 
     @cached_property
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
-        return judged({**measured, **energy_summary(self.energy)}, self.labels, self.limits, self.rates)
+        measured |= energy_summary(self.energy)
+        if self.history.pools:
+            measured |= of_fleet(pool_summaries(self.history), measured)
+        return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)
 
     @cached_property
     def requests(self) -> pa.Table:
@@ -205,11 +211,13 @@ class Result:
         csv.write_csv(self.kernels, directory / "kernels.csv")
 
 
-def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates) -> Summary:
+def judged(measured: Summary, labels: Mapping[str, Label], limits: LatencyTargets, rates: Rates,
+           pool_rates: Mapping[str, Rates] | None = None) -> Summary:
     """The summary of a run: its labels, its targets, what was *measured*, and emissions and cost."""
     targets = {f"slo_{name}_ms": None if limit is None else 1e3 * limit
                for name, limit in (("ttft", limits.ttft), ("tpot", limits.tpot), ("e2el", limits.e2el))}
-    whole = {**measured, **footprint(measured, rates)}
+    costs = fleet_footprint(measured, rates, pool_rates or {}) if "pools" in measured else footprint(measured, rates)
+    whole = {**measured, **costs}
     assert not labels.keys() & (targets.keys() | whole.keys()), "a label must not hide a measurement"
     # JSON has no infinity; vLLM writes an unlimited request rate as this word.
     shown = {name: "inf" if label == math.inf else label for name, label in labels.items()}

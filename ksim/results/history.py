@@ -13,18 +13,26 @@ from ksim.flow.events import (
     Emitted,
     EngineBuilt,
     Event,
+    Failed,
     Finished,
+    LinkBuilt,
+    LinkUsed,
     Preempted,
+    Prefilled,
     Received,
     Rejected,
+    Released,
     Routed,
+    Transferred,
 )
 from ksim.flow.log import Columns, Log
-from ksim.results.arrays import Floats, each, floats, sums
+from ksim.results.arrays import Bools, Floats, Ints, each, floats, sums
 from ksim.results.requests import Requests
+from ksim.results.splits import Splits
 from ksim.results.steps import Steps
 
-KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished)
+KINDS = (Arrived, Rejected, Routed, Received, Admitted, Preempted, Emitted, Finished, Prefilled, Transferred, Released,
+         Failed)
 
 
 @define(eq=False, slots=False)
@@ -51,9 +59,44 @@ class History:
         return Requests(self.events, self.steps)
 
     @cached_property
+    def splits(self) -> Splits:
+        """The requests that one engine prefills and another decodes."""
+        return Splits(self.requests)
+
+    @cached_property
+    def pools(self) -> list[str]:
+        """The names of the pools in the order of their engines; none in a run without pools."""
+        return pools_of(self.engines)
+
+    @cached_property
+    def fleet(self) -> bool:
+        """Whether the run has pools, or requests that are prefilled on one engine and decoded on another."""
+        return bool(self.pools) or len(self.splits) > 0
+
+    @cached_property
+    def pool(self) -> Ints:
+        """The place in `pools` of each engine's pool."""
+        return each(self.engines, lambda built: self.pools.index(built.pool)) if self.pools else np.zeros(
+            len(self.engines), np.int64)
+
+    @property
+    def links(self) -> list[LinkBuilt]:
+        """The links of the fleet."""
+        return self.log.links
+
+    @cached_property
+    def link_use(self) -> Columns:
+        """When flows began to use how many bytes/s of which link."""
+        return self.log.columns(LinkUsed)
+
+    @cached_property
     def duration(self) -> float:
-        """Seconds from the start of the run to its last event."""
-        times = [float(columns["time"].max(initial=0.0)) for columns in self.events.values()]
+        """Seconds from the start of the run to its last event.
+
+        Blocks that a prefill engine holds until their lease ends do not make it longer.
+        """
+        times = [float(columns["time"].max(initial=0.0)) for kind, columns in self.events.items()
+                 if kind is not Released]
         return max(*times, float(self.steps.time.max(initial=0.0)))
 
     @cached_property
@@ -105,12 +148,23 @@ class History:
     def _oldest_work(self) -> Floats:
         """For each step: the arrival of the oldest request whose last token comes from this step; inf without one."""
         requests, oldest = self.requests, np.full(len(self.steps), np.inf)
-        unfinished = ~requests.completed & np.isnan(requests.rejected)
-        # Unfinished requests have work up to the last step of their engine.
-        ends = np.where(unfinished, self.steps.first[requests.engine + 1] - 1, requests.last_step)
-        known = (requests.engine >= 0) & (ends >= self.steps.first[requests.engine])
-        np.minimum.at(oldest, ends[known], requests.reached[known])
+        ended, plain = requests.ended, (requests.engine >= 0) & (requests.prefill_engine < 0)
+        self._note(oldest, plain, requests.engine, requests.reached, np.where(ended, requests.last_step, -2))
+        if len(splits := self.splits):
+            ended = ended[splits.row]
+            last = np.where(ended | (splits.last_prefill >= 0), splits.last_prefill, -2)
+            self._note(oldest, ~np.isnan(splits.routed), splits.source, splits.routed, last)
+            since = np.fmin(splits.loaded, splits.admitted)
+            last = np.where(ended, requests.last_step[splits.row], -2)
+            self._note(oldest, ~np.isnan(since), splits.target, since, last)
         return oldest
+
+    def _note(self, oldest: Floats, known: Bools, engine: Ints, since: Floats, last: Ints) -> None:
+        """Note the work that engines have had *since* then, up to their step in the row *last*; -2 for all steps."""
+        first = self.steps.first
+        ends = np.where(last == -2, first[engine + 1] - 1, last)
+        known = known & (ends >= first[engine]) & (ends < first[engine + 1])
+        np.minimum.at(oldest, ends[known], since[known])
 
     @cached_property
     def idle_after(self) -> Floats:
@@ -125,6 +179,11 @@ class History:
     @cached_property
     def busy_gpu_seconds(self) -> float:
         return float(self.steps.gpu_seconds.sum())
+
+
+def pools_of(engines: Sequence[EngineBuilt]) -> list[str]:
+    """The names of the pools of *engines*, in their order; none where engines have no pools."""
+    return [name for name in dict.fromkeys(built.pool for built in engines) if name]
 
 
 def static_joules(engines: Sequence[EngineBuilt], asleep: Floats, duration: float) -> float:

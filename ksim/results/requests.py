@@ -6,14 +6,25 @@ from functools import cached_property
 import numpy as np
 from attrs import define
 
-from ksim.flow.events import Admitted, Arrived, Emitted, Event, Finished, Preempted, Received, Rejected, Routed
-from ksim.flow.log import Columns
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    Event,
+    Failed,
+    Finished,
+    Preempted,
+    Received,
+    Rejected,
+    Routed,
+)
+from ksim.flow.log import Columns, only
 from ksim.flow.request import Request
 from ksim.results.arrays import Bools, Floats, Ints, ints, offsets, shares
 from ksim.results.steps import Steps
 from ksim.results.tokens import OutputTokens, Runs
 
-COMPLETED, REJECTED, UNFINISHED = "completed", "rejected", "unfinished"
+COMPLETED, REJECTED, FAILED, UNFINISHED = STATUS = "completed", "rejected", "failed", "unfinished"
 
 
 @define(eq=False, slots=False)
@@ -56,9 +67,10 @@ class Requests(OutputTokens):
         """The runs of tokens, request by request."""
         events = self.events[Emitted]
         first, last = (self.steps.row(events["engine"], events[name]) for name in ("first", "last"))
-        columns = (self.rows(events["request_id"]), first, last, events["every"])
-        order = np.argsort(columns[0], kind="stable")
-        return Runs(*(column[order] for column in columns))
+        row = self.rows(events["request_id"])
+        handed = self.prefill_engine[row] == self.steps.places(events["engine"])
+        order = np.argsort(row, kind="stable")
+        return Runs(row[order], first[order], last[order], events["every"][order], handed[order])
 
     def _once(self, events: Columns, values: str = "time") -> Floats:
         """The value of each request's first event; nan without one."""
@@ -94,27 +106,55 @@ class Requests(OutputTokens):
         return self._once(self.events[Rejected])
 
     @cached_property
+    def failed(self) -> Floats:
+        """When each request ended with an error."""
+        return self._once(self.events[Failed])
+
+    @cached_property
     def reasons(self) -> dict[int, str]:
-        """The reasons of the rejected rows."""
-        refused = self.events[Rejected]
-        return dict(zip(self.rows(refused["request_id"]).tolist(), refused["reason"].tolist(), strict=True))
+        """The reasons of the rejected and the failed rows."""
+        return {row: reason for kind in (Rejected, Failed) for row, reason in zip(
+            self.rows(self.events[kind]["request_id"]).tolist(), self.events[kind]["reason"].tolist(), strict=True)}
 
     @cached_property
     def completed(self) -> Bools:
         return ~np.isnan(self.finished)
 
     @cached_property
+    def ended(self) -> Bools:
+        """Requests that completed, failed or were rejected."""
+        return self.completed | ~np.isnan(self.rejected) | ~np.isnan(self.failed)
+
+    @cached_property
+    def status_numbers(self) -> Ints:
+        """The place in `STATUS` of each request's status."""
+        refused, failed = ~np.isnan(self.rejected), ~np.isnan(self.failed)
+        return np.where(self.completed, 0, np.where(refused, 1, np.where(failed, 2, 3)))
+
+    @property
     def status(self) -> list[str]:
-        pairs = zip(self.completed.tolist(), (~np.isnan(self.rejected)).tolist(), strict=True)
-        return [COMPLETED if done else REJECTED if refused else UNFINISHED for done, refused in pairs]
+        return [STATUS[number] for number in self.status_numbers.tolist()]
 
     @cached_property
     def engine(self) -> Ints:
-        """The place in `Steps.engines` of the engine that each request reached last; -1 for none."""
-        column = np.full(len(self), -1)
+        """The place in `Steps.engines` of the engine that each request reached last; -1 for none.
+
+        A split request's is its decode engine from the beginning.
+        """
+        column, split = np.full(len(self), -1), self.prefill_engine >= 0
         for kind in (Routed, Admitted):
             events = self.events[kind]
-            column[self.rows(events["request_id"])] = self.steps.places(events["engine"])
+            rows, places = self.rows(events["request_id"]), self.steps.places(events["engine"])
+            which = slice(None) if kind is Routed else ~split[rows]
+            column[rows[which]] = places[which]
+        return column
+
+    @cached_property
+    def prefill_engine(self) -> Ints:
+        """The place in `Steps.engines` of the engine that prefills each request for another one; -1 for none."""
+        routed = only(self.events[Routed], self.events[Routed]["prefill_engine"] >= 0)
+        column = np.full(len(self), -1)
+        column[self.rows(routed["request_id"])] = self.steps.places(routed["prefill_engine"])
         return column
 
     @cached_property
@@ -125,8 +165,14 @@ class Requests(OutputTokens):
 
     @cached_property
     def received(self) -> Floats:
-        """When the front end had passed each request to its engine; when it was routed without a front end."""
-        through = self._once(self.events[Received])
+        """When the front end had passed each request to its engine; when it was routed without a front end.
+
+        A split request's is that of its prefill engine.
+        """
+        events = self.events[Received]
+        rows, places = self.rows(events["request_id"]), self.steps.places(events["engine"])
+        first = self.prefill_engine[rows]
+        through = self._once(only(events, (first < 0) | (first == places)))
         return np.where(np.isnan(through), self.reached, through)
 
     @cached_property

@@ -60,25 +60,40 @@ def concurrency(history: History) -> Series:
 
 
 def waiting(history: History, amounts: Floats | None = None) -> Series:
-    """Requests that have arrived and do not run: before their first admission, or preempted.
+    """Requests that have arrived and do not run: before their first admission, preempted, or without room for their KV.
 
     With *amounts*, each request counts for its amount.
     """
     requests, each = history.requests, np.ones(len(history.requests)) if amounts is None else amounts
-    ups = [requests.arrival, requests.preempted["time"]]
-    downs = [np.fmin(requests.admitted, requests.rejected), requests.readmitted["time"],
-             requests.finished[requests.displaced]]
-    changes = [each, each[requests.rows(requests.preempted["request_id"])],
-               -each, -each[requests.rows(requests.readmitted["request_id"])], -each[requests.displaced]]
+    splits = history.splits
+    begin, end = splits.waiting_for_room
+    ups = [requests.arrival, requests.preempted["time"], begin]
+    downs = [np.fmin(np.fmin(requests.admitted, requests.rejected), requests.failed), requests.readmitted["time"],
+             np.fmin(requests.finished, requests.failed)[requests.displaced], end]
+    changes = [each, each[requests.rows(requests.preempted["request_id"])], each[splits.row],
+               -each, -each[requests.rows(requests.readmitted["request_id"])], -each[requests.displaced],
+               -each[splits.row]]
     return Series.of_changes(np.concatenate(ups + downs), np.concatenate(changes))
 
 
 def running(history: History) -> Series:
     """Running requests."""
-    requests = history.requests
+    requests, splits = history.requests, history.splits
     held = ~np.isnan(requests.admitted) & ~requests.displaced
-    ups = [requests.admitted, requests.readmitted["time"]]
-    return _ups_and_downs(ups, [requests.finished[held], requests.preempted["time"]])
+    begin, end = splits.between
+    held[splits.row[~np.isnan(begin) & np.isnan(end)]] = False
+    ups = [requests.admitted, requests.readmitted["time"], end]
+    ends = np.fmin(requests.finished, requests.failed)
+    return _ups_and_downs(ups, [ends[held], requests.preempted["time"], begin])
+
+
+def moving(history: History) -> Series:
+    """Requests between their prefill and their decode engine that do not wait for room there."""
+    splits = history.splits
+    begin, end = splits.between
+    waits, until = splits.waiting_for_room
+    gone = np.fmin(end, history.requests.failed[splits.row])
+    return _ups_and_downs([begin, until[~np.isnan(begin)]], [gone, waits[~np.isnan(begin)]])
 
 
 def kv_usage(history: History) -> Series:

@@ -6,7 +6,7 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
-from ksim.results.arrays import Floats, ints, offsets
+from ksim.results.arrays import Floats, Ints, ints, offsets
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
 from ksim.results.history import History
@@ -38,10 +38,20 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "preemptions": requests.preemptions,
         "status": texts(requests.status),
         "reason": texts(map(requests.reasons.get, range(len(asked)))),
+        **(_split(history, engines) if history.fleet else {}),
         "session": texts(request.session for request in asked),
         "tenant": texts(request.tenant for request in asked),
         "priority": ints(asked, "priority"),
     })
+
+
+def _split(history: History, engines: Ints) -> dict[str, pa.Array]:
+    """The columns of runs with pools: who prefilled, the bytes of KV that moved, and how long that took."""
+    splits, source = history.splits, history.requests.prefill_engine
+    moved, seconds = (np.full(len(source), np.nan) for _ in range(2))
+    moved[splits.row], seconds[splits.row] = splits.bytes, splits.loaded - splits.began
+    return {"prefill_engine": numbers(engines[source], source < 0), "transfer_bytes": _nullable(moved),
+            "transfer_seconds": _nullable(seconds)}
 
 
 def _joules(energy: Energy) -> dict[str, pa.Array]:

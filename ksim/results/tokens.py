@@ -15,12 +15,16 @@ _TOKENS = 1 << 16
 
 @frozen(eq=False)
 class Runs:
-    """Tokens of the request at `row`, one from each of the steps `first`, `first` + `every`, ..., `last`: columns."""
+    """Tokens of the request at `row`, one from each of the steps `first`, `first` + `every`, ..., `last`: columns.
+
+    A prefill engine has `handed` tokens over to the decode engine, whose steps may have lower rows.
+    """
 
     row: Ints
     first: Ints
     last: Ints
     every: Ints
+    handed: Bools
 
     @property
     def counts(self) -> Ints:
@@ -28,12 +32,17 @@ class Runs:
         return (self.last - self.first) // self.every + 1
 
     def place(self, row: Ints, step: Ints) -> Ints:
-        """The place among all tokens of the first token that each request at *row* got from *step* or later."""
-        scale = 1 + int(max(self.last.max(initial=0), step.max(initial=0)))
-        run = np.searchsorted(self.row * scale + self.first, row * scale + step) - 1
+        """The place among all tokens of the first token that each request at *row* got from *step* or later.
+
+        Of tokens that were handed over, all came before any step.
+        """
+        scale = 2 + int(max(self.last.max(initial=0), step.max(initial=0)))
+        begins = np.where(self.handed, -1, self.first)
+        run = np.searchsorted(self.row * scale + begins + 1, row * scale + step + 1) - 1
         counts, first = np.append(self.counts, 0), offsets(self.counts)
         own = np.append(self.row, -1)[run] == row
         passed = -((np.append(self.first, 0)[run] - step) // np.append(self.every, 1)[run])
+        passed = np.where(np.append(self.handed, False)[run], counts[run], passed)
         return first[run + 1] - np.where(own, np.maximum(counts[run] - passed, 0), 0)
 
 

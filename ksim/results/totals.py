@@ -145,7 +145,7 @@ class Served(Added):
     def of(cls, history: History, which: Bools, good: Bools) -> "Served":
         """The totals of the requests in *which*; *good* says which ones meet the targets."""
         requests = history.requests
-        done, refused = requests.completed & which, ~np.isnan(requests.rejected) & which
+        done, refused = requests.completed & which, requests.ended & ~requests.completed & which
         again = requests.readmitted
         of = which[requests.rows(again["request_id"])]
         return cls(

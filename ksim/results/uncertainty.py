@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ksim.results.arrays import Bools, Floats
+from ksim.results.arrays import Bools, Floats, Ints
 from ksim.results.history import History
 
 #: The statistics of latencies that have an interval.
@@ -27,7 +27,7 @@ def uncertainty(history: History) -> dict[str, Any]:
     judged: dict[str, Any] = {}
     for side, sign in (("low", -1.0), ("high", 1.0)):
         off = _accumulated(history, side)
-        ttft = requests.ttft + sign * (off(requests.first_token) - off(requests.arrival))
+        ttft = requests.ttft + sign * (off(requests.first_token) - off(requests.arrival) + _of_prefill(history, side))
         decode = requests.last_token - requests.first_token
         decode = decode + sign * (off(requests.last_token) - off(requests.first_token))
         judged |= _statistics("ttft", side, ttft[done])
@@ -41,9 +41,24 @@ def _statistics(name: str, side: str, seconds: Floats) -> dict[str, Any]:
             for statistic, judge in _JUDGED.items()}
 
 
-def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
-    """Cumulative errors, in seconds, of the steps of each request's own engine up to each moment."""
-    steps, engine = history.steps, history.requests.engine
+def _of_prefill(history: History, side: str) -> Floats:
+    """What the error up to the first token changes by where another engine prefills.
+
+    Until it has the prompt's KV, a split request's error is that of its prefill engine.
+    """
+    splits, extra = history.splits, np.zeros(len(history.requests))
+    if not len(splits):
+        return extra
+    arrival = history.requests.arrival[splits.row]
+    until = np.fmax(np.fmin(splits.prefilled, history.requests.first_token[splits.row]), arrival)
+    ahead, behind = (_accumulated(history, side, engine) for engine in (splits.source, splits.target))
+    extra[splits.row] = ahead(until) - ahead(arrival) - (behind(until) - behind(arrival))
+    return extra
+
+
+def _accumulated(history: History, side: str, engine: Ints | None = None) -> Callable[[Floats], Floats]:
+    """Cumulative errors, in seconds, of the steps of *engine*, by default each request's own, up to each moment."""
+    steps, own = history.steps, history.requests.engine if engine is None else engine
     costs = steps.stage_steps.costs
     off = steps.added(abs(getattr(costs, side) - costs.seconds))
     curves = [_curve(history, off, place) for place in range(len(history.engines))]
@@ -51,7 +66,7 @@ def _accumulated(history: History, side: str) -> Callable[[Floats], Floats]:
     def by(times: Floats) -> Floats:
         total = np.zeros(len(times))
         for place, (knots, heights) in enumerate(curves):
-            of: Bools = engine == place
+            of: Bools = own == place
             total[of] = np.interp(times[of], knots, heights)
         return total
 

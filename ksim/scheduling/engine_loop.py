@@ -16,7 +16,7 @@ class Turn:
     """One turn of the loop: the `schedule` made `now`, which is the engine's step `index` unless it is `empty`.
 
     `work` is whatever an engine wants to remember of the batch.  `output` is what the workers of a KV connector report
-    with the batch; a port sets it before `wait` or `sleep` ends.
+    with the batch, once its last kernel is `launched`; a port sets it before `wait` or `sleep` ends.
     """
 
     schedule: Schedule
@@ -25,6 +25,7 @@ class Turn:
     empty: bool
     work: Any = None
     output: ConnectorOutput | None = None
+    launched: float = 0.0
 
 
 class Port(Protocol):

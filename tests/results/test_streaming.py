@@ -12,12 +12,17 @@ from ksim.flow.events import (
     Admitted,
     Arrived,
     Emitted,
+    Failed,
     Finished,
+    LinkUsed,
     Preempted,
+    Prefilled,
     Received,
     Rejected,
+    Released,
     Routed,
     Stepped,
+    Transferred,
 )
 from ksim.flow.log import Log
 from ksim.flow.step_block import StepBlock
@@ -26,17 +31,20 @@ from ksim.results import saturation, uncertainty
 from ksim.results import streaming as module
 from ksim.results.attribution.energy import ENERGY_KEYS
 from ksim.results.metrics import LATENCIES, PERCENTILES, LatencyTargets, spread
+from ksim.results.pools import POOL_LATENCIES
 from ksim.results.streaming import Sink
 from ksim.results.streaming.tally import RESOLUTION, Histogram
 from tests.properties import examples
 
-from . import by_hand, fabricate
+from . import by_hand, fabricate, fleet
+from .strategies import fleets
 
 LIMITS = LatencyTargets(ttft=0.2, e2el=2.0)
-ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Finished, Preempted, Admitted)
+ORDER = (Arrived, Rejected, Routed, Received, Stepped, Emitted, Prefilled, Transferred, LinkUsed, Released, Failed,
+         Finished, Preempted, Admitted)
 UNTOLD = {*uncertainty.KEYS, *saturation.KEYS, *ENERGY_KEYS} - {
     "idle_energy_joules", "energy_joules_low", "energy_joules_high"}
-ROUGH = {f"{statistic}_{name}_ms" for name in LATENCIES
+ROUGH = {f"{statistic}_{name}_ms" for name in {*LATENCIES, *POOL_LATENCIES}
          for statistic in ("median", *(f"p{percent}" for percent in PERCENTILES))}
 
 
@@ -80,7 +88,8 @@ def same(found, expected):
 
 
 def close(found, expected, off: float, least: float = 1e-9):
-    assert found == (expected if expected is None else pytest.approx(expected, rel=off, abs=least))
+    known = isinstance(expected, int | float)
+    assert found == (pytest.approx(expected, rel=off, abs=least) if known else expected)
 
 
 def agree(log: Log, folder, every: int, events: list):
@@ -90,20 +99,31 @@ def agree(log: Log, folder, every: int, events: list):
     same(steps, result.steps)
     expected = {key: result.summary[key] for key in result.summary if key in summary}
     assert list(summary) == list(expected)
-    for key, value in expected.items():
-        if key in UNTOLD:
-            assert summary[key] is None, key
-        else:
-            close(summary[key], value, RESOLUTION if key in ROUGH else 1e-9)
+    pools, expected_pools = (run.pop("pools", {}) for run in (summary, expected))
+    assert list(pools) == list(expected_pools)
+    for one, other in ((summary, expected), *((pools[name], expected_pools[name]) for name in pools)):
+        for key in one:
+            if key in UNTOLD:
+                assert one[key] is None, key
+            else:
+                close(one[key], other[key], RESOLUTION if key in ROUGH else 1e-9)
 
 
 @pytest.mark.parametrize("log", [
     fabricate.log(count=20), fabricate.log(count=25, engines=2, ranks=2, preempt_every=11), fabricate.pipelined(),
     fabricate.log(count=30, stages=2, seats=4), by_hand.small(), by_hand.sleepy(), Log([by_hand.ENGINE]),
-    fabricate.cut(fabricate.log(count=40), 1.5)])
+    fabricate.cut(fabricate.log(count=40), 1.5), fleet.log(count=40, rate=60, preempt_every=9),
+    fleet.log(count=40, rate=60, decode_first=True, style=fleet.Style(True, True, True)),
+    fabricate.cut(fleet.log(count=40, rate=60), 0.6)])
 @pytest.mark.parametrize("every", [3, 10_000])
 def test_streamed_runs_say_what_kept_ones_say(log, every, tmp_path):
     agree(log, tmp_path, every, told(log))
+
+
+@given(fleets(), st.integers(5, 50))
+@examples(8)
+def test_fleets_too(tmp_path_factory, log, every):
+    agree(log, tmp_path_factory.mktemp("run"), every, told(log))
 
 
 @given(st.integers(1, 30), st.integers(5, 50), st.integers(1, 60))

@@ -4,6 +4,7 @@ docs/explain.md defines the phases.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,9 @@ from attrs import define
 
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
-from ksim.results.attribution import activity, stretches
+from ksim.results.attribution import activity, handover, stretches
 from ksim.results.attribution.activity import Activity
+from ksim.results.attribution.handover import DELIVERY, HANDOVER, UPDATE
 from ksim.results.attribution.shares import Shares
 from ksim.results.attribution.stretches import PromptChunks, Stretches
 from ksim.results.history import History
@@ -22,18 +24,19 @@ TO_FIRST, AFTER = "to_first", "after"
 
 INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
-SCHEDULE, LAUNCH, UPDATE = "schedule", "launch", "update"
-COMMUNICATION, DELIVERY = "communication", "delivery"
+SCHEDULE, LAUNCH = "schedule", "launch"
+COMMUNICATION = "communication"
 #: Prefixes of the names of kernel families.
 PREFILL, DECODE = "prefill.", "decode."
 
-#: Groups in which phases are shown.
-GROUPS = {
+#: Groups in which phases are shown; those of a hand-over only where runs have one.
+GROUPS: dict[str, tuple[str, ...]] = {
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
     "own prefill": (PREFILL,),
     "others' prefill": (OTHERS_PREFILL,),
     "others' decodes": (OTHERS_DECODE,),
+    **{group: (phase,) for phase, group in HANDOVER.items()},
     "decode": (DECODE,),
     "preemption": (PREEMPTED, RECOMPUTATION),
     "host": (SCHEDULE, LAUNCH, UPDATE),
@@ -42,11 +45,20 @@ GROUPS = {
 }
 
 
-def phases(families: Sequence[str]) -> list[str]:
-    """All phases in the order of a request's life, with kernels of these *families*."""
+def phases(families: Sequence[str], fleet: bool = False) -> list[str]:
+    """All phases in the order of a request's life, with kernels of these *families*.
+
+    In a *fleet*, requests may be handed over from one engine to another.
+    """
     return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
+            *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
             COMMUNICATION, DELIVERY]
+
+
+def groups(names: Sequence[str]) -> list[str]:
+    """The groups of phases with these *names*: all groups, but those of a hand-over only if there is one."""
+    return [group for group, (first, *_) in GROUPS.items() if first not in HANDOVER or first in names]
 
 
 def members(group: str, names: Sequence[str]) -> list[str]:
@@ -66,12 +78,12 @@ def attribution_table(shares: Shares) -> pa.Table:
     spent time are left out.
     """
     history = shares.history
-    split = _Split.of(history, Activity(history, shares))
+    parts = _Partition.of(history, Activity(history, shares))
     rows = np.flatnonzero(history.requests.completed)
     columns: dict[str, Floats | Ints] = {"id": history.requests.ids[rows]}
-    for part, (begin, end), seconds in zip((TO_FIRST, AFTER), split.windows, split.seconds, strict=True):
+    for part, (begin, end), seconds in zip((TO_FIRST, AFTER), parts.windows, parts.seconds, strict=True):
         exact = _settled(seconds[rows], (end - begin)[rows])
-        for name, column in zip(split.names, exact.T, strict=True):
+        for name, column in zip(parts.names, exact.T, strict=True):
             if "." not in name or column.any():
                 columns[f"{part}.{name}"] = column
     return table(columns)
@@ -88,7 +100,7 @@ def _settled(seconds: Floats, totals: Floats) -> Floats:
 
 
 @define(eq=False)
-class _Split:
+class _Partition:
     """The seconds of each request in each phase, for both parts of its time: (parts, requests, phases).
 
     `windows` has the beginning and the end of each part.
@@ -102,16 +114,17 @@ class _Split:
     seconds: Floats
 
     @classmethod
-    def of(cls, history: History, does: Activity) -> "_Split":
+    def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1])
+        names = phases(does.shares.families[:-1], history.fleet)
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
-        split = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
-        split._before_admission()
-        split._behind_gpus()
-        split._stretches()
-        split._own_prefills()
-        return split
+        made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
+        made._before_admission()
+        made._handed_over()
+        made._behind_gpus()
+        made._stretches()
+        made._own_prefills()
+        return made
 
     def _add(self, part: int, name: str, rows: Ints, amounts: Floats) -> None:
         self.seconds[part, :, self.names.index(name)] += sums(rows, amounts, len(self.history.requests))
@@ -120,6 +133,16 @@ class _Split:
         requests, rows = self.history.requests, np.arange(len(self.history.requests))
         self._add(0, INTAKE, rows, requests.received - requests.arrival)
         self._add(0, QUEUE, rows, requests.admitted - requests.received)
+
+    def _handed_over(self) -> None:
+        """Add the time of split requests between the GPUs of their two engines."""
+        if not len(self.history.splits):
+            return
+        rows, moments = handover.moments(self.history.splits)
+        for (begin, end), name in zip(pairwise(moments.T), handover.PHASES, strict=True):
+            for part in range(2):
+                since, until = self._clipped(part, rows, begin, end)
+                self._add(part, name, rows, until - since)
 
     def _behind_gpus(self) -> None:
         """Add the time after the GPUs finish each part's last token: the host processes and delivers it."""
@@ -150,13 +173,13 @@ class _Split:
 
         At first, all prompt tokens count as those of other requests.
         """
-        rows, states, begin, end = self.stretches.table()
+        rows, engines, states, begin, end = self.stretches.table()
         for part in range(2):
             since, until = self._clipped(part, rows, begin, end)
             lost = states == stretches.PREEMPTED
             self._add(part, PREEMPTED, rows[lost], (until - since)[lost])
             runs = ~lost & (until > since)
-            spent = self.activity.between(self.history.requests.engine[rows[runs]], since[runs], until[runs])
+            spent = self.activity.between(engines[runs], since[runs], until[runs])
             self._running(part, rows[runs], states[runs], spent)
 
     def _running(self, part: int, rows: Ints, states: Ints, spent: Floats) -> None:
@@ -185,10 +208,10 @@ class _Split:
             mine = own * inside[:, None]
             self._add(part, OTHERS_PREFILL, rows, -mine.sum(axis=1))
             self._add(part, RECOMPUTATION, rows[states == stretches.AGAIN], mine[states == stretches.AGAIN].sum(axis=1))
-            first = states == stretches.PREFILL
-            names = self._families(PREFILL)
-            for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
-                self._add(part, names[place], rows[first], column[first])
+            for state, prefix in ((stretches.PREFILL, PREFILL), (stretches.DECODE, DECODE)):
+                which, names = states == state, self._families(prefix)
+                for place, column in zip(self.activity.shares.family.tolist(), mine.T, strict=True):
+                    self._add(part, names[place], rows[which], column[which])
 
     def _own_seconds(self, chunks: PromptChunks) -> Floats:
         """GPU seconds of each chunk by `Shares.parts`; at most those of all prompts in its step."""

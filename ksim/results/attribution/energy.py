@@ -114,11 +114,23 @@ class Energy:
         rates = self._rates()
         rows = self.shares.stretches.stints.row[chunks.stint]
         amounts = np.asarray(sum(rate[chunks.step] * size for rate, size in zip(rates, prompts, strict=True)))
-        after = chunks.step > requests.token_steps[requests.first[rows]]
+        after = self._after_first(chunks.step, rows, self.shares.stretches.stints.leg[chunks.stint])
         joules = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
         for part in requests.parts():
             joules[part] += self._decoded(part, rates)
         return np.where(requests.completed[:, None], joules, np.nan)
+
+    def _after_first(self, steps: Ints, rows: Ints, leg: Ints) -> Bools:
+        """Whether *steps* of the requests at *rows*, on their first or second *leg*, come after their first token."""
+        first, engine = self.history.requests.token_steps[self.history.requests.first[rows]], self.history.steps.engine
+        return np.where(engine[steps] == engine[first], steps > first, self._handed[rows] & (leg == 1))
+
+    @cached_property
+    def _handed(self) -> Bools:
+        """Requests whose first token was handed over by their prefill engine."""
+        splits, found = self.history.splits, np.zeros(len(self.history.requests), dtype=np.bool_)
+        found[splits.row] = splits.handed
+        return found
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
         """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
@@ -157,8 +169,9 @@ class Energy:
     def _caught_up(self) -> Ints:
         """The places of the tokens with which requests caught up."""
         requests, stints = self.history.requests, self.shares.stretches.stints
-        which = stints.first >= 0
-        return np.sort(requests.runs.place(stints.row[which], stints.first[which]))
+        which = (stints.first >= 0) & (stints.leg == 1)
+        handed = np.flatnonzero(self._handed & requests.completed)
+        return np.sort(np.append(requests.runs.place(stints.row[which], stints.first[which]), requests.first[handed]))
 
 
 def energy_summary(spent: Energy) -> Summary:

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from ksim.flow.events import Arrived, Emitted, Event, Finished, Rejected, Stepped
-from ksim.flow.log import Columns, Log
+from ksim.flow.events import Arrived, Emitted, Event, Failed, Finished, LinkUsed, Prefilled, Rejected, Stepped
+from ksim.flow.log import Columns, Log, only
 from ksim.flow.step_block import StepBlock
-from ksim.results.arrays import Bools
+from ksim.results.arrays import Bools, Ints
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
 from ksim.results.metrics import LatencyTargets, Summary
@@ -31,9 +31,9 @@ _REQUESTS, _STEPS = 1 << 12, 1 << 12
 class Sink(Log):
     """A log that writes requests.parquet and steps.parquet during the run.
 
-    `Finished` and `Rejected` are the last events of a request.  If they come before the steps that sampled its
-    tokens, they wait for these.  The sink keeps requests that have not ended, and steps since the first admission of
-    any of them.
+    `Finished`, `Rejected` and `Failed` are the last events of a request, but that its blocks may be `Released` later.
+    If they come before the steps that sampled its tokens, they wait for these.  The sink keeps requests that have not
+    ended, and steps since the first admission of any of them.  It forgets at once how much links are used.
     """
 
     def __init__(self, directory: Path, limits: LatencyTargets) -> None:
@@ -48,12 +48,14 @@ class Sink(Log):
     def add(self, event: Event) -> None:
         """Take one event."""
         kind = type(event)
+        if kind is LinkUsed:
+            return
         if kind is Stepped:
             self._write_many()
             self._stepped += 1
         elif kind is Arrived:
             self._write_many()
-        elif kind is Finished or kind is Rejected:
+        elif kind is Finished or kind is Rejected or kind is Failed:
             self._ended += 1
             if isinstance(event, Rejected):
                 self.refusals.add(event.reason)
@@ -88,7 +90,7 @@ class Sink(Log):
         now, later = self._split(steps)
         history = History(Log.of_columns(self.engines, now, self._step_blocks, self.before))
         requests = history.requests
-        ended = np.full(len(requests), at_end) | requests.completed | ~np.isnan(requests.rejected)
+        ended = np.full(len(requests), at_end) | _over(history)
         numbers = np.array([self._written.get(built.engine, 0) for built in history.engines], np.int64)
         stepped = history.steps.index >= numbers[history.steps.engine]
         self._put("requests", request_table(history, None).filter(flags(ended)))
@@ -106,27 +108,34 @@ class Sink(Log):
 
     def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
         """The events that are complete after so many *steps* of each engine, and those that wait for more steps."""
-        emitted, late = self.columns(Emitted), np.zeros(0, np.int64)
-        for engine in np.unique(emitted["engine"]).tolist():
-            early = (emitted["engine"] == engine) & (emitted["last"] >= steps.get(engine, 0))
-            late = np.append(late, emitted["request_id"][early])
+        late = np.append(self._early(Emitted, "last", steps), self._early(Prefilled, "step", steps))
         now: Events = {kind: self.columns(kind) for kind in KINDS}
         later: Events = {}
-        for kind in (Emitted, Finished) if len(late) else ():
+        for kind in (Emitted, Finished, Prefilled, Failed) if len(late) else ():
             waits = np.isin(now[kind]["request_id"], late)
-            now[kind], later[kind] = _only(now[kind], ~waits), _only(now[kind], waits)
+            now[kind], later[kind] = only(now[kind], ~waits), only(now[kind], waits)
         return now, later
+
+    def _early(self, kind: type[Event], name: str, steps: Mapping[int, int]) -> Ints:
+        """The requests of the events that name a step which is yet to come."""
+        events, early = self.columns(kind), np.zeros(0, np.int64)
+        for engine in np.unique(events["engine"]).tolist():
+            which = (events["engine"] == engine) & (events[name] >= steps.get(engine, 0))
+            early = np.append(early, events["request_id"][which])
+        return early
 
     def _forget(self, history: History, ended: Bools, now: Events, later: Events) -> None:
         """Keep only what is still needed of the events written *now*, and those for *later*."""
         requests = history.requests
         for kind, columns in now.items():
             rows = np.arange(len(requests)) if kind is Arrived else requests.rows(columns["request_id"])
-            self._blocks[kind] = [_only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
+            self._blocks[kind] = [only(columns, ~ended[rows]), *([later[kind]] if kind in later else [])]
         kept = []
         for block in self._step_blocks:
             place = int(history.steps.places(np.array([block.engine]))[0])
-            since = requests.admitted[~ended & (requests.engine == place)]
+            splits = history.splits
+            since = np.append(requests.admitted[~ended & (requests.engine == place)],
+                              splits.prefilling[~ended[splits.row] & (splits.source == place)])
             if block.scheduled[-1] >= np.nanmin(since, initial=np.inf):
                 kept.append(block)
             else:
@@ -135,8 +144,11 @@ class Sink(Log):
         self._step_blocks = kept
 
 
-def _only(columns: Columns, which: Bools) -> Columns:
-    return {name: column[which] for name, column in columns.items()}
+def _over(history: History) -> Bools:
+    """The requests that have ended and hold no blocks of a prefill engine any more."""
+    ended, splits = history.requests.ended.copy(), history.splits
+    ended[splits.row[~np.isnan(splits.prefilled) & ~(splits.released <= history.duration)]] = False
+    return ended
 
 
 def _first_arrival(requests: Requests, ended: Bools) -> float:

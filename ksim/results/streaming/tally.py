@@ -25,6 +25,7 @@ from ksim.results.metrics import (
     throughput,
     utilisation,
 )
+from ksim.results.pools import POOL_LATENCIES, Legs, PoolTotals, of_fleet, of_pools, steps_by_pool
 from ksim.results.requests import Requests
 from ksim.results.series import Series
 from ksim.results.totals import Served, Work
@@ -134,6 +135,36 @@ class Seconds:
 
 
 @define(eq=False)
+class PoolTally:
+    """The totals of each pool so far."""
+
+    latencies: list[dict[str, Histogram]]
+    works: list[Work] = field(factory=list)
+    totals: PoolTotals | None = None
+
+    @classmethod
+    def empty(cls, pools: int) -> "PoolTally":
+        return cls([{name: Histogram() for name in POOL_LATENCIES} for _ in range(pools)])
+
+    def add(self, history: History, ended: Bools, stepped: Bools, duration: float) -> None:
+        """Add the requests that have *ended* and the steps in *stepped*, of a run of this *duration* so far."""
+        legs, works = Legs.of(history, ended), steps_by_pool(history, stepped)
+        totals = PoolTotals.of(history, ended, legs, duration)
+        self.works = [new + old for new, old in zip(works, self.works, strict=True)] if self.works else works
+        self.totals = self.totals + totals if self.totals else totals
+        for place, latencies in enumerate(self.latencies):
+            for name, values in legs.latencies(place).items():
+                latencies[name].add(values)
+
+    def summaries(self, engines: Sequence[EngineBuilt], duration: float) -> dict[str, Summary]:
+        """The numbers of `pool_summaries`."""
+        assert self.totals is not None, "a run ends with an entry of the rest of it"
+        spreads = [{key: value for name, histogram in latencies.items()
+                    for key, value in histogram.spread(name).items()} for latencies in self.latencies]
+        return dict(of_pools(engines, self.works, self.totals, spreads, duration))
+
+
+@define(eq=False)
 class Tally:
     """The totals of the parts of a run so far."""
 
@@ -144,6 +175,7 @@ class Tally:
     in_flight: Concurrency = Factory(Concurrency)
     seconds: Seconds = Factory(Seconds)
     latencies: dict[str, Histogram] = field(factory=lambda: {name: Histogram() for name in LATENCIES})
+    pools: PoolTally | None = None
     _flown: float = 0.0
 
     def add(self, history: History, ended: Bools, stepped: Bools, until: float) -> None:
@@ -162,6 +194,9 @@ class Tally:
                  "itl": requests.gaps_of(done), "e2el": requests.e2e[done], "queue": requests.queue[done]}
         for name, values in found.items():
             self.latencies[name].add(values)
+        if history.pools:
+            self.pools = self.pools or PoolTally.empty(len(history.pools))
+            self.pools.add(history, ended, stepped, self.duration)
 
     def summary(self, engines: Sequence[EngineBuilt]) -> Summary:
         """The numbers of summary.json; None for those that need more than sums."""
@@ -170,7 +205,7 @@ class Tally:
         last = np.maximum(0.0, duration - work.ended - floats(engines, "sleep_after"))
         static = static_joules(engines, work.asleep + last, duration)
         spreads = [latency.spread(name) for name, latency in self.latencies.items()]
-        return {
+        summary = {
             **counts(self.served, duration),
             **throughput(self.served, duration, self.limits),
             "max_output_tokens_per_s": self.seconds.most,
@@ -189,3 +224,4 @@ class Tally:
             **energy_interval(engines, static, work.joules, work.reach),
             "idle_energy_joules": static - work.static,
         }
+        return {**summary, **of_fleet(self.pools.summaries(engines, duration), summary)} if self.pools else summary

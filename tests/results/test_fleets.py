@@ -1,0 +1,178 @@
+"""Runs with pools: phases of split requests, numbers by pool, and what a run without pools does not have."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from ksim.flow.batch import Batch
+from ksim.flow.events import (
+    Admitted,
+    Arrived,
+    Emitted,
+    Failed,
+    Finished,
+    LinkBuilt,
+    LinkUsed,
+    Prefilled,
+    Received,
+    Released,
+    Routed,
+    Stepped,
+    Transferred,
+)
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.report.result import Result
+from ksim.results.attribution.energy import Energy
+from ksim.results.attribution.handover import HANDOVER
+from ksim.results.footprint import Rates
+from ksim.results.history import History
+from ksim.results.metrics import LatencyTargets
+from ksim.results.series import moving, running, waiting
+from tests.properties import examples
+
+from . import fabricate, fleet
+from .partition import assert_a_partition, parts
+from .strategies import fleets
+
+
+def by_hand(queued: float = 4.5, handed: bool = False) -> Log:
+    """One request, prefilled by engine 5 in its step from 2 to 3 and decoded by engine 1 in steps from 8, 9 and so on.
+
+    Its answer is with the router at 4, blocks are there at 5, the first byte leaves at 5.25, the last arrives at 7.25
+    where 1.5 seconds would have done, and the request is admitted at 7.75.
+    """
+    def step(engine: int, index: int, start: float, batch: Batch) -> Stepped:
+        costs = (fabricate.step_costs(batch)[0],)
+        return Stepped(start + 1.5, engine, index, start - 0.25, start, start, start + 1.0, start + 1.25, batch, 0, 1,
+                       7, costs)
+
+    request, first = Request(3, 0.0, 100, 3), 2 if handed else 1
+    events = [
+        Arrived(0.0, request), Routed(0.0, 3, 1, 5), Received(0.5, 3, 5), Received(queued, 3, 1),
+        Admitted(1.75, 3, 5, 0, 100), step(5, 0, 2.0, Batch.of((100, 0), prompts=[(3, 100, 0)])),
+        Prefilled(4.0, 3, 5, 0), Transferred(7.25, 3, 5, 1, 5.0, 5.25, 1.5, 1e9, 99), Released(7.5, 3, 5),
+        Admitted(7.75, 3, 1, 99, 100), step(1, 0, 8.0, Batch.of((1, 99), prompts=[(3, 1, 99)])),
+        *(step(1, index, 8.0 + index, Batch.of((1, 99 + index))) for index in range(1, 4 - first)),
+        Emitted(12.0, 3, 1, 0, 3 - first), Finished(12.0, 3, 1), LinkUsed(5.25, 0, 5e8), LinkUsed(7.25, 0, 0.0)]
+    events += [Emitted(3.5, 3, 5, 0, 0)] if handed else []
+    log = Log([fleet._built(1, "decode", 1), fleet._built(5, "prefill", 1)], events)
+    log.links += [LinkBuilt(0, "NIC", "nic", 1e9)]
+    return log
+
+
+def handed_over(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(columns[name][0]) for name in HANDOVER}
+
+
+def test_the_phases_between_two_engines_by_hand():
+    result = Result(by_hand())
+    first, after = parts(result)
+    assert_a_partition(result)
+    assert handed_over(first) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
+    assert (first["intake"], first["queue"]) == (0.5, 1.25)
+    # The host takes in and delivers the prefill engine's answer, and then the decode engine's first token.
+    assert (first["update"], first["delivery"]) == (0.25 + 0.25, 0.75 + 0.25)
+    assert not any(handed_over(after).values())
+
+
+def test_a_decode_engine_that_had_the_request_at_once_does_not_wait_for_the_answer():
+    """Nothing is between the end of the prefill at 3 and the wait for room until 5."""
+    first, _ = parts(Result(by_hand(queued=0.75)))
+    assert handed_over(first) == {"hop": 0.0, "room": 2.0, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
+    assert (first["update"], first["delivery"]) == (0.25, 0.25)
+
+
+def test_a_token_that_is_handed_over_ends_the_first_part():
+    result = Result(by_hand(handed=True))
+    first, after = parts(result)
+    assert_a_partition(result)
+    assert result.requests["ttft_s"].to_pylist() == [3.5] and result.requests["output_tokens"].to_pylist() == [3]
+    assert not any(handed_over(first).values())
+    assert handed_over(after) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
+
+
+@given(fleets())
+@examples(60)
+def test_phases_add_up_in_any_fleet(log):
+    result = Result(log)
+    assert_a_partition(result)
+    split = result.history.requests.prefill_engine[result.history.requests.completed] >= 0
+    for columns in parts(result):
+        assert all((columns[name][~split] == 0.0).all() for name in HANDOVER)
+
+
+@pytest.mark.parametrize("style", [fleet.Style(), fleet.Style(concurrent=True, by_chunk=True),
+                                   fleet.Style(hands_over=True)])
+@pytest.mark.parametrize("decode_first", [False, True])
+def test_every_joule_of_a_fleet_is_somebodys_where_no_request_fails(style, decode_first):
+    result = Result(fleet.log(count=10, rate=60, style=style, decode_first=decode_first, preempt_every=6))
+    energy = Energy(result.shares)
+    assert result.history.requests.completed.all()
+    assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())
+
+
+@given(fleets())
+@examples(30)
+def test_pools_add_up_to_the_run(log):
+    summary = Result(log, limits=LatencyTargets(ttft=0.1), rates=Rates(gpu_dollars=1e-3)).summary
+    pools = list(summary["pools"].values())
+    for key in ("gpus", "steps", "total_output_tokens", "total_input_tokens", "energy_joules", "preemptions",
+                "gpu_dollars"):
+        assert sum(pool[key] for pool in pools) == pytest.approx(summary[key])
+    assert sum(pool["bytes_sent"] for pool in pools) == sum(pool["bytes_received"] for pool in pools)
+    assert summary["bytes_transferred"] == sum(pool["bytes_sent"] for pool in pools)
+
+
+def test_pools_may_have_their_own_rates():
+    result = Result(fleet.log(count=20), rates=Rates(gpu_dollars=1.0), pool_rates={"decode": Rates(gpu_dollars=3.0)})
+    pools = result.summary["pools"]
+    spent = {name: pool["gpu_dollars"] / (pool["gpus"] * result.summary["duration"]) for name, pool in pools.items()}
+    assert spent == pytest.approx({"prefill": 1.0, "decode": 3.0})
+    assert pools["prefill"]["dollars_per_million_input_tokens"] == pytest.approx(
+        1e6 * pools["prefill"]["gpu_dollars"] / pools["prefill"]["total_input_tokens"])
+
+
+def test_a_failed_request_says_why_and_counts_as_failed():
+    log = fleet.log(count=12)
+    (failure,) = log.of(Failed)
+    result = Result(log)
+    row = result.requests.to_pylist()[failure.request_id]
+    assert (row["status"], row["reason"], row["ttft_s"], row["output_tokens"]) == ("failed", "the load failed", None, 0)
+    assert (row["engine"], row["prefill_engine"], row["transfer_bytes"]) == (failure.engine, 0, None)
+    assert result.summary["failed"] == 1 and result.summary["completed"] == 11
+    assert result.summary["pools"]["decode"]["num_failed"] == 1
+
+
+def test_a_token_that_is_thrown_away_is_no_output_token():
+    result = Result(fleet.log(count=10))
+    assert result.summary["generated_tokens"] == sum(request.output for request in result.history.requests.requests)
+    prefills = result.history.steps.engine < 2
+    assert result.history.steps.samples[prefills].sum() > 0
+    assert result.summary["pools"]["prefill"]["total_output_tokens"] == 0
+
+
+@given(fleets())
+@examples(30)
+def test_every_request_in_flight_waits_runs_or_moves(log):
+    """After the last event nobody does, and before it never fewer than none."""
+    history = History(log)
+    found = [series(history) for series in (waiting, running, moving)]
+    times = np.unique(np.concatenate([series.times for series in found]))
+    levels = np.stack([series.at(times) for series in found])
+    assert (levels >= -1e-9).all()
+    if history.requests.ended.all():
+        assert not levels[:, -1].any()
+
+
+def test_a_run_without_pools_has_nothing_of_them():
+    result = Result(fabricate.log(count=10))
+    assert "pools" not in result.summary and "bytes_transferred" not in result.summary
+    assert "prefill_engine" not in result.requests.column_names
+    assert not {name.partition(".")[2] for name in result.attribution.column_names} & set(HANDOVER)
+
+
+def test_blocks_that_are_held_until_their_lease_ends_make_a_run_no_longer():
+    log = fleet.log(count=20)
+    assert max(event.time for event in log.of(Released)) > 20 + Result(log).summary["duration"]
+    assert Result(log).summary["num_kv_expired_reqs"] == 2
