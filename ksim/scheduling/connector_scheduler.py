@@ -91,7 +91,7 @@ class ConnectorScheduler(ConnectorQueues):
     # Admission.
 
     def _admit(self, job: Job, wish: int) -> bool:
-        if self.latest.preempted or len(self.running) >= self.limits.active:
+        if self.latest.preempted or len(self.running) >= self.limits.active or self._budget <= 0:
             return False
         if job.state is State.LOADING and not self._promote(job):
             return True
