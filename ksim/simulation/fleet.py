@@ -87,12 +87,13 @@ class Fleet:
 
     @property
     def rates(self) -> Rates:
-        """What a joule and a GPU-second emit and cost; hosts and NICs count as they do for the mean GPU."""
-        rates = [(pool.deployment.rates, len(pool.places) * pool.deployment.serve.gpus) for pool in self.pools]
-        if len({rate.beside for rate, _ in rates}) == 1:
-            return rates[0][0]
-        beside = sum(rate.beside * gpus for rate, gpus in rates) / sum(gpus for _, gpus in rates)
-        return evolve(rates[0][0], beside=beside)
+        """What a joule and a GPU-second of the first pool emit and cost."""
+        return self.pools[0].deployment.rates
+
+    @property
+    def pool_rates(self) -> dict[str, Rates]:
+        """The same of each pool that has a name."""
+        return {pool.name: pool.deployment.rates for pool in self.pools if pool.name}
 
     def check_memory(self) -> None:
         """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
