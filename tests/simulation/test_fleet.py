@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ksim.simulation.simulate import independent, simulate
 from ksim.simulation.streaming import stream
 from tests.properties import examples
 
+ROOT = Path(__file__).parents[2]
 UNIFORM = {"synthetic": {"count": 12, "arrivals": {"process": "poisson", "rate": 100.0},
                          "prompt": {"kind": "uniform", "low": 1, "high": 200},
                          "output": {"kind": "uniform", "low": 1, "high": 20}}}
@@ -186,3 +188,12 @@ def test_a_power_cap_is_checked_against_each_gpu():
 
 def test_the_summary_names_every_gpu():
     assert simulate(scenario({"a": both(), "b": both(gpu="l4"), "c": both()})).summary["gpu"] == "h200, l4"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scenarios" / "fleets").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_fleet_that_ships_runs(path):
+    made = Scenario.read(path)
+    size = "workload.replay.limit" if made.workload.replay else "workload.synthetic.count"
+    summary = simulate(made.with_values({size: 20})).summary
+    assert summary["completed"] == 20 and summary["pools"].keys() == made.pools.keys()
+    assert bool(summary["num_transfers"]) == Fleet.of(made).splits
