@@ -11,6 +11,7 @@ from attrs import frozen
 from ksim.cli.explain import Figures, Json
 from ksim.cli.output import console, table, write_json
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.report.pools_text import pool_tables
 from ksim.report.wording import number, percent
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ NUMBERS = {
     "latency": ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms"),
     "cache": ("prefix_cache_hit_rate", "kv_cache_usage_mean", "preemptions"),
     "GPUs": ("gpus", "gpu_busy_share", "mfu", "mbu"),
+    "fleet": ("output_throughput_per_gpu", "request_goodput_per_gpu", "num_transfers", "bytes_transferred",
+              "num_kv_expired_reqs"),
     "energy": ("energy_joules", "joules_per_output_token", "average_watts"),
     "cost": ("energy_dollars", "gpu_dollars", "dollars_per_million_output_tokens", "carbon_grams"),
 }
@@ -48,6 +51,7 @@ def diff(
     json_file: Json = None, output: Figures = None,
 ) -> None:
     """Compare two runs: settings, throughput, latency, cache, energy, cost, and where requests' time went."""
+    from ksim.report.reasons import reasons
     from ksim.report.run_directory import Whole
 
     runs = Whole.read(run_a), Whole.read(run_b)
@@ -61,6 +65,10 @@ def diff(
     else:
         pairs, names = phases.pairs, phases.pair[0].names
         _show(phases.pair, phases.whole, request, pairs)
+        why = list(reasons(*runs, names, pairs))
+        for sentence in why:
+            console().print(f"* {sentence}", markup=False)
+        written |= {"reasons": why} if why else {}
         written |= {"completed": [len(run.ids) for run in phases.whole], "in_both": len(phases.pair[0].ids),
                     "times": {key: _times(names, *pair) for key, pair in pairs.items()}}
         _draw(output, f"From {run_a.name} to {run_b.name}", _heading(phases.pair[0], request), pairs, names)
@@ -139,7 +147,7 @@ def _show(runs: "tuple[Breakdown, Breakdown]", whole: "tuple[Breakdown, Breakdow
 def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[str]) -> None:
     """Draw a row of waterfalls for each metric, or one row for the parts of a request."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution import GROUPS
+    from ksim.results.attribution import groups
 
     rows: dict[str, dict[str, Any]] = {}
     for key, pair in pairs.items():
@@ -150,7 +158,7 @@ def _draw(folder: Path | None, title: str, note: str, pairs: Pairs, names: list[
     def plot(path: Path) -> Path:
         from ksim.report.plots import plot_changes
 
-        return plot_changes(path, title, note, list(rows.values()), list(GROUPS))
+        return plot_changes(path, title, note, list(rows.values()), groups(names))
 
     if drawn := draw(folder, "diff.png", plot):
         console().print(drawn, markup=False)
@@ -176,11 +184,23 @@ def _whole_runs(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":
     yield from _settings(one, other)
     rows = table("", f">{one.directory}", f">{other.directory}", ">change")
     for keys in NUMBERS.values():
-        for key, first, second in ((key, one.summary.get(key), other.summary.get(key)) for key in keys):
+        for key, first, second in ((key, *_both(key, one, other)) for key in keys):
             if (first, second) != (None, None):
                 rows.add_row(key, _value(key, first), _value(key, second), change(key, first, second))
         rows.add_section()
     yield rows
+    for run in (one, other):
+        if run.pools:
+            yield f"[bold]{run.directory}[/] by pool"
+            yield from pool_tables(run.summary)
+
+
+def _both(key: str, one: "Whole", other: "Whole") -> tuple[float | None, float | None]:
+    """The number of both runs; of a run without pools, what it has per GPU is worked out where the other one has it."""
+    first, second = (run.summary.get(key) for run in (one, other))
+    if (first is None) != (second is None) and key.endswith("_per_gpu"):
+        first, second = (run.per_gpu(key.removesuffix("_per_gpu")) for run in (one, other))
+    return first, second
 
 
 def _settings(one: "Whole", other: "Whole") -> "Iterator[RenderableType]":

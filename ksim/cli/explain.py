@@ -74,7 +74,7 @@ def _heading(breakdown: "Breakdown", request: int | None) -> str:
 def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats]", names: list[str]) -> str:
     """Draw a panel for each metric, or, for one request, for each part of its time."""
     from ksim.cli.phase_tables import PARTS, draw, grouped, title_of
-    from ksim.results.attribution import GROUPS
+    from ksim.results.attribution import groups
 
     panels: dict[str, dict[str, Any]] = {}
     for key, column in columns.items():
@@ -85,7 +85,7 @@ def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats
     def plot(path: Path) -> Path:
         from ksim.report.plots import plot_breakdown
 
-        return plot_breakdown(path, title, note, panels, list(GROUPS))
+        return plot_breakdown(path, title, note, panels, groups(names))
 
     return draw(folder, "explain.png", plot)
 

@@ -12,7 +12,7 @@ from ksim.cli.output import table
 from ksim.foundation.errors import ConfigError
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
-from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, members
+from ksim.results.attribution import AFTER, GROUPS, TO_FIRST, groups, members
 
 #: How the parts of one request's time are called.
 PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
@@ -20,7 +20,7 @@ PARTS = {TO_FIRST: "to first token", AFTER: "after it", "all": "all"}
 
 def grouped(seconds: Floats, names: Sequence[str]) -> Floats:
     """The seconds of each group of phases."""
-    return np.array([sum(seconds[names.index(name)] for name in members(group, names)) for group in GROUPS])
+    return np.array([sum(seconds[names.index(name)] for name in members(group, names)) for group in groups(names)])
 
 
 def title_of(key: str) -> str:
@@ -32,7 +32,7 @@ def title_of(key: str) -> str:
 def phase_table(names: Sequence[str], columns: Mapping[str, Floats], show: Callable[[float], str]) -> Table:
     """A table in milliseconds of groups, of their phases that have seconds in any column, and of the sum."""
     made = table("ms", *(f">{title}" for title in columns))
-    for group in GROUPS:
+    for group in groups(names):
         inside = [names.index(name) for name in members(group, names)]
         made.add_row(group, *(show(1e3 * float(column[inside].sum())) for column in columns.values()))
         if len(GROUPS[group]) > 1 or GROUPS[group][0].endswith("."):
@@ -69,11 +69,10 @@ def by_phase(names: Sequence[str], seconds: Floats) -> dict[str, Any]:
 
 def largest(seconds: Floats, names: Sequence[str], most: int = 3) -> Iterator[tuple[str, float]]:
     """The groups with the most seconds, of either sign, that are more than a twentieth of all."""
-    groups = grouped(seconds, names)
-    order = np.argsort(-np.abs(groups), kind="stable")[:most]
-    whole = float(np.abs(groups).sum())
-    return ((list(GROUPS)[place], float(groups[place])) for place in order.tolist()
-            if abs(groups[place]) > 0.05 * whole)
+    parts, titles = grouped(seconds, names), groups(names)
+    order = np.argsort(-np.abs(parts), kind="stable")[:most]
+    whole = float(np.abs(parts).sum())
+    return ((titles[place], float(parts[place])) for place in order.tolist() if abs(parts[place]) > 0.05 * whole)
 
 
 def draw(folder: Path | None, name: str, plot: Callable[[Path], Path]) -> str:

@@ -129,7 +129,7 @@ class Engine(ABC):
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
         left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
-        come = [(Admitted, (job.request.id, self.number, job.cached, job.num_tokens, job.preemptions > 0))
+        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
                 for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
         return [*left, *come]
 
@@ -195,3 +195,10 @@ class Engine(ABC):
         policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
         return KsimError(f"policy {policy} with admission {admission} schedules nothing at {now:.6f} s, with nothing in"
                          f" flight, {waiting} requests waiting and {running} running")
+
+
+def _cached(job: Job, schedule: Schedule) -> int:
+    """How many tokens of *job*, just admitted, are in the cache: those found there, and those that were loaded."""
+    if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_prefill:
+        return job.cached
+    return next(entry.start for entry in schedule.entries if entry.job is job)

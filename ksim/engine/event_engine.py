@@ -162,10 +162,12 @@ class EventEngine(Engine):
     def sleep(self, turn: Turn) -> Process:
         """Wait for a request, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        if self._inbox or turn.schedule.preempted:
+        if turn.schedule.preempted:
             return
         if self._awaits_transfers:
             yield from self._sleep_through_transfers(turn)
+            return
+        if self._inbox:
             return
         if (waiting or running) and not self._coming:
             raise self._stuck(self.env.now, waiting, running)
@@ -177,11 +179,12 @@ class EventEngine(Engine):
         """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
         env, endpoint = self.env, self.endpoint
         assert endpoint is not None, "only an engine with an endpoint waits for transfers"
+        slept = not self._inbox
         while not self._inbox and endpoint.due > env.now:
             self._news = env.event()
             yield self._news
         if endpoint.due > env.now:
-            yield env.timeout(self.host.core.wake if self._inbox else 0.0)
+            yield env.timeout(self.host.core.wake if slept else 0.0)
             return
         if env.news <= env.now:
             yield env.quiet_before(nextafter(env.now, inf))

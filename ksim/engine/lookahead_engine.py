@@ -77,7 +77,7 @@ class LookaheadEngine(Engine):
         while sent and sent[0][0] <= now:
             moment, _, request, done, timely, params = heappop(sent)
             job = self._accept(request, moment, done, params)
-            if timely and self.endpoint is not None:
+            if self.endpoint is not None and (timely or (params and params.do_remote_decode)):
                 self._timely.add(job)
             self.scheduler.add(job)
             received += 1

@@ -7,6 +7,7 @@ as much as that flow ends later than they would alone.  What collectives send in
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from math import ulp
 
 from attrs import define, evolve, field, frozen
 
@@ -15,8 +16,8 @@ from ksim.network.flows import Flow
 from ksim.network.links import Links
 from ksim.network.network import Network
 
-#: Later than this share of their seconds are collectives by rounding alone.
-_ROUNDING = 1e-9
+#: Rounding alone makes collectives later by this share of their seconds, or by so many steps of the clock.
+_ROUNDING, _STEPS = 1e-9, 8
 
 
 @frozen
@@ -40,7 +41,7 @@ class Crossing:
         """Seconds by which *flow*, which has ended, made the collectives longer."""
         assert flow.ended is not None
         late = flow.ended - flow.began - self.seconds
-        return late if late > _ROUNDING * self.seconds else 0.0
+        return late if late > max(_ROUNDING * self.seconds, _STEPS * ulp(flow.ended)) else 0.0
 
     @classmethod
     def together(cls, crossings: Sequence["Crossing"]) -> "Crossing":

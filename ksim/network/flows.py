@@ -37,10 +37,10 @@ class Flow:
     left: float = field(init=False, default=0.0)
     settled: float = field(init=False, default=0.0)
     ends: float = field(init=False, default=inf)
-    uses: list[tuple[int, float]] = field(init=False, factory=list)
+    uses: Sequence[tuple[int, float]] = field(init=False, default=())
 
     def __attrs_post_init__(self) -> None:
-        self.left, self.settled, self.uses = self.size, self.began, self.demand.uses()
+        self.left, self.settled, self.uses = self.size, self.began, self.demand.uses
 
     @property
     def path(self) -> Sequence[int]:
@@ -143,11 +143,11 @@ class Flows:
 
     def _stir(self, flows: Iterable[Flow]) -> None:
         """Have the rates of *flows*, and of those that they meet, worked out at this time."""
-        waiting = bool(self._stirred)
-        self._stirred.update(dict.fromkeys(flows))
-        if self._stirred and not waiting:
+        if not self._stirred and (stirred := dict.fromkeys(flows)):
+            self._stirred = stirred
             self._env.timeout(0).callbacks.append(self._share)
-        elif not waiting:
+        else:
+            self._stirred.update(dict.fromkeys(flows))
             self._settled()
 
     def _joined(self) -> list[Flow]:
@@ -180,7 +180,9 @@ class Flows:
             self._touched.update(dict.fromkeys(flow.demand.path))
 
     def _settled(self) -> None:
-        """Say how links are used, and wait for the next end."""
+        """Say how links are used, and wait for the next end; not before the rates of this time are known."""
+        if self._stirred:
+            return
         if self._on_use is not None:
             for link in self._touched:
                 users = self._users.get(link, {})

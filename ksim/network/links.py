@@ -44,8 +44,8 @@ class Links:
     def of(cls, machines: Sequence[Machines]) -> "Links":
         """Number the links of *machines*."""
         sites: list[Site] = []
-        for each in machines:
-            sites.append(sites[-1].after(each) if sites else Site(Wiring(each), 0, 0, 0, 0, 0))
+        for part in machines:
+            sites.append(sites[-1].after(part) if sites else Site(Wiring(part), 0, 0, 0, 0, 0))
         return cls(tuple(machines), sites)
 
     @cached_property
@@ -61,12 +61,12 @@ class Links:
     @cached_property
     def capacities(self) -> Sequence[float]:
         """The bytes/s that flows can use of each link."""
-        return tuple(float(found) for site in self._sites for found in site.columns(lambda wire: wire.capacity))
+        return tuple(float(rate) for site in self._sites for rate in site.columns(lambda wire: wire.capacity))
 
     @cached_property
     def peaks(self) -> Sequence[float]:
         """The line rate of each link in bytes/s."""
-        return tuple(float(found) for site in self._sites for found in site.columns(lambda wire: wire.peak))
+        return tuple(float(rate) for site in self._sites for rate in site.columns(lambda wire: wire.peak))
 
     def line_rate(self, path: Sequence[int]) -> float:
         """The least line rate on *path* in bytes/s; inf for one without links."""
@@ -103,7 +103,7 @@ class Links:
     def _stored(self, end: _End, way: int) -> Iterator[int]:
         """From (0) or to (1) the storage."""
         if not end.site.wiring.shared:
-            _no_path("storage", end.name, f"give the file of {end.site.wiring.machines.system.name!r} a [storage]")
+            _no_path("storage", end.name, f"give the file of {end.site.system.name!r} a [storage]")
         yield end.site.storage_link(way)
         yield from end.site.node_links(end.node, f"storage {'in' if way == 0 else 'out'}")
         if end.gpu is not None:
@@ -112,9 +112,9 @@ class Links:
     def _between(self, a: _End, b: _End) -> Iterator[int]:
         """From NIC to NIC; a node's memory uses the NIC that the other end's GPU has, or the first one."""
         for end in (a, b):
-            if end.site.wiring.machines.system.network is None:
-                _no_path(a.name, b.name, f"give the file of {end.site.wiring.machines.system.name!r} a [network], or"
-                                         " keep what exchanges KV in one node")
+            if end.site.system.network is None:
+                _no_path(a.name, b.name, f"give the file of {end.site.system.name!r} a [network], or keep in one node"
+                                         " what exchanges KV")
         yield a.site.gpu_link(_by_nic(a, b), "NIC out")
         leaves = a.site.leaf_of(a.node), b.site.leaf_of(b.node)
         if leaves[0] is None or leaves[0] != leaves[1]:
@@ -145,7 +145,7 @@ def _inside(a: _End, b: _End) -> Iterator[int]:
     """Within a node: over NVLink, or over PCIe through the sockets."""
     if a.gpu is None or b.gpu is None:
         return _lanes(b, "in") if a.gpu is None else _lanes(a, "out")
-    if a.site.wiring.machines.system.interconnect == "nvlink":
+    if a.site.system.interconnect == "nvlink":
         return iter((a.site.gpu_link(a.gpu, "NVLink out"), b.site.gpu_link(b.gpu, "NVLink in")))
     return chain(_lanes(a, "out"), _through_sockets(a, a.site.socket_of(a.gpu), b.site.socket_of(b.gpu)),
                  _lanes(b, "in"))
@@ -165,7 +165,7 @@ def _lanes(end: _End, way: str) -> Iterator[int]:
 
 def _to_nic(end: _End, way: int) -> Iterator[int]:
     """From a GPU to its NIC (0) or back (1), where its lanes carry that."""
-    return _lanes(end, ("out", "in")[way]) if end.site.wiring.machines.system.pcie.nics else iter(())
+    return _lanes(end, ("out", "in")[way]) if end.site.system.pcie.nics else iter(())
 
 
 def _by_nic(end: _End, other: _End) -> int:

@@ -6,6 +6,7 @@ from itertools import chain, repeat
 from attrs import frozen
 
 from ksim.network.wiring import Machines, Wire, Wiring
+from ksim.specs.hardware import System
 
 
 @frozen
@@ -20,13 +21,17 @@ class Site:
     link: int
 
     @property
+    def system(self) -> System:
+        return self.wiring.machines.system
+
+    @property
     def size(self) -> int:
         """The GPUs of a node."""
-        return self.wiring.machines.system.gpus_per_node
+        return self.system.gpus_per_node
 
     @property
     def nodes(self) -> int:
-        return self.wiring.machines.system.nodes
+        return self.system.nodes
 
     @property
     def stride(self) -> int:
@@ -36,7 +41,7 @@ class Site:
     def after(self, machines: Machines) -> "Site":
         """The site of *machines*, numbered on from this one."""
         return Site(Wiring(machines), self.index + 1, self.gpu + self.nodes * self.size, self.node + self.nodes,
-                     self.leaf + self.wiring.leaves, self._shared + len(self.wiring.shared))
+                    self.leaf + self.wiring.leaves, self._shared + len(self.wiring.shared))
 
     @property
     def _leaves(self) -> int:
@@ -77,7 +82,7 @@ class Site:
 
     def leaf_of(self, node: int) -> int | None:
         """The leaf switch that *node* is at."""
-        leaf = self.wiring.machines.system.leaf
+        leaf = self.system.leaf
         return None if leaf is None else self.leaf + (node - self.node) // leaf.nodes
 
     def leaf_link(self, leaf: int | None, way: int) -> Iterator[int]:
@@ -89,7 +94,7 @@ class Site:
         return self._shared + way
 
     def socket_of(self, gpu: int) -> int:
-        return (gpu - self.gpu) % self.size * self.wiring.machines.system.sockets // self.size
+        return (gpu - self.gpu) % self.size * self.system.sockets // self.size
 
 
 def _named(owner: str, wires: Sequence[Wire]) -> Iterator[str]:

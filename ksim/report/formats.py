@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ksim.report.insights import Insight
-from ksim.report.wording import number, percent
+from ksim.report.wording import Insight, endings, number, percent
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 
 _WIDTH = 50
@@ -86,9 +85,7 @@ def _html_row(tag: str, styles: Sequence[str], cells: Sequence[str]) -> str:
 def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str, Any]) -> str:
     """A run: its subject, latencies, throughput, energy, and insights."""
     title = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
-    ended = ", ".join(f"{number(summary[key])} {word}" for key, word in (
-        ("completed", "requests completed"), ("failed", "rejected"), ("unfinished", "unfinished"))
-        if summary[key] or key == "completed")
+    ended = ", ".join(f"{number(count)} {word}" for count, word in endings(summary))
     statistics = ("mean", *(f"p{each}" for each in PERCENTILES))
     latencies = [(name.upper(), *(number(summary[f"{statistic}_{name}_ms"]) for statistic in statistics))
                  for name in LATENCIES]

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
-from attrs import frozen
-
 from ksim.flow.kernels import BOUNDS
-from ksim.report.wording import number, percent
+from ksim.report.fleet_insights import fleet_insights
+from ksim.report.wording import Insight, number, percent
 from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.metrics import Summary
+from ksim.results.requests import FAILED, REJECTED, STATUS
 
 _MEANING = {
     "memory": "they wait for weights and KV cache, not for arithmetic",
@@ -21,23 +21,16 @@ _MEANING = {
 }
 
 
-@frozen
-class Insight:
-    """A sentence.  It is a warning if numbers of the report mislead without it."""
-
-    text: str
-    warning: bool = False
-
-
 def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Insight]:
     """The insights into a run, warnings first."""
-    return [
+    found = [
         *_warnings(history, summary),
         *_bounds(history, usage),
-        *_waiting(summary),
+        *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
         *_cache(summary),
         *_peaks(history),
     ]
+    return sorted(found, key=lambda insight: not insight.warning)
 
 
 def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
@@ -47,14 +40,22 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
             f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
             " length of the run.", True)
-    if summary["failed"]:
-        reasons = Counter(history.requests.reasons.values())
-        reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
-        yield Insight(f"{_requests(summary['failed'])} rejected, most often with: {reason}.", True)
+    for status, ended in ((REJECTED, "rejected"), (FAILED, "failed by an error")):
+        yield from _turned_away(history, status, ended)
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
     yield from _clocks(history)
+
+
+def _turned_away(history: History, status: str, ended: str) -> Iterator[Insight]:
+    """A warning if requests have this *status*, with the most common reason."""
+    requests = history.requests
+    rows = [row for row in requests.reasons if STATUS[requests.status_numbers[row]] == status]
+    reasons = Counter(requests.reasons[row] for row in rows)
+    if reasons:
+        reason, _ = min(reasons.items(), key=lambda item: (-item[1], item[0]))
+        yield Insight(f"{_requests(len(rows))} {ended}, most often with: {reason}.", True)
 
 
 def _clocks(history: History) -> Iterator[Insight]:

@@ -17,8 +17,8 @@ from ksim.foundation import garbage
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
 from ksim.report.formats import vllm_block
-from ksim.report.insights import Insight, insights
-from ksim.report.wording import WIDTH, model_name, subject
+from ksim.report.insights import insights
+from ksim.report.wording import WIDTH, Insight, model_name, subject
 from ksim.results import arrow
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy, energy_summary

@@ -114,6 +114,17 @@ class Whole:
             raise DataError(str(directory / "summary.json"), "is not the summary of a run; run it again")
         return cls(directory, summary, _settings(directory / "scenario.toml"))
 
+    @property
+    def pools(self) -> dict[str, dict[str, Any]]:
+        """The numbers of each pool by its name; none for a run without pools."""
+        pools: dict[str, dict[str, Any]] = self.summary.get("pools", {})
+        return pools
+
+    def per_gpu(self, key: str) -> float | None:
+        """A number of the run over its GPUs."""
+        value, gpus = self.summary.get(key), self.summary.get("gpus")
+        return value / gpus if value is not None and gpus else None
+
 
 def changed(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ, with both values; `MISSING` stands for a missing key.

@@ -1,6 +1,7 @@
 """The report of a run, for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isclose
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ksim.flow.kernels import BOUNDS
-from ksim.report.insights import Insight
+from ksim.report.pools_text import pool_tables
 from ksim.report.tables import beside, pairs, plain_table
-from ksim.report.wording import number, percent
+from ksim.report.wording import Insight, endings, number, percent
 from ksim.results.arrays import ratio
 from ksim.results.kernels import HOST, IDLE, families
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
@@ -46,6 +47,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
         _intervals(summary),
         beside(pairs("Throughput", _throughput(summary)), pairs("GPUs", _gpus(summary)),
                pairs("Cache", _cache(summary))),
+        *pool_tables(summary),
         *energy_block(summary),
         _time_table(kernels),
         _notes(notes),
@@ -55,9 +57,7 @@ def report(summary: Summary, kernels: pa.Table, notes: Sequence[Insight], labels
 def _headline(summary: Summary, labels: Mapping[str, Any], subject: str) -> RenderableType:
     plain = f"{labels.get('model_id', 'a model')} on {summary['gpus']} x {labels.get('gpu', 'GPU')}"
     text = Text(f"{subject or plain}\n", style="bold")
-    counts = [f"{summary['completed']:,} requests completed"]
-    counts += [f"{summary[key]:,} {word}" for key, word in (("failed", "rejected"), ("unfinished", "unfinished"))
-               if summary[key]]
+    counts = [f"{count:,} {word}" for count, word in endings(summary)]
     text.append(f"{', '.join(counts)} in {number(summary['duration'])} s of simulated time", style="not bold")
     return Padding(text, (1, 0))
 
@@ -103,6 +103,10 @@ def _throughput(summary: Summary) -> Iterable[tuple[str, str]]:
         yield "  share of them", percent(summary["slo_attainment"])
     yield "output tokens/s", number(summary["output_throughput"])
     yield "all tokens/s", number(summary["total_token_throughput"])
+    if "pools" in summary:
+        yield "output t/s/GPU", number(summary["output_throughput_per_gpu"])
+    if summary.get("request_goodput_per_gpu") is not None:
+        yield "goodput/GPU", number(summary["request_goodput_per_gpu"])
     yield "in flight", number(summary["mean_concurrent_requests"])
     yield "  at most", number(summary["max_concurrent_requests"])
 
@@ -216,6 +220,6 @@ def _remarks(summary: Summary) -> str:
     host, drawn = summary["host_energy_joules"], summary["facility_energy_joules"]
     said = [] if low is None else [f"90 % interval of the energy: {number(low / 1e3)} to {number(high / 1e3)} kJ"]
     said.append(f"hosts and NICs take {number(host / 1e3)} kJ" if host else "hosts and NICs are not counted")
-    if summary["energy_joules"] + host != drawn:
+    if not isclose(summary["energy_joules"] + host, drawn, rel_tol=1e-12):
         said.append(f"{number(drawn / 1e3)} kJ from the grid, what the data centre takes included")
     return "; ".join(said)

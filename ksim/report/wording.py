@@ -1,8 +1,10 @@
 """Numbers and the subject of a run, as the report and the plots write them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
 
 if TYPE_CHECKING:
     from ksim.flow.events import EngineBuilt
@@ -14,6 +16,14 @@ _LONGEST = 40
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "u"))
 
 
+@frozen
+class Insight:
+    """A sentence.  It is a warning if numbers of the report mislead without it."""
+
+    text: str
+    warning: bool = False
+
+
 def number(value: float | None) -> str:
     """About three significant digits, with separators of thousands; a dash if unknown."""
     if value is None:
@@ -21,6 +31,16 @@ def number(value: float | None) -> str:
     if isinstance(value, int) or value == 0 or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 4}f}"
+
+
+def endings(summary: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    """How many requests ended in which way; ways that none ended in are left out."""
+    failed = sum(pool["num_failed"] for pool in summary.get("pools", {}).values())
+    yield summary["completed"], "requests completed"
+    for count, word in ((summary["failed"] - failed, "rejected"), (failed, "failed"),
+                        (summary["unfinished"], "unfinished")):
+        if count:
+            yield count, word
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -57,6 +77,15 @@ def parallelism(engines: Sequence["EngineBuilt"]) -> list[str]:
     """The degrees of tensor, pipeline and data parallelism; the latter two only above 1."""
     if not engines:
         return []
+    if pools := list(dict.fromkeys(built.pool for built in engines if built.pool)):
+        return [f"{pool}: {_copies([built for built in engines if built.pool == pool])}" for pool in pools]
     ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
     sizes = (("PP", stages), ("DP", len(engines)))
     return [f"TP {ranks}", *(f"{name} {size}" for name, size in sizes if size > 1)]
+
+
+def _copies(engines: Sequence["EngineBuilt"]) -> str:
+    """The engines of a pool: their number, and the parallelism of each."""
+    ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
+    each = f"TP {ranks}, PP {stages}" if stages > 1 else f"TP {ranks}"
+    return f"{len(engines)} x {each}"

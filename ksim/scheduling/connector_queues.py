@@ -5,7 +5,7 @@ from attrs import define, field
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.queue import ArrivalQueue, HoldingQueue
+from ksim.scheduling.queue import HoldingQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.transfers import BadBlocks, Transfers
 
@@ -30,8 +30,7 @@ class ConnectorQueues(DraftScheduler):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        holding = self.guard.queue() if hasattr(self.policy, "order") else ArrivalQueue()
-        self.waiting = HoldingQueue(holding, self.waiting)
+        self.waiting = HoldingQueue(self.guard.holding_queue(), self.waiting)
         self.transfers = Transfers(self.cache)
         self._fenced = self.connector.consumes and self.limits.depth > 1
 

@@ -94,7 +94,7 @@ class ConnectorScheduler(ConnectorQueues):
             return True
         if self.guard.demands and self.decodes.length:
             self._dissolve_decodes()
-        if job.num_computed_tokens:
+        if self.cache.held_blocks(job.block_table):
             cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
             job.cached = cached
             return admitted
@@ -106,7 +106,7 @@ class ConnectorScheduler(ConnectorQueues):
         if job not in transfers.received:
             return False
         transfers.received.remove(job)
-        job.state = State.WAITING
+        job.state, job.passed_over = State.WAITING, False
         if job.num_computed_tokens:
             self._publish(job, job.num_computed_tokens)
         else:  # all was spoilt

@@ -88,7 +88,7 @@ class DraftScheduler(Scheduler):
         if self.speculation is None or not self._is_padded(job, computed):
             return tokens
         padded = 1 + self.speculation.k
-        return padded if padded <= self._budget else 0
+        return padded if padded <= self._budget else -1
 
     def _is_padded(self, job: Job, computed: int) -> bool:
         """Whether *job*, with so many tokens *computed*, is admitted with drafts that nobody made, to be rejected.

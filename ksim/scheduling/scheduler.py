@@ -179,7 +179,7 @@ class Scheduler(JobQueues):
     def _start(self, job: Job, hit: PrefixHit, computed: int, wish: int) -> bool:
         """Admit *job*, which has so many tokens *computed* and begins with *hit*; return whether there was room."""
         tokens = self._first_chunk(job, computed, wish)
-        if not tokens or not self._has_room(job, hit, computed + tokens) or (
+        if tokens < 0 or not self._has_room(job, hit, computed + tokens) or (
                 self.guard.demands and not self.guard.admits(job, self.running, self.cache)):
             return False
         self._attach(job, hit, computed + tokens)
@@ -192,12 +192,12 @@ class Scheduler(JobQueues):
         return True
 
     def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
-        """How many tokens *job* gets with its admission; 0 if it must wait."""
+        """How many tokens *job* gets with its admission; -1 if it must wait."""
         wanted = min(job.num_tokens - computed, wish, self._cap)
         if not self.limits.enable_chunked_prefill and wanted > self._budget:
-            return 0
+            return -1
         tokens = min(wanted, self._budget)
-        return 0 if self._prefill_interval.held and tokens > 1 else tokens
+        return -1 if self._prefill_interval.held and tokens > 1 else tokens
 
     def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
         """Give *job*, which begins with *hit*, blocks for its first *tokens* tokens, which are free."""

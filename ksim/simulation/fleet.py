@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from attrs import evolve, fields_dict, frozen
@@ -146,11 +147,20 @@ def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[s
     sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].replicas)
              for name, deployment in deployments.items()}
     system = next(iter(deployments.values())).system
-    firsts, needed = place([size for engines in sizes.values() for size in engines], system.gpus_per_node)
+    units = {name: _unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
+    firsts, needed = place([units[name] * gpus[0] for name, gpus in sizes.items()
+                            for _ in range(len(gpus) // units[name])], system.gpus_per_node)
     if needed > system.gpus:
         raise DoesNotFit(_shortage(sizes, system, needed))
     ordered = iter(firsts)
-    return {name: [next(ordered) for _ in engines] for name, engines in sizes.items()}
+    return {name: [first + engine * gpus[0] for first in islice(ordered, len(gpus) // units[name])
+                   for engine in range(units[name])] for name, gpus in sizes.items()}
+
+
+def _unit(deployment: Deployment, node: int) -> int:
+    """How many engines lie side by side on one node of so many GPUs: those that share experts, if all of them fit."""
+    together = deployment.shards[0].data
+    return together if together * deployment.serve.gpus <= node else 1
 
 
 def _shortage(sizes: Mapping[str, Sequence[int]], system: System, needed: int) -> str:

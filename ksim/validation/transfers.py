@@ -16,6 +16,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ksim.calibration.reading.frames import Frame, load
+from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.network.links import Links, Machines
 from ksim.network.sharing import Demand, fair_rates
@@ -26,8 +27,6 @@ _TEXTS = ("series", "kind", "engine", "connector", "gpu")
 _NUMBERS = ("tp_src", "tp_dst", "line_rate_gb_s", "tokens", "bytes", "seconds")
 #: The plug-in that stands for what a table calls the engine and the connector: the first words of both.
 CONNECTORS = {("vLLM", "MooncakeConnector"): "mooncake", ("SGLang", "Mooncake"): "sglang"}
-#: Seconds until the first byte leaves, and the share of the line rate, by connector.
-CONSTANTS = {"mooncake": (0.40e-3, 0.742), "sglang": (1.79e-3, 0.846)}
 #: Kinds of rows that are refused, and why.
 _NO_BANDWIDTH = {"p2p_prefix_pull_cpu_to_cpu": "the time is that of a whole prefill with the pull in it: no bandwidth"}
 
@@ -104,9 +103,15 @@ def validate(path: Path) -> TransferReport:
     refused = Counter(row.refusal for row in rows if row.refusal)
     if not sound:
         raise DataError(str(path), f"has no transfer that can be compared: {'; '.join(refused) or 'it has no rows'}")
-    transfers = [Transfer(row, seconds(row, *CONSTANTS[row.plugin or ""]), fitted)
+    transfers = [Transfer(row, seconds(row, *constants(row)), fitted)
                  for series in by_series(sound) for row, fitted in halves(series)]
     return TransferReport(tuple(transfers), dict(refused))
+
+
+def constants(row: Row) -> tuple[float, float]:
+    """The seconds until the first byte leaves, and the share of the line rate, that the row's connector has."""
+    connector = catalog.find("kv_transfer.connectors", row.plugin or "")()
+    return connector.start, connector.share
 
 
 def by_series(rows: Sequence[Row]) -> Iterator[list[Row]]:

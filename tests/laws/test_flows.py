@@ -40,7 +40,7 @@ def used(asked: list[Demand], rates: list[float]) -> dict[int, float]:
     """Bytes/s of each link."""
     found: dict[int, float] = defaultdict(float)
     for demand, rate in zip(asked, rates, strict=True):
-        for link, weight in demand.uses():
+        for link, weight in demand.uses:
             found[link] += weight * rate
     return found
 

@@ -73,6 +73,17 @@ def test_alone_a_collective_takes_as_long_as_it_is_priced(size, kind, ranks):
     assert crossing.late(flow) == 0.0
 
 
+def test_late_on_the_clock_rounding_makes_no_collective_later():
+    wide = crossings()
+    env = simpy.Environment(initial_time=1e6)
+    crossing = wide.of(Collective("all_reduce", 1000.0, "tensor"), range(16))
+    flows = Flows(env, wide.links)
+    for _ in range(50):
+        flow = flows.start(crossing.size, crossing.path, crossing.cap, crossing.weights)
+        env.run(flow.done)
+        assert crossing.late(flow) == 0.0
+
+
 def test_a_flow_beside_a_collective_slows_both():
     """A send at nearly 47.5 GB/s, and KV of half its size over the same NIC: both have half of the NIC until the KV
     has arrived, which is when half of the send has; the other half goes on at its own rate."""

@@ -61,6 +61,13 @@ def test_use_is_told_of_where_it_changes():
     assert done.used == [(0.0, 0, 4.0), (0.0, 1, 4.0), (1.0, 0, 10.0), (2.0, 1, 0.0), (done.all[1].ended, 0, 0.0)]
 
 
+def test_use_is_told_of_once_for_all_that_happens_at_a_time():
+    """At 2 s one of two flows on the first link ends, and one starts that is alone on the other link."""
+    done = run([10.0, 4.0], Sent(0.0, 10.0, [0]), Sent(0.0, 20.0, [0]), Sent(2.0, 4.0, [1]))
+    assert [flow.ended for flow in done.all] == exactly([2.0, 3.0, 3.0])
+    assert [(link, used) for time, link, used in done.used if time == 2.0] == [(1, 4.0)]
+
+
 def test_those_that_end_together_end_at_one_time():
     done = run([3.0], *(Sent(0.5, 7.0, [0]) for _ in range(3)))
     assert {flow.ended for flow in done.all} == {7.5}

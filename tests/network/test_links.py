@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
+from ksim.network.fabric import fabric, path
 from ksim.network.links import Links
 from ksim.network.wiring import KINDS, Machines
 from ksim.simulation.hardware import gpu_of
@@ -65,6 +66,24 @@ def test_a_path_passes_the_links_on_its_way(source, target, expected):
 def test_capacities_are_what_is_reached_of_line_rates(name, capacity, peak):
     link = MIXED.names.index(name)
     assert (MIXED.capacities[link], MIXED.peaks[link]) == pytest.approx((capacity, peak))
+
+
+@pytest.mark.parametrize("name", catalog.entries("systems"))
+def test_flows_and_prices_of_collectives_count_on_the_same_links(name):
+    """But for PCIe, of which copies reach another share than NCCL."""
+    links, graph = Links.of([machines(name, 2)]), fabric(system(name, 2))
+    size = system(name).gpus_per_node
+    for target in (1, size - 1, size, 2 * size - 1):
+        passed = {(links.kinds[link], links.capacities[link]) for link in links.path("gpu0", f"gpu{target}")}
+        priced = {(graph.edges[edge]["kind"], graph.edges[edge]["bandwidth"]) for edge in path(graph, 0, target)}
+        flows = {capacity for kind, capacity in passed if kind in ("nvlink", "nic", "sockets")}
+        between = {rate for kind, rate in priced if kind != "pcie" or rate == links_between(name)}
+        assert flows == {rate for rate in between if rate != system(name).network.bandwidth}, target
+
+
+def links_between(name: str) -> float:
+    sockets = system(name).between_sockets
+    return sockets.bandwidth * sockets.efficiency if sockets else 0.0
 
 
 def test_every_link_has_one_number_name_and_kind():

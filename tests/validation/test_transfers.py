@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ksim.foundation.errors import DataError
-from ksim.validation.transfers import CONSTANTS, by_series, fit, median_ape, read, validate
+from ksim.kv_transfer.connectors.mooncake import Mooncake
+from ksim.validation.transfers import by_series, constants, fit, median_ape, read, validate
 from tests.validation.transfer_rows import HEAD, row, table
 
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "cluster" / "transfers.csv"
@@ -18,7 +19,7 @@ def taken(size: float, start: float, share: float, line: float = 200e9) -> float
 
 def test_a_transfer_takes_its_start_and_then_its_bytes_over_its_share_of_the_nics(tmp_path):
     """Whatever the number of NICs and ranks: each rank has its part of the line rate."""
-    start, share = CONSTANTS["mooncake"]
+    start, share = Mooncake().start, Mooncake().share
     path = table(tmp_path, *(row(ranks=ranks, bytes=1e9, seconds=taken(1e9, start, share, 1e9 * line), line=line,
                                  series=f"{ranks} {line}") for ranks, line in ((1, 25), (4, 100), (8, 200), (8, 400))))
     assert [transfer.error for transfer in validate(path).transfers] == pytest.approx([0.0] * 4, abs=1e-9)
@@ -69,4 +70,4 @@ def test_measured_transfers_are_predicted_and_constants_are_those_of_the_fit():
     assert median_ape(report.held_back) <= 7 and median_ape(report.transfers) <= 7
     assert (len(report.transfers), len(report.held_back), [*report.refused.values()]) == (18, 8, [5])
     for series in by_series([found for found in read(MEASURED) if not found.refusal]):
-        assert CONSTANTS[series[0].plugin] == pytest.approx(fit(series), rel=2e-3)
+        assert constants(series[0]) == pytest.approx(fit(series), rel=2e-3)

@@ -31,8 +31,8 @@ class Nixl:
     renews: ClassVar[bool] = True
 
     kv_lease_duration: float = field(default=30.0, converter=quantity, validator=gt(0))
-    start: float = field(default=0.37e-3, converter=quantity, validator=ge(0))
-    share: float = field(default=0.685, validator=(gt(0), le(1)))
+    start: float = field(default=0.40e-3, converter=quantity, validator=ge(0))
+    share: float = field(default=0.742, validator=(gt(0), le(1)))
     #: Of no effect on times: how NIXL is built.
     backends: tuple[str, ...] = ("UCX",)
     num_threads: int = 4

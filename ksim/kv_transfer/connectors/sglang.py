@@ -17,7 +17,7 @@ class Sglang:
 
     P's token is the user's first one: D's first step computes the second (SGLang, disaggregation/prefill.py and
     decode.py).  P holds its blocks until all are written.  `start` and `share` fit Qwen3-235B TP8 between nodes of 8
-    H20 with 200 GB/s of NICs within 7 % (Mooncake's benchmark of SGLang: 1.84 ms, 171 GB/s).
+    H20 with 200 GB/s of NICs, every second row of Mooncake's benchmark of SGLang (docs/network.md).
     """
 
     alias: ClassVar[str] = "SGLangConnector"
@@ -29,5 +29,5 @@ class Sglang:
     renews: ClassVar[bool] = False
     lease: ClassVar[float] = inf
 
-    start: float = field(default=1.84e-3, converter=quantity, validator=ge(0))
-    share: float = field(default=0.855, validator=(gt(0), le(1)))
+    start: float = field(default=1.79e-3, converter=quantity, validator=ge(0))
+    share: float = field(default=0.846, validator=(gt(0), le(1)))

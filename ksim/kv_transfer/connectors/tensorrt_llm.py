@@ -29,5 +29,5 @@ class TensorRtLlm:
     renews: ClassVar[bool] = False
     lease: ClassVar[float] = inf
 
-    start: float = field(default=0.37e-3, converter=quantity, validator=ge(0))
-    share: float = field(default=0.685, validator=(gt(0), le(1)))
+    start: float = field(default=0.40e-3, converter=quantity, validator=ge(0))
+    share: float = field(default=0.742, validator=(gt(0), le(1)))

@@ -25,9 +25,12 @@ from ksim.report.plots.style import (
 )
 from ksim.report.wording import number
 from ksim.results.arrays import Floats
+from ksim.results.attribution import GROUPS
 
-#: Colours of the groups of phases, in their order.
-COLOURS = (GREY, RED, BLUE, ORANGE, "#f0bf8d", GREEN, PALETTE[7], FAINT, PURPLE, PALETTE[6])
+#: Colours of the groups of phases.
+COLOURS = dict(zip(GROUPS, (
+    GREY, RED, BLUE, ORANGE, "#f0bf8d", "#c9a66b", "#8f2f27", PALETTE[5], "#1f5f64", "#b9c7de", GREEN, PALETTE[7],
+    FAINT, PURPLE, PALETTE[6]), strict=True))
 
 
 def plot_breakdown(path: Path, title: str, note: str, panels: Mapping[str, Mapping[str, Floats]],
@@ -63,8 +66,9 @@ def _stack(axes: Axes, bars: Mapping[str, Floats], groups: Sequence[str]) -> Non
     places = np.arange(len(bars))
     seconds = 1e3 * np.array(list(bars.values())).reshape(len(bars), len(groups))
     left = np.cumsum(seconds, axis=1) - seconds
-    for group, colour, width, begin in zip(groups, COLOURS, seconds.T, left.T, strict=False):
-        axes.barh(places, width, left=begin, height=0.7, color=colour, label=group, edgecolor="white", linewidth=0.5)
+    for group, width, begin in zip(groups, seconds.T, left.T, strict=True):
+        axes.barh(places, width, left=begin, height=0.7, color=COLOURS[group], label=group, edgecolor="white",
+                  linewidth=0.5)
     totals = seconds.sum(axis=1)
     for place, total in zip(places.tolist(), totals.tolist(), strict=True):
         axes.annotate(number(total), (total, place), xytext=(4, 0), textcoords="offset points", va="center",

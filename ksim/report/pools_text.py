@@ -1,0 +1,74 @@
+"""The pools of a run, side by side, for people."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from attrs import frozen
+from rich.table import Table
+
+from ksim.report.tables import plain_table
+from ksim.report.wording import number, percent
+from ksim.results.metrics import Summary
+
+#: The pools in one table; more pools make more tables.
+_BESIDE = 4
+
+
+@frozen
+class _Row:
+    """A number of pools: its title, its key, and how it is shown; rows that say nothing of any pool are left out."""
+
+    title: str
+    key: str
+    show: Callable[[Any], str] = number
+    always: bool = False
+
+
+def _gigabytes(count: float) -> str:
+    return number(count / 1e9)
+
+
+_ROWS = (
+    _Row("engines", "engines", always=True), _Row("GPUs", "gpus", always=True),
+    _Row("requests/s", "request_throughput"), _Row("prompt tokens/s", "input_throughput"),
+    _Row("output tokens/s", "output_throughput"), _Row("TTFT there, mean ms", "mean_ttft_ms"),
+    _Row("  p99", "p99_ttft_ms"), _Row("TPOT, mean ms", "mean_tpot_ms"), _Row("  p99", "p99_tpot_ms"),
+    _Row("in its queue, mean ms", "mean_queue_ms"), _Row("  p99", "p99_queue_ms"),
+    _Row("wait for room, mean ms", "mean_room_ms"), _Row("KV transfer, mean ms", "mean_xfer_time_ms"),
+    _Row("busy", "gpu_busy_share", percent, always=True), _Row("waiting for CPU", "host_share", percent, always=True),
+    _Row("tokens per step", "mean_batch_tokens"), _Row("sequences per step", "mean_batch_sequences"),
+    _Row("KV cache, mean", "kv_cache_usage_mean", percent), _Row("KV cache, peak", "kv_cache_usage_peak", percent),
+    _Row("  held for readers", "kv_cache_held_mean", percent), _Row("prefix hits", "prefix_cache_hit_rate", percent),
+    _Row("preemptions", "preemptions"), _Row("failed", "num_failed"), _Row("GB sent", "bytes_sent", _gigabytes),
+    _Row("GB received", "bytes_received", _gigabytes), _Row("leases that ended", "num_kv_expired_reqs"),
+    _Row("average watts", "average_watts"), _Row("J/prompt token", "joules_per_input_token"),
+    _Row("J/output token", "joules_per_output_token"),
+    _Row("$/M prompt tokens", "dollars_per_million_input_tokens"),
+    _Row("$/M output tokens", "dollars_per_million_output_tokens"),
+)
+
+
+def pool_tables(summary: Summary) -> Iterator[Table]:
+    """Tables of all pools, up to four side by side; none for a run without pools."""
+    pools = iter(summary.get("pools", {}).items())
+    while some := dict(islice(pools, _BESIDE)):
+        yield _table(some)
+
+
+def _table(pools: dict[str, Summary]) -> Table:
+    table = plain_table()
+    table.add_column("Pools", min_width=22, no_wrap=True)
+    for name in pools:
+        table.add_column(name, justify="right", max_width=14, no_wrap=True)
+    table.add_row("role", *(pool["role"] for pool in pools.values()))
+    table.add_row("GPU", *(pool["gpu"] for pool in pools.values()))
+    for row in _told(pools.values()):
+        table.add_row(row.title, *(row.show(pool.get(row.key)) for pool in pools.values()))
+    return table
+
+
+def _told(pools: Iterable[Summary]) -> Iterator[_Row]:
+    """The rows that say something of these pools."""
+    known = list(pools)
+    return (row for row in _ROWS if row.always or any(pool.get(row.key) for pool in known))
