@@ -16,6 +16,7 @@ from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.places import place
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario_tables import alike, beside, merged
 from ksim.simulation.simulate import independent, simulate
 from ksim.simulation.streaming import stream
 from tests.properties import examples
@@ -197,3 +198,16 @@ def test_a_fleet_that_ships_runs(path):
     summary = simulate(made.with_values({size: 20})).summary
     assert summary["completed"] == 20 and summary["pools"].keys() == made.pools.keys()
     assert bool(summary["num_transfers"]) == Fleet.of(made).splits
+
+
+values = st.sampled_from([1, 2, {"name": "a"}, {"name": "a", "b": 1}])
+tables = st.dictionaries(st.sampled_from("pqr"), values | st.dictionaries(st.sampled_from("xyz"), values))
+
+
+@given(tables=st.lists(tables, min_size=1, max_size=4))
+@examples(200)
+def test_what_is_alike_and_what_is_beside_make_the_tables_again(tables):
+    """A table that leaves out a key takes it from what is alike, so only what all have is."""
+    whole = alike(tables)
+    for table in tables:
+        assert whole.keys() <= table.keys() and merged(whole, beside(whole, table)) == table
