@@ -200,7 +200,9 @@ def _resolved(scenario: Scenario, deployments: Mapping[str, Deployment]) -> Scen
     pools = {name: evolve(settings, serve=beside(plain(whole), serve[name]), **own[name])
              for name, settings in scenario.pools.items()}
     gpu, system = hardware.pop() if len(hardware) == 1 else (scenario.gpu, scenario.system)
-    return evolve(scenario, pools=pools, serve=whole, gpu=gpu, system=system)
+    oracles = [alone.oracle for alone in made.values()]
+    oracle = oracles[0] if all(other == oracles[0] for other in oracles) else scenario.oracle
+    return evolve(scenario, pools=pools, serve=whole, gpu=gpu, system=system, oracle=oracle)
 
 
 def _shared(settings: EngineSettings, of_pools: Sequence[Mapping[str, Any]]) -> EngineSettings:
