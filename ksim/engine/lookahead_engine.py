@@ -250,12 +250,16 @@ class LookaheadEngine(Engine):
 
     # Transfers.
 
-    def _pause(self, moment: float) -> Process:
-        """Wait until no event is left before *moment*; until then, promise others what this engine does not do."""
+    def _pause(self, moment: float, news: simpy.Event | None = None) -> Process:
+        """Wait until no event is left before *moment*, or for *news*.
+
+        Until then, promise others what this engine does not do.
+        """
+        quiet = self.env.quiet_before(moment)
         if self.endpoint is not None:
             self._pausing = moment
             self.env.promises[self.number] = self._next_effect(self.endpoint)
-        yield self.env.quiet_before(moment)
+        yield quiet if news is None else quiet | news
         if self.endpoint is not None:
             self._pausing = inf
             self.env.promises[self.number] = inf
@@ -294,16 +298,18 @@ class LookaheadEngine(Engine):
 
     def _sleep_through_transfers(self, endpoint: Endpoint, turn: Turn) -> Process:
         """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
-        times, env = self._times, self.env
+        times, env, waited = self._times, self.env, nan
         while True:
             first = min(endpoint.due, self._sent[0][0] if self._sent else inf)
-            if (moment := max(times.now, first)) < env.news:
+            moment = max(times.now, first)
+            if moment == waited or moment < env.news:
                 break
-            if first == inf:
-                self._news = env.event()
+            self._news = env.event()
+            if moment == inf:
                 yield self._news
             else:
-                yield from self._pause(nextafter(min(moment, env.news), inf))
+                yield from self._pause(nextafter(moment, inf), self._news)
+                waited = nan if self._news.triggered else moment
         if endpoint.due <= moment:
             turn.output, times.now = endpoint.report(moment), moment
             times.now += self._polling

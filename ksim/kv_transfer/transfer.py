@@ -1,6 +1,6 @@
 """The transfer of one request's KV cache: when its bytes may move, and when they have."""
 
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -42,6 +42,7 @@ class Transfer:
     _allocated: float = field(default=nan, init=False)
     _ready: dict[str, float] = field(factory=dict, init=False)
     _began: float = field(default=nan, init=False)
+    _earliest: float = field(default=nan, init=False)  # when the first chunk can leave
     _alone: float = field(default=nan, init=False)
     _sent: int = field(default=0, init=False)  # of the prompt's tokens, those whose KV moves, has moved or need not
     _left: int = field(default=0, init=False)  # flows that have not ended
@@ -84,8 +85,9 @@ class Transfer:
     def computed(self, tokens: int, moment: float) -> None:
         """From *moment* on, the KV of the first *tokens* tokens is there to be sent."""
         if self.load is not None and not self.ended:
-            start = self.wires.connector.start if self._sent == self.load.start else 0.0
-            self.wires.at(moment + start, lambda: self._send(tokens))
+            if isnan(self._earliest):
+                self._earliest = moment + self.wires.connector.start
+            self.wires.at(max(moment, self._earliest), lambda: self._send(tokens))
 
     def expire(self) -> None:
         """The lease ends: P lets go of the blocks, unless they are being read."""

@@ -54,7 +54,8 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     shared = transfers.wires(fleet, env, log) if fleet.splits else None
     assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, shared)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router, shared)
+    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
+                   wires=shared)
 
 
 @frozen
