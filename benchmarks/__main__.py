@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import caches, detail, oracles, scaling, scheduler, speed, startup, walks
+from benchmarks import caches, detail, flows, oracles, scaling, scheduler, speed, startup, walks
 from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
@@ -20,7 +20,7 @@ ELSEWHERE = {"walks": Path("docs/architecture.md")}
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "walks": walks.findings,
+    "flows": flows.findings, "walks": walks.findings,
 }
 
 

@@ -22,6 +22,8 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE, schema
 from ksim.simulation.scenario_template import toml
 from ksim.specs.footprint import Footprint
+from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.arrivals import Arrivals
@@ -35,7 +37,9 @@ PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
 
 #: The tables of a scenario file, by title.
 SECTIONS: Mapping[str, type] = {
-    "Top level": Scenario, "[serve]": EngineSettings, "[slo]": Slo, "[power]": PowerSettings, "[energy]": Footprint,
+    "Top level": Scenario, "[serve]": EngineSettings, "[serve.kv_transfer_config]": KvTransferConfig,
+    "[pools.NAME]": PoolSettings, "[slo]": Slo,
+    "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,
     "prefixes": Prefixes, "sessions": Sessions,
     **{f'kind = "{kind}"': cls for kind, cls in kinds_of(Lengths).items()},
@@ -83,7 +87,7 @@ def typed(key: Key) -> str:
     """A key's type, and what its number may be."""
     bounds = ", ".join(f"{sign} {int(bound):,}" if bound == int(bound) else f"{sign} {bound:g}"
                        for sign, bound in key.bounds if isfinite(bound))
-    kind = "quantity" if key.quantity else _type(key.kind)
+    kind = "quantity" if key.quantity else _type(key.part_of or key.kind)
     return f"{kind} {bounds}".strip()
 
 
@@ -94,6 +98,8 @@ def _type(kind: Any) -> str:
         return "table"
     if get_origin(kind) in (tuple, list, Sequence):
         return f"array of {_type(get_args(kind)[0])}s"
+    if get_origin(kind) in (dict, Mapping) and get_args(kind)[1] is Any:
+        return "table"
     if get_origin(kind) in (dict, Mapping):
         return f"table of {_type(get_args(kind)[1])}s"
     return _TYPES.get(kind) or " or ".join(map(_type, get_args(kind))) or str(kind)

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     ADMISSIONS = "admissions"
     EVICTIONS = "evictions"
     ROUTERS = "routers"
+    PAIR_ROUTERS = "pair_routers"
+    CONNECTORS = "connectors"
     GOVERNORS = "governors"
     ORACLES = "oracles"
     COLLECTIVES = "collectives"
@@ -29,8 +31,10 @@ class Kind(StrEnum):
 
 
 _PLUGINS = {Kind.POLICIES: "scheduling.policies", Kind.ADMISSIONS: "scheduling.admissions",
-            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers", Kind.GOVERNORS: "engine.governors",
-            Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives", Kind.TRACES: "workload.traces"}
+            Kind.EVICTIONS: "kv_cache.evictions", Kind.ROUTERS: "cluster.routers",
+            Kind.PAIR_ROUTERS: "cluster.pair_routers", Kind.CONNECTORS: "kv_transfer.connectors",
+            Kind.GOVERNORS: "engine.governors", Kind.ORACLES: "oracles", Kind.COLLECTIVES: "network.collectives",
+            Kind.TRACES: "workload.traces"}
 
 
 def list_entries(
@@ -46,7 +50,13 @@ def list_entries(
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
     header, rows = (with_files[kind](files or []) if kind in with_files else
                     catalogues[kind]() if kind in catalogues else _plugins(_PLUGINS[kind]))
-    listed = table(*header)
+    _print(header, rows)
+    if kind is Kind.SYSTEMS:
+        _print(*_links(), title="links, one way: GB/s that flows reach, of the line rate (docs/network.md)")
+
+
+def _print(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], title: str = "") -> None:
+    listed = table(*header, title=title)
     for row in rows:
         listed.add_row(*row)
     console().print(listed)
@@ -77,6 +87,21 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
         (name, system.name, system.gpu, str(system.gpus_per_node), system.interconnect,
          f"{system.inside.bandwidth / 1e9:,.0f} GB/s",
          f"{system.network.bandwidth / 1e9:,.4g} GB/s" if system.network else "-") for name, system in systems.items())
+
+
+def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
+    from ksim.foundation import catalog
+    from ksim.simulation.hardware import system_of, wiring_of
+
+    kinds = {"nvlink": "NVLink", "pcie": "PCIe", "pcie_joint": "PCIe both ways", "sockets": "between sockets",
+             "nic": "NIC of a GPU", "leaf": "leaf to spine", "storage": "storage"}
+    rows = []
+    for name in catalog.entries("systems"):
+        links = wiring_of(system_of(None, name)).by_kind
+        rows.append((name, *(f"{links[kind].capacity / 1e9:,.4g} of {links[kind].peak / 1e9:,.4g}" if kind in links
+                             else "-" for kind in kinds)))
+    return ("name", *(f">{said}" for said in kinds.values())), rows
 
 
 def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

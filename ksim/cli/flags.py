@@ -1,10 +1,12 @@
 """Flags that several commands share, those named as by `vllm serve` among them."""
 
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
+import attrs
 import typer
 
 from ksim.foundation.config import Choice, plain
@@ -53,12 +55,32 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapped(**values: Any) -> None:
         serve = {flag.name: values.pop(flag.name) for flag in flags}
-        command(**values, serve=given(serve))
+        command(**values, serve=given(serve | _tables(serve)))
 
     parameters = [p for p in own.parameters.values() if p.name != "serve"]
     wrapped.__signature__ = own.replace(parameters=[*parameters, *flags])  # type: ignore[attr-defined]
     wrapped.__doc__ = command.__doc__
     return wrapped
+
+
+def _tables(serve: dict[str, Any]) -> dict[str, Any]:
+    """The flags of *serve* that are tables, which are JSON on the command line; raises ConfigError for other text."""
+    return {key.name: _json(f"--{key.name.replace('_', '-')}", serve[key.name]) for key in keys(EngineSettings)
+            if _is_table(key) and serve[key.name] is not None}
+
+
+def _json(flag: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(flag, f"is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(flag, f"expected a JSON object such as '{{\"kv_connector\": \"NixlConnector\"}}', not {text}")
+    return value
+
+
+def _is_table(key: Key) -> bool:
+    return attrs.has(key.kind) and key.kind is not Choice
 
 
 def given(table: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +140,7 @@ def scenario_of(where: str, **flags: Any) -> "Scenario":
 
 def _flag(key: Key) -> inspect.Parameter:
     """A keyword parameter that typer turns into an option; None means that the flag is not given."""
-    kind = str if key.kind is Choice else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
+    kind = str if attrs.has(key.kind) else _listed(key.kind) if get_origin(key.kind) is tuple else key.kind
     name = "--" + key.name.replace("_", "-")
     names = [f"{name}/--no-{name[2:]}"] if kind is bool else [name, *_SHORT.get(key.name, [])]
     option = typer.Option(*names, help=_help(key), show_default=False, rich_help_panel=_PANEL)

@@ -11,7 +11,7 @@ from ksim.cli.progress import Progress, duration
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
-    from ksim.simulation.deployment import Deployment
+    from ksim.simulation.fleet import Fleet
     from ksim.simulation.scenario import Scenario
     from ksim.simulation.workload_size import WorkloadSize
 
@@ -51,14 +51,14 @@ class Kept:
 def run_and_keep(scenario: "Scenario", kept: Kept, quiet: bool, jobs: int) -> None:
     """Run *scenario* in *jobs* processes, report unless *quiet*, and write what is to be *kept*.
 
-    The deployment is built before the workload is read: a misspelt model is refused before a long trace is read.
+    The fleet is placed before the workload is read: a misspelt model is refused before a long trace is read.
     """
-    from ksim.simulation.deployment import Deployment
+    from ksim.simulation.fleet import Fleet
     from ksim.simulation.workload_size import WorkloadSize
 
     kept.check()
-    deployment = Deployment.of(scenario)
-    deployment.check_memory()
+    fleet = Fleet.of(scenario)
+    fleet.check_memory()
     size = WorkloadSize.of(scenario)
     streamed = streams(size, kept.output, kept.stream, whole=kept.window is not None or jobs > 1)
     _remark(warnings(size, streamed, kept.stream))
@@ -66,9 +66,9 @@ def run_and_keep(scenario: "Scenario", kept: Kept, quiet: bool, jobs: int) -> No
         _remark([f"runs in one process, not in {jobs}: --stream writes the rows of all replicas in turn"])
     with Progress(size.requests, quiet) as progress:
         if streamed:
-            _stream(deployment, kept, quiet, progress)
+            _stream(fleet, kept, quiet, progress)
         else:
-            _simulate(deployment, kept, quiet, jobs, progress)
+            _simulate(fleet, kept, quiet, jobs, progress)
 
 
 def streams(size: "WorkloadSize", output: Path | None, wished: bool | None, whole: bool) -> bool:
@@ -99,11 +99,11 @@ def warnings(size: "WorkloadSize", streamed: bool, wished: bool | None) -> Itera
                f" the run goes on, without {LOST}; --no-stream keeps the whole run, which may take {whole}")
 
 
-def _simulate(deployment: "Deployment", kept: Kept, quiet: bool, jobs: int, progress: Progress) -> None:
+def _simulate(fleet: "Fleet", kept: Kept, quiet: bool, jobs: int, progress: Progress) -> None:
     """Run to the end, then write and report."""
     from ksim.simulation.simulate import simulate
 
-    result = simulate(deployment, progress.advance, jobs)
+    result = simulate(fleet, progress.advance, jobs)
     if kept.output is not None:
         progress.writing()
         result.save(kept.output, plots=kept.plots, trace=kept.trace, window=kept.window)
@@ -116,12 +116,12 @@ def _simulate(deployment: "Deployment", kept: Kept, quiet: bool, jobs: int, prog
             print(f"written to {kept.output}")
 
 
-def _stream(deployment: "Deployment", kept: Kept, quiet: bool, progress: Progress) -> None:
+def _stream(fleet: "Fleet", kept: Kept, quiet: bool, progress: Progress) -> None:
     """Run and write rows meanwhile, then report."""
     from ksim.simulation.streaming import stream
 
     assert kept.output is not None, "only a run with an output directory is streamed"
-    result = stream(deployment, kept.output, progress.advance)
+    result = stream(fleet, kept.output, progress.advance)
     progress.stop()
     _remark(result.remarks)
     _check_served(result, kept.output)

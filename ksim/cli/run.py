@@ -1,10 +1,11 @@
 """`ksim run` and `ksim replay`: simulate a scenario, or a trace without one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ksim.cli.defaults import explain_defaults as show_defaults
 from ksim.cli.flags import (
     ChunkTokens,
     Columns,
@@ -23,15 +24,9 @@ from ksim.cli.flags import (
     with_serve_flags,
 )
 from ksim.cli.keep import Kept, run_and_keep
-from ksim.cli.output import console, table
+from ksim.cli.pools import Pools, pool_changes
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
-
-if TYPE_CHECKING:
-
-    from ksim.simulation.defaults import Derived
-    from ksim.simulation.deployment import Deployment
-    from ksim.simulation.scenario import Scenario
 
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="directory to write the run to")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress, no report")]
@@ -54,8 +49,8 @@ Seed = Annotated[int | None, typer.Option("--seed", help="seed of all random num
 @process.dedicated()
 def run(
     scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
+    output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
+    quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
     force: Force = False,
     explain_defaults: Annotated[bool, typer.Option("--explain-defaults", help="show the settings that the scenario"
                                                    " leaves open, their values and why; do not run it")] = False,
@@ -63,9 +58,9 @@ def run(
     """Simulate a scenario, and report what its users would see and why."""
     from ksim.simulation.scenario import Scenario
 
-    chosen = changed(Scenario.read(scenario), settings, seed)
+    chosen = changed(Scenario.read(scenario), settings, seed, pool)
     if explain_defaults:
-        _explain_defaults(chosen)
+        show_defaults(chosen)
     else:
         run_and_keep(chosen, Kept(output, plots, trace, _seconds(trace_window), stream, force), quiet, jobs)
 
@@ -77,7 +72,9 @@ def replay(
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     engine: Annotated[str, typer.Option(help="release whose behaviour and defaults are simulated")] = "vllm-0.33",
     nodes: Nodes = None,
-    router: Annotated[str, typer.Option(help="router in front of the replicas")] = "round_robin",
+    router: Annotated[str, typer.Option(help="router in front of the engines")] = "round_robin",
+    pair_router: Annotated[str | None, typer.Option(help="how a prefill and a decode engine are chosen, by default"
+                                                    " each_side")] = None,
     oracle: OracleName = None,
     detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
@@ -89,8 +86,8 @@ def replay(
     max_concurrency: Annotated[int | None, typer.Option(help="most requests in flight")] = None,
     goodput: Annotated[list[str] | None, typer.Option(metavar="NAME:MS", help="a latency target, such as"
                                                          " ttft:500")] = None,
-    output: Output = None, settings: Settings = None, seed: Seed = None, jobs: Jobs = 1, quiet: Quiet = False,
-    plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
+    output: Output = None, settings: Settings = None, pool: Pools = None, seed: Seed = None, jobs: Jobs = 1,
+    quiet: Quiet = False, plots: Plots = True, trace: Timeline = True, trace_window: Window = "", stream: Stream = None,
     force: Force = False, serve: dict[str, Any] | None = None,
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
@@ -101,12 +98,13 @@ def replay(
                 "time_unit": time_unit, "chunk_tokens": chunk_tokens, "empty": "skip" if skip_empty else None}
     table = {
         "model": model, "engine": engine, "gpu": gpu, "system": system, "nodes": nodes, "router": router,
-        "oracle": oracle_of(oracle), "detail": detail, "serve": serve or {}, "slo": _targets(goodput or []),
+        "pair_router": pair_router, "oracle": oracle_of(oracle), "detail": detail, "serve": serve or {},
+        "slo": _targets(goodput or []),
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
     scenario = Scenario.of(given(table), "replay", Path.cwd())
     kept = Kept(output, plots, trace, _seconds(trace_window), stream, force)
-    run_and_keep(changed(scenario, settings, seed), kept, quiet, jobs)
+    run_and_keep(changed(scenario, settings, seed, pool), kept, quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -120,11 +118,11 @@ def _targets(pairs: list[str]) -> dict[str, str]:
     return targets
 
 
-def changed(scenario: Any, settings: list[str] | None, seed: int | None) -> Any:
-    """*scenario* with the values that ``--set`` and ``--seed`` give."""
+def changed(scenario: Any, settings: list[str] | None, seed: int | None, pools: list[str] | None = None) -> Any:
+    """*scenario* with the values that ``--pool``, ``--set`` and ``--seed`` give."""
     from ksim.simulation.scenario import setting
 
-    changes = dict(setting(text) for text in settings or [])
+    changes = pool_changes(pools or [], scenario) | dict(setting(text) for text in settings or [])
     if seed is not None:
         changes["seed"] = seed
     return scenario.with_values(changes) if changes else scenario
@@ -143,42 +141,3 @@ def _seconds(text: str) -> tuple[float, float] | None:
     if not 0 <= begin < end <= LONGEST:
         raise ConfigError("--trace-window", f"expected FROM:TO in seconds, such as 10:20, not {text!r}")
     return begin, end
-
-
-def _explain_defaults(scenario: "Scenario") -> None:
-    """Print every setting that *scenario* leaves open, the value that the engine derives, and why."""
-    from ksim.simulation.defaults import Defaults
-    from ksim.simulation.deployment import Deployment
-
-    deployment = Deployment.of(scenario)
-    version, oracle = deployment.version, deployment.scenario.oracle
-    defaults = Defaults(scenario.serve, version, deployment.model, deployment.gpu).explain()
-    rows = table("setting", "value", "from", title=f"{version.name}, {deployment.model.name} on {deployment.gpu.name}")
-    for derived in [*defaults, _kv_blocks(deployment)]:
-        rows.add_row(derived.setting, _brief(derived.value), derived.source)
-    if scenario.oracle is None and oracle is not None:
-        ships = "a" if oracle.name == "measured" else "no"
-        rows.add_row("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships")
-    console().print(rows)
-    console().print(f"{version.name}: {version.source}")
-
-
-def _brief(value: Any) -> str:
-    if not isinstance(value, tuple):
-        return str(value)
-    if len(value) > 8:
-        return f"{len(value)} sizes up to {max(value)}"
-    return ", ".join(map(str, value)) or "none"
-
-
-def _kv_blocks(deployment: "Deployment") -> "Derived":
-    """The number of KV blocks that follows from the other settings."""
-    from ksim.foundation.units import GIB
-    from ksim.simulation.defaults import Derived
-    from ksim.simulation.sizing import RESERVED, memory
-
-    part = memory(deployment.model, deployment.shards[0], deployment.gpu, deployment.serve)
-    budget = (f"{part.usable / GIB:.2f} GiB usable - {part.weights / GIB:.2f} weights - {part.activations / GIB:.2f}"
-              f" activations - {RESERVED / GIB:.2f} reserved, {part.cache_per_token / 1024:.0f} KiB a token")
-    given_blocks = deployment.serve.num_gpu_blocks_override
-    return Derived("num_gpu_blocks", deployment.kv_blocks + 1, "as set" if given_blocks else budget)

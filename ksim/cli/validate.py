@@ -13,8 +13,10 @@ from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
 from ksim.cli.validate_energy import energy
 from ksim.cli.validate_kernels import kernels
+from ksim.cli.validate_ladders import ladders
 from ksim.cli.validate_serving import serving, steps
 from ksim.cli.validate_silicon import silicon
+from ksim.cli.validate_transfers import transfers
 
 if TYPE_CHECKING:
     from ksim.validation.schedules import Difference, ScheduleReport
@@ -29,9 +31,11 @@ _SHOWN = 44
 
 app.command("energy")(energy)
 app.command("kernels")(kernels)
+app.command("ladders")(ladders)
 app.command("serving")(serving)
 app.command("steps")(steps)
 app.command("silicon")(silicon)
+app.command("transfers")(transfers)
 
 
 @app.callback()

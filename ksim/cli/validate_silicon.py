@@ -23,8 +23,12 @@ def silicon(
     system: Annotated[str, typer.Option(help="only runs on this system, as the table calls it")] = "",
     limit: Annotated[int, typer.Option(min=0, help="only so many runs, drawn by the hashes of their groups; 0 takes"
                                        " all")] = 0,
-    all_rows: Annotated[bool, typer.Option("--all-rows", help="also runs with flags, copies and disaggregated"
-                                           " ones")] = False,
+    all_rows: Annotated[bool, typer.Option("--all-rows", help="also runs with flags, copies, and disaggregated ones"
+                                           " without a table of worker counts")] = False,
+    mode: Annotated[str, typer.Option(metavar="agg|disagg", help="only runs whose engines prefill and decode, or only"
+                                      " disaggregated ones")] = "",
+    workers: Annotated[Path | None, typer.Option(metavar="FILE", help="worker counts of disaggregated runs; by default"
+                                                 " silicon_join.csv beside FILE or in ../cluster")] = None,
     statistic: Annotated[str, typer.Option(metavar="mean|median", help="statistic of TTFT and TPOT over requests; by"
                                            " default the one that each source states")] = "",
     reference: Annotated[Path | None, typer.Option(metavar="FILE", help="another simulator's answers; by default"
@@ -33,25 +37,32 @@ def silicon(
     show: Annotated[str, typer.Option(metavar="ID", help="print the scenario of this row, and stop")] = "",
     json_file: OutcomeFile = None,
 ) -> None:
-    """Simulate measured serving runs, and compare TTFT and TPOT."""
+    """Simulate measured serving runs, and compare TTFT, TPOT and, of disaggregated ones, output tokens per second."""
     from ksim.foundation.config import structure
     from ksim.validation.silicon import Question, find, scenario, validate
 
     if show:
-        print(scenario(find(path, show)).to_toml(), end="")
+        print(scenario(find(path, show, workers)).to_toml(), end="")
         return
     question = structure(Question, {
-        "path": path, "backend": backend, "model": model, "system": system, "limit": limit, "all_rows": all_rows,
-        "statistic": statistic, "reference": reference, "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
-    screen = console()
-    with screen.status("reading") as status:
+        "path": path, "backend": backend, "model": model, "system": system, "mode": mode, "workers": workers,
+        "limit": limit, "all_rows": all_rows, "statistic": statistic, "reference": reference,
+        "jobs": jobs or os.cpu_count() or 1}, "validate silicon")
+    with console().status("reading") as status:
         report = validate(question, lambda done, of: status.update(f"simulated {done:,} of {of:,} runs"))
-    screen.print(_scores(report.groups, "errors by kind of run"))
-    screen.print(_scores(report.backends, "errors by engine"))
-    if report.reasons:
-        screen.print(_reasons(report))
+    _print(report)
     _write(json_file, report, question.statistic)
     print(_figures(report.whole))
+
+
+def _print(report: "SiliconReport") -> None:
+    screen = console()
+    screen.print(_scores(report.groups, "errors by kind of run"))
+    screen.print(_scores(report.backends, "errors by engine"))
+    if report.tiers:
+        screen.print(_tiers(report.tiers))
+    if report.reasons:
+        screen.print(_reasons(report))
 
 
 def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
@@ -60,6 +71,19 @@ def _scores(scores: "tuple[Score, ...]", title: str) -> Table:
     for score in scores:
         name = " ".join(part.rpartition("/")[2] for part in score.name)
         rows.add_row(name, str(score.rows), str(score.answered), *_cells(score.ttft), *_cells(score.tpot))
+    return rows
+
+
+def _tiers(scores: "tuple[Score, ...]") -> Table:
+    """Disaggregated runs, with how sure their deployments are."""
+    rows = table("disaggregated runs", ">played", *(f"{name} %" for what in ("TTFT", "TPOT", "tokens/s/GPU")
+                                                    for name in (f">{what} bias", ">median")),
+                 title="errors by engine, GPU and tier")
+    for score in scores:
+        errors = [quantity.error for quantity in (score.ttft, score.tpot, score.throughput)]
+        rows.add_row(escape(" ".join(score.name)), str(score.answered),
+                     *(cell for error in errors for cell in (["", ""] if error is None else
+                                                             [f"{error.bias:+.1f}", f"{error.median:.1f}"])))
     return rows
 
 
@@ -93,6 +117,7 @@ def _figures(score: "Score") -> str:
 def _write(path: Path | None, report: "SiliconReport", statistic: str) -> None:
     outcome = {**_summary(report.whole), "not_played": report.reasons,
                "by_backend": [_summary(score) for score in report.backends],
+               "by_tier": [_summary(score) for score in report.tiers],
                "by_run": [_summary(score) for score in report.groups],
                "rows": [_row(answer, report, statistic) for answer in report.answers]}
     write_json(path, outcome)
@@ -107,7 +132,7 @@ def _summary(score: "Score") -> dict[str, Any]:
         summary |= _errors(f"{name}_where_referred", quantity.same)
         for what, seconds in (("measured", quantity.measured), ("predicted", quantity.predicted)):
             summary[f"{what}_median_{name}_ms"] = None if seconds is None else 1e3 * seconds
-    return summary | _errors("throughput", None) | _errors("energy", None)  # no table has measured these yet
+    return summary | _errors("throughput", score.throughput.error) | _errors("energy", None)  # nobody measured joules
 
 
 def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
@@ -118,8 +143,10 @@ def _errors(name: str, error: "Error | None") -> dict[str, float | None]:
 
 def _row(answer: "Answer", report: "SiliconReport", statistic: str) -> dict[str, Any]:
     row = answer.row
+    rates = answer.rates
     outcome: dict[str, Any] = {"id": row.id, "reason": answer.reason or None, "seconds": round(answer.took, 3),
-                               "output_tokens_per_second_per_gpu": answer.throughput, "throughput_ape": None}
+                               "output_tokens_per_second_per_gpu": answer.throughput,
+                               "throughput_ape": rates and 100 * abs(rates[0] / rates[1] - 1)}
     for place, name in enumerate(("ttft", "tpot")):
         measured, reference = getattr(row, name), report.reference.get(row.id)
         predicted = None if answer.reason else answer.predicted(name, statistic)

@@ -4,15 +4,19 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import simpy
-from attrs import define, field
+from attrs import define, evolve, field
 
+from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
 from ksim.flow.events import Arrived, Rejected, Routed
+from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
+from ksim.kv_transfer.transfer import Transfer
+from ksim.kv_transfer.wires import Wires
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -21,7 +25,8 @@ Process = Generator[simpy.Event, Any, None]
 class Cluster:
     """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
 
-    What is for an engine that is `RemoteReplica` passes by, and is not written down.
+    What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
+    may be split among engines of roles prefill and decode; their KV moves over `wires`.
     `on_end` is told of each request that is finished or turned away.
     """
 
@@ -31,11 +36,18 @@ class Cluster:
     log: Log
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
+    pair_router: PairRouter | None = None
+    wires: Wires | None = None
     _slots: simpy.Resource | None = field(init=False)
+    _prefilling: list[Engine] = field(init=False)
+    _decoding: list[Engine] = field(init=False)
     _sessions: dict[str, simpy.Event] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._slots = simpy.Resource(self.env, self.max_concurrency) if self.max_concurrency else None
+        engines = [engine for engine in self.engines if isinstance(engine, Engine)]
+        self._prefilling = [engine for engine in engines if engine.role == "prefill"]
+        self._decoding = [engine for engine in engines if engine.role != "prefill"]
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
@@ -81,6 +93,9 @@ class Cluster:
 
     def _send(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
         """Have an engine serve *request*; *done* is called when the user has its last token, or a refusal."""
+        if self.pair_router is not None:
+            self._send_to_pair(request, done, timely)
+            return
         engine = self._route(request)
         if isinstance(engine, RemoteReplica):
             return
@@ -97,3 +112,63 @@ class Cluster:
         if engine not in self.engines:
             raise ConfigError(f"router {type(self.router).__name__}", f"chose {engine!r:.80}, which is no engine")
         return engine
+
+    # Split requests.
+
+    def _send_to_pair(self, request: Request, done: Callable[[], object], timely: bool) -> None:
+        """Do the same with an engine that prefills and one that decodes, or with one that does both."""
+        prefill, decode = self._route_pair(request)
+        self.log.add(Arrived(self.env.now, request))
+        self.log.add(Routed(self.env.now, request.id, decode.number, -1 if prefill is None else prefill.number))
+        reason = decode.refusal(request)
+        if prefill is not None and not reason:
+            reason = prefill.refusal(evolve(request, output=1))
+        if reason:
+            self.log.add(Rejected(self.env.now, request.id, reason))
+            done()
+        elif prefill is None:
+            decode.submit(request, done, timely)
+        else:
+            self._split(request, prefill, decode, done, timely)
+
+    def _split(self, request: Request, prefill: Engine, decode: Engine, done: Callable[[], object],
+               timely: bool) -> None:
+        """Have *prefill* compute one token of *request*, and *decode* the others, both at once or one after the
+        other."""
+        assert self.wires and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
+        transfer = Transfer(self.wires, prefill.endpoint, decode.endpoint, request)
+        rest, handed_over = self._rest(request, decode)
+
+        def go_on() -> None:
+            decode.submit(rest, done, timely, KvTransferParams(do_remote_prefill=True, transfer=transfer,
+                                                               handed_over=handed_over))
+
+        first, params = evolve(request, output=1), KvTransferParams(do_remote_decode=True, transfer=transfer)
+        if self.wires.connector.concurrent:
+            prefill.submit(first, lambda: None, timely=False, params=params)
+            go_on()
+        else:
+            prefill.submit(first, go_on, timely=True, params=params)
+
+    def _rest(self, request: Request, decode: Engine) -> tuple[Request, bool]:
+        """What *decode* serves of *request*, and whether that is without the first token, which is handed over.
+
+        It computes a token that is the only one by itself.
+        """
+        assert self.wires is not None, "split requests send KV"
+        longest = decode.scheduler.limits.max_model_len
+        if not self.wires.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
+            return request, False
+        return evolve(request, prompt=request.prompt + 1, output=request.output - 1), True
+
+    def _route_pair(self, request: Request) -> tuple[Engine | None, Engine]:
+        assert self.pair_router is not None, "only a pair router chooses pairs"
+        prefill, decode = self.pair_router.choose(request, self._prefilling, self._decoding, self.env.now)
+        for engine, among in ((prefill, self._prefilling), (decode, self._decoding)):
+            if engine not in among and (engine is not None or among is self._decoding):
+                raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
+                                  f"chose {engine!r:.80}, which is none of the engines that it was given for that")
+        if prefill is None and decode.role != "both":
+            raise ConfigError(f"pair_router {type(self.pair_router).__name__}",
+                              f"lets engine {decode.number} prefill, and its role is {decode.role!r}")
+        return prefill, decode

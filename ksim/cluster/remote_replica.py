@@ -13,10 +13,15 @@ class RemoteReplica:
     """Stands for an engine before a router: it may be chosen, and cannot be looked at."""
 
     number: int
+    role: str = "both"
 
     @property
     def outstanding(self) -> NoReturn:
         raise self._unseen("outstanding")
+
+    @property
+    def waiting(self) -> NoReturn:
+        raise self._unseen("waiting")
 
     def prefix_hit(self, request: Request) -> NoReturn:
         raise self._unseen("prefix_hit")

@@ -153,6 +153,13 @@ class Model:
         sizes = Sizes(self.decoder.sizes)
         return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
 
+    def cache_by_layer(self, shard: Shard) -> list[tuple[float, float]]:
+        """Bytes of KV cache of one token, and of one sequence beside it, on one rank, for each layer of its stage."""
+        sizes = Sizes(self.decoder.sizes)
+        layers = [self.decoder.layers[layer] for layer in shard.share(self.layers)]
+        return [(sum(op.cache_per_token(sizes, shard) for op in cached(layer)),
+                 sum(op.state_per_sequence(sizes, shard) for op in stateful(layer))) for layer in layers]
+
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
         sizes = Sizes(self.decoder.sizes)

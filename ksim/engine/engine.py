@@ -12,17 +12,21 @@ from ksim.cost.step import StepTimer
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
-from ksim.flow.events import Admitted, Emitted, Finished, Preempted, Received
+from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
+from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import KsimError
-from ksim.scheduling.engine_loop import EngineLoop
+from ksim.kv_transfer.endpoint import Endpoint, transfer_of
+from ksim.scheduling.engine_loop import EngineLoop, Turn
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 from ksim.specs.host import Host
 
 Process = Generator[simpy.Event, Any, None]
+#: How long vLLM's engine core sleeps after a turn without a batch while requests wait (v1/engine/core.py).
+POLL = 1e-3
 #: An event's class, and its arguments besides the time.
 Change = tuple[Callable[..., Admitted | Preempted], tuple[Any, ...]]
 
@@ -35,7 +39,9 @@ class Engine(ABC):
     GPUs, so with two batches in flight its time hides behind theirs.  `timers`
     has one entry per pipeline stage.  With one GPU, the worker runs on the loop's
     thread, which goes on once all kernels are launched; with more, `workers` are
-    processes of their own.  A `governor` says which power cap and clock GPUs keep to.
+    processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
+    prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
+    comes from other engines and goes to them.
     """
 
     number: int
@@ -46,6 +52,9 @@ class Engine(ABC):
     log: Log
     workers: int = 1
     governor: Supervised | None = None
+    role: str = "both"
+    gpus: Sequence[int] = ()
+    endpoint: Endpoint | None = None
     outstanding: int = field(default=0, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
@@ -58,6 +67,8 @@ class Engine(ABC):
         self._loop = EngineLoop(self.scheduler)
         self._news = self.env.event()
         self._frontend = Frontend(self.env, self.host.client)
+        if self.endpoint is not None:
+            self.endpoint.wake = self._wake
         self.env.process(self._run())
 
     def refusal(self, request: Request) -> str:
@@ -72,11 +83,18 @@ class Engine(ABC):
         return ""
 
     @abstractmethod
-    def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
+               params: KvTransferParams | None = None) -> None:
         """Send *request* to the queue; *done* is called once the user has its last token.
 
         If it is *timely*, *done* is called at that very moment of SimPy's clock, as it may cause other events.
+        *params* say that its KV comes from another engine, or goes to one.
         """
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are in the queue."""
+        return len(self.scheduler.waiting)
 
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
@@ -91,7 +109,8 @@ class Engine(ABC):
     def _run(self) -> Process:
         """Take turns for ever."""
 
-    def _accept(self, request: Request, now: float, done: Callable[[], object]) -> Job:
+    def _accept(self, request: Request, now: float, done: Callable[[], object],
+                params: KvTransferParams | None = None) -> Job:
         """Make the job of *request*, which has come *now*."""
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
@@ -100,13 +119,17 @@ class Engine(ABC):
                      arrived=self._latest)
         self._accepted += 1
         self._done[job] = done
+        if params is not None:
+            job.kv_transfer_params = params
+            if params.do_remote_decode:
+                params.transfer.job = job
         self.log.add(Received(now, request.id, self.number))
         return job
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
         left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
-        come = [(Admitted, (job.request.id, self.number, job.cached, job.num_tokens, job.preemptions > 0))
+        come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
                 for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
         return [*left, *come]
 
@@ -116,11 +139,21 @@ class Engine(ABC):
             self.log.add(kind(now, *told))
 
     def _tell(self, finished: Sequence[Job], time: float) -> None:
-        """Log that users have the last tokens of the *finished* jobs at *time*."""
+        """Log that users have the last tokens of the *finished* jobs at *time*; a router has what is only prefilled."""
         for job in finished:
+            params, request = job.kv_transfer_params, job.request.id
+            if job.failed:
+                self.log.add(Failed(time, request, self.number, "the KV that another engine had computed was gone"))
+                continue
+            if params is not None and params.do_remote_decode:
+                self.log.add(Prefilled(time, request, self.number, job.emitted[-1].last))
+                continue
+            if params is not None and params.handed_over:
+                first = job.emitted[0].first
+                self.log.add(Emitted(time, request, self.number, first, first))
             for run in job.emitted:
-                self.log.add(Emitted(time, job.request.id, self.number, run.first, run.last, run.every or 1))
-            self.log.add(Finished(time, job.request.id, self.number))
+                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1))
+            self.log.add(Finished(time, request, self.number))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""
@@ -128,7 +161,44 @@ class Engine(ABC):
             self.outstanding -= 1
             self._done.pop(job)()
 
+    # Transfers.
+
+    def _wake(self) -> None:
+        """Go on: a request or the end of a transfer has come."""
+        if not self._news.triggered:
+            self._news.succeed()
+
+    @property
+    def _awaits_transfers(self) -> bool:
+        """Whether a transfer may change what the engine decides, though none of its batches is in flight."""
+        return self.endpoint is not None and (self.scheduler.transfers_pending or bool(self.endpoint.asking))
+
+    @property
+    def _polling(self) -> float:
+        """Seconds from the end of a transfer until an engine that only polls has noticed it: half a turn, and a turn
+        for each batch that may be in flight."""
+        return POLL * (0.5 + self.scheduler.limits.depth) if len(self.scheduler.waiting) else 0.0
+
+    def _take_in(self, turn: Turn, finished: Sequence[Job], now: float) -> None:
+        """Tell the endpoint what the output of *turn*, taken in *now*, means for others."""
+        endpoint = self.endpoint
+        if endpoint is None:
+            return
+        endpoint.computed(turn.schedule, now)
+        for job in finished:
+            if job.kv_transfer_params is not None and job.kv_transfer_params.do_remote_decode:
+                endpoint.finish(job, now)
+        for job in turn.output.sent if turn.output else ():
+            self.log.add(Released(now, job.request.id, self.number, transfer_of(job).lost))
+
     def _stuck(self, now: float, waiting: int, running: int) -> KsimError:
         policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))
         return KsimError(f"policy {policy} with admission {admission} schedules nothing at {now:.6f} s, with nothing in"
                          f" flight, {waiting} requests waiting and {running} running")
+
+
+def _cached(job: Job, schedule: Schedule) -> int:
+    """How many tokens of *job*, just admitted, are in the cache: those found there, and those that were loaded."""
+    if job.kv_transfer_params is None or not job.kv_transfer_params.do_remote_prefill:
+        return job.cached
+    return next(entry.start for entry in schedule.entries if entry.job is job)

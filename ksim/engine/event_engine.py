@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf, nextafter
 
 from attrs import define, field
 
@@ -13,6 +14,7 @@ from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
+from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
 from ksim.flow.steps import StepCost
 from ksim.scheduling.engine_loop import Turn
@@ -67,28 +69,32 @@ class EventEngine(Engine):
         if self.group:
             self.group.enlist(self.number, self._stand_in)
 
-    def submit(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+    def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
+               params: KvTransferParams | None = None) -> None:
         self.outstanding += 1
         self._coming += 1
-        self._frontend.forward(request, lambda: self._receive(request, done))
+        moment = self._frontend.forward(request, lambda: self._receive(request, done, params))
+        if self.endpoint is not None and params is not None:
+            self.endpoint.expect(params, moment)
 
     def close(self) -> None:
         """Do nothing: steps are logged when they are delivered."""
 
-    def _receive(self, request: Request, done: Callable[[], object]) -> None:
+    def _receive(self, request: Request, done: Callable[[], object], params: KvTransferParams | None) -> None:
         """Queue *request* for the next turn."""
         self._coming -= 1
-        self._inbox.append(self._accept(request, self.env.now, done))
+        self._inbox.append(self._accept(request, self.env.now, done, params))
         if self.group:
             self.group.expect(self.number)
-        if not self._news.triggered:
-            self._news.succeed()
+        self._wake()
 
     def _run(self) -> Process:
         while True:
             for job in self._inbox:
                 self.scheduler.add(job)
             self._inbox.clear()
+            if self.endpoint is not None:
+                self.endpoint.begin_turn()
             yield from self._loop.run_turn(self)
 
     @property
@@ -100,17 +106,23 @@ class EventEngine(Engine):
         self._note(self._changes(schedule), now)
         if not turn.empty:
             turn.work = self._work(turn.index, schedule.batch())
-            yield from self._send(turn.work, schedule)
-        elif self.group:
+            yield from self._send(turn)
+            return
+        if self.group:
             self.group.rest(self.number)
+        if self.endpoint is not None:
+            yield self.env.timeout(self.host.core.making(0, 0, self.workers))
+            turn.launched = self.env.now
+            self.endpoint.launch(schedule, now, turn.launched)
 
     def _work(self, index: int, batch: Batch) -> Work:
         scheduler = self.scheduler
         return Work(index, self.env.now, batch, len(scheduler.waiting), len(scheduler.running),
                     scheduler.cache.pool.used)
 
-    def _send(self, work: Work, schedule: Schedule) -> Process:
+    def _send(self, turn: Turn) -> Process:
         """Send a batch to the workers, and wait until the loop can go on."""
+        work, schedule = turn.work, turn.schedule
         batch, now = work.batch, self.env.now
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
@@ -118,7 +130,9 @@ class EventEngine(Engine):
         touched = schedule.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         launches = self._threads.launch(batch, work.step_costs, ready)
-        work.prepared = launches[0].prepared
+        work.prepared, turn.launched = launches[0].prepared, launches[-1].launched
+        if self.endpoint is not None:
+            self.endpoint.launch(schedule, work.scheduled, work.prepared)
         settings = [self.governor.setting(batch, step_cost) for step_cost in work.step_costs] if self.governor else ()
         work.in_flight = self.stages.launch(work.step_costs, launches, self._source(schedule), settings)
         if self.group and together:
@@ -132,22 +146,50 @@ class EventEngine(Engine):
         if turn.work:
             yield turn.work.in_flight.done
             yield self.env.timeout(self.host.core.taking(turn.work.batch.samples))
+        if self.endpoint is not None and self.scheduler.transfers_pending:
+            if self.env.news <= turn.launched:
+                yield self.env.quiet_before(nextafter(turn.launched, inf))
+            turn.output = self.endpoint.report(turn.launched)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
+        taken = self.env.now
+        self._take_in(turn, finished, taken)
         if turn.work:
-            taken = self.env.now
             self._frontend.deliver(turn.work.batch.samples, lambda: self._delivered(turn.work, taken, finished))
+        elif finished:  # their loads have failed
+            self._frontend.deliver(0, lambda: self._told(finished))
 
     def sleep(self, turn: Turn) -> Process:
         """Wait for a request, unless there is something to do."""
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
-        if self._inbox or turn.schedule.preempted:
+        if turn.schedule.preempted:
+            return
+        if self._awaits_transfers:
+            yield from self._sleep_through_transfers(turn)
+            return
+        if self._inbox:
             return
         if (waiting or running) and not self._coming:
             raise self._stuck(self.env.now, waiting, running)
         self._news = self.env.event()
         yield self._news
         yield self.env.timeout(self.host.core.wake)
+
+    def _sleep_through_transfers(self, turn: Turn) -> Process:
+        """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
+        env, endpoint = self.env, self.endpoint
+        assert endpoint is not None, "only an engine with an endpoint waits for transfers"
+        slept = not self._inbox
+        while not self._inbox and endpoint.due > env.now:
+            self._news = env.event()
+            yield self._news
+        if endpoint.due > env.now:
+            yield env.timeout(self.host.core.wake if slept else 0.0)
+            return
+        if env.news <= env.now:
+            yield env.quiet_before(nextafter(env.now, inf))
+        turn.output = endpoint.report(env.now)
+        yield env.timeout(self._polling)
 
     def _source(self, schedule: Schedule) -> InFlightBatch | None:
         """The latest batch in flight whose tokens *schedule* may need.
@@ -169,7 +211,11 @@ class EventEngine(Engine):
             time=now, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
             start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
             running=work.running, blocks=work.blocks, step_costs=work.step_costs, scalings=in_flight.scalings))
-        self._tell(finished, now)
+        self._told(finished)
+
+    def _told(self, finished: Sequence[Job]) -> None:
+        """The users have the last tokens of the *finished* jobs."""
+        self._tell(finished, self.env.now)
         self._end(finished)
 
     # Dummy steps.

@@ -24,9 +24,11 @@ class Frontend:
         self._free = max(self._free, self.env.now) + client.accept
         return self._free + client.travel + client.travel_token * request.prompt
 
-    def forward(self, request: Request, receive: Callable[[], None]) -> None:
-        """Call *receive* when *request* has come to the engine."""
-        self._call(receive, self.reach(request))
+    def forward(self, request: Request, receive: Callable[[], None]) -> float:
+        """Call *receive* when *request* has come to the engine; return when that is."""
+        moment = self.reach(request)
+        self._call(receive, moment)
+        return moment
 
     def deliver(self, sequences: int, receive: Callable[[], None]) -> None:
         """Call *receive* when the users have what *sequences* of a step sampled."""

@@ -19,12 +19,18 @@ class Horizon(simpy.Environment):
         self._tickets = count()
         #: Whether processes that wait may cause events, once they go on, that concern others.
         self.coupled = False
+        #: Before when nothing that an engine does concerns others, by the numbers of those that say so; inf while one
+        #: goes on, or sleeps until an event wakes it.
+        self.promises: dict[int, float] = {}
 
     @property
     def news(self) -> float:
         """When the next event may happen that a process going ahead does not know of; inf if none will."""
-        if self.coupled and self._waiting:
-            return min(self.peek(), self._waiting[0][0])
+        if self.coupled:
+            if self.promises:
+                return min(self.peek(), *self.promises.values())
+            if self._waiting:
+                return min(self.peek(), self._waiting[0][0])
         return self.peek()
 
     def quiet_before(self, moment: float) -> simpy.Event:

@@ -49,6 +49,11 @@ class LoopTimes:
         return end
 
     @property
+    def earliest_end(self) -> float:
+        """When, at the earliest, a batch ends that has not been taken in; the GPUs have work until then."""
+        return self._in_flight[0][0] if self._in_flight else max(self.now, self.gpus)
+
+    @property
     def oldest_end(self) -> float:
         """When the oldest batch in flight ends."""
         return self._in_flight[0][0]

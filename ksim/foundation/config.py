@@ -147,6 +147,8 @@ def _first(error: BaseException, cls: Any) -> tuple[str, str]:
         if located_items:
             inner, item = located_items[0]
             path, problem = _explain(inner, "", item.type)
+            if isinstance(item.index, str):  # the key of a table
+                return _join(item.index, path, problem)
             return f"[{item.index}]{'.' if path and not path.startswith('[') else ''}{path}", problem
         return _explain(loose[0], "", cls)
     return _explain(error, "", cls)

@@ -72,6 +72,12 @@ class Key:
         return any(get_args(member)[1:] == ("s",) for member in marked)
 
     @property
+    def part_of(self) -> type | None:
+        """The table of which its value holds some keys: X of ``Annotated[Mapping[str, Any], X]``."""
+        marked = get_args(self.written)[1:] if get_origin(self.written) is Annotated else ()
+        return next((each for each in marked if attrs.has(each)), None)
+
+    @property
     def described(self) -> str:
         """The text with the unit, where an open value comes from, and the values that there are."""
         unit, default = self.labels.get("Unit", "none"), self.labels.get("Default", "")

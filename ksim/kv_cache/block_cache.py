@@ -142,6 +142,19 @@ class BlockCache(OldNames):
         table.published = 0
         table.node = None
 
+    def held_blocks(self, table: BlockTable) -> int:
+        """How many blocks *table* has."""
+        return len(table.blocks)
+
+    def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
+        """Whether both tables have the very same block at *place*."""
+        return table.blocks[place: place + 1] == other.blocks[place: place + 1] != []
+
+    def invalidate(self, table: BlockTable, place: int) -> None:
+        """Forget what is in the blocks of *table* from *place* on."""
+        for block in reversed(table.blocks[place:]):
+            self.tree.evict(block)
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""
         steps = len(table.blocks) * self.block_tokens - tokens

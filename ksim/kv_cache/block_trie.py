@@ -76,7 +76,8 @@ class BlockTrie:
         self._nodes[block] = None
         node.blocks.remove(block)
         while node.parent is not None and not node.blocks and not node.children:
-            del node.parent.children[node.name]
+            if node.parent.children.get(node.name) is node:  # it may be removed already, and have come back since
+                del node.parent.children[node.name]
             node = node.parent
 
     def holds(self, block: int) -> bool:

@@ -79,6 +79,10 @@ class Cache(Protocol):
     admitted, `allocate` and `publish` in each of its steps, and `free` at its
     end.  A preempted request is freed, and may be admitted again.
 
+    Keys and values may also be loaded into blocks of a request: they are
+    allocated first, and published when the load has ended.  `same_block` and
+    `invalidate` are for loads that fail.
+
     Many requests that decode can be served at once: `reserve` takes the blocks
     for all of them, and `assign` says later whose they are.  A block table that
     `is_private` need not `publish` anything before it is freed.
@@ -161,6 +165,18 @@ class Cache(Protocol):
 
     def free(self, table: BlockTable, tokens: int = 0) -> None:
         """Release all blocks of *table*; a request that has finished passes the number of *tokens* it computed."""
+        ...
+
+    def held_blocks(self, table: BlockTable) -> int:
+        """How many blocks *table* has; those that `assign` has yet to give are not counted."""
+        ...
+
+    def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
+        """Whether both tables have the very same block at *place*, counted from the first."""
+        ...
+
+    def invalidate(self, table: BlockTable, place: int) -> None:
+        """Forget what is in the blocks of *table* from *place* on: no request may find it any more."""
         ...
 
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:

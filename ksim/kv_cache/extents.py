@@ -9,20 +9,22 @@ are one extent.
 from attrs import define, field
 
 from ksim.kv_cache.cache import BlockTable
-from ksim.kv_cache.radix_tree import RadixNode
+from ksim.kv_cache.radix_tree import RadixNode, RadixTree
 
 
 class Extent:
     """The blocks that hold the tokens of `node` for its `users`; an extent without users is in the free queue.
 
     The queue is a linked list.  Of an extent, the last block is taken first.
+    What is in an extent that is not `hashed` cannot be found; it leaves its node with its last user.
     """
 
-    __slots__ = ("next", "node", "previous", "users")
+    __slots__ = ("hashed", "next", "node", "previous", "users")
 
-    def __init__(self, node: "ExtentNode", users: set[BlockTable]):
+    def __init__(self, node: "ExtentNode", users: set[BlockTable], hashed: bool = True):
         self.node = node
         self.users = users
+        self.hashed = hashed
         self.previous = self.next = self
 
     def insert_after(self, other: "Extent") -> None:
@@ -40,7 +42,7 @@ class ExtentNode(RadixNode):
     """A run of tokens and the `extents` that hold it, in order of insertion.
 
     Requests that compute equal tokens at the same time fill blocks of their
-    own.  A hit takes the first extent.
+    own.  A hit takes the first extent.  Extents that are not hashed come after all others.
     """
 
     __slots__ = ("extents",)
@@ -54,15 +56,78 @@ class ExtentNode(RadixNode):
         extents = self.extents
         return extents[0] if len(extents) == 1 else next(extent for extent in extents if user in extent.users)
 
+    @property
+    def findable(self) -> bool:
+        """Whether a request can find its tokens here."""
+        return bool(self.extents) and self.extents[0].hashed
+
+    def add(self, extent: Extent) -> None:
+        """Add a hashed *extent*."""
+        place = len(self.extents)
+        while place and not self.extents[place - 1].hashed:
+            place -= 1
+        self.extents.insert(place, extent)
+
+    def lose(self, extent: Extent) -> None:
+        """Let nobody find *extent*, one of its own that is in use."""
+        self.extents.remove(extent)
+        self.extents.append(extent)
+        extent.hashed = False
+
     def head(self, end: int) -> "ExtentNode":
         """A node for the tokens up to *end*: its extents have the same users, or are queued right behind these."""
         head = ExtentNode(self.source, self.start, end, self.parent)
         for extent in self.extents:
-            first_blocks = Extent(head, set(extent.users))
+            first_blocks = Extent(head, set(extent.users), extent.hashed)
             head.extents.append(first_blocks)
             if not extent.users:
                 first_blocks.insert_after(extent)
         return head
+
+
+class ExtentTree(RadixTree[ExtentNode]):
+    """The nodes of a cache; `lost` says whether what is in blocks in use was ever lost."""
+
+    __slots__ = ("lost",)
+
+    def __init__(self, root: ExtentNode) -> None:
+        super().__init__(root)
+        self.lost = False
+
+    def findable(self, end: int, node: ExtentNode) -> tuple[int, ExtentNode]:
+        """As much of the match that ends at *end*, in *node*, as can be found, and the last node of that."""
+        last = node
+        while node.parent is not None:
+            if not node.findable:
+                end, last = node.start, node.parent
+            node = node.parent
+        return end, last
+
+    def node_at(self, table: BlockTable, position: int) -> ExtentNode | None:
+        """The node in which *table* has its token at *position*; None if no other table can have that token."""
+        node: ExtentNode | None = table.node
+        if node is None or position >= node.end:
+            return None
+        while node.start > position:
+            assert node.parent is not None, "the root has no tokens"
+            node = node.parent
+        return node
+
+    def lose(self, table: BlockTable, position: int) -> None:
+        """Let nobody find what *table* has from *position* on."""
+        node: ExtentNode = table.node
+        while node.end > position:
+            if node.start < position:
+                self.split(node, node.head(position))
+            node.lose(node.extent_of(table))
+            self.lost = True
+            assert node.parent is not None, "the root has no tokens"
+            node = node.parent
+
+    def prune(self, node: ExtentNode) -> None:
+        """Remove *node* if it has no blocks and no children, and so on towards the root."""
+        while node.parent is not None and not node.extents and not node.children:
+            node = self.remove(node)
 
 
 @define(eq=False)

@@ -168,6 +168,28 @@ class SglangCache(OldNames):
             node = node.parent
         table.node, table.num_slots, table.published = None, 0, 0
 
+    def held_blocks(self, table: BlockTable) -> int:
+        """How many slots *table* has."""
+        return table.num_slots
+
+    def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
+        """Whether both tables have the very same slot at *place*: they share the node that holds it."""
+        node = self._node_at(table, place)
+        return node is not None and node is self._node_at(other, place)
+
+    def _node_at(self, table: BlockTable, place: int) -> LockedNode | None:
+        """The node in which *table* has its token at *place*; None if no other request can find that token."""
+        if place >= table.published:
+            return None
+        node = table.node
+        while node.start > place:
+            node = node.parent
+        assert isinstance(node, LockedNode)
+        return node
+
+    def invalidate(self, table: BlockTable, place: int) -> None:
+        """Do nothing: tokens that were loaded are published when the load has ended well."""
+
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no slot."""
         return table.num_slots - tokens

@@ -10,8 +10,8 @@ from attrs import define, field
 
 from ksim.flow.request import Request
 from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
-from ksim.kv_cache.extents import Extent, ExtentNode, ExtentPool
-from ksim.kv_cache.radix_tree import RadixTree, common_tokens
+from ksim.kv_cache.extents import Extent, ExtentNode, ExtentPool, ExtentTree
+from ksim.kv_cache.radix_tree import common_tokens
 
 
 @define(eq=False)
@@ -30,13 +30,13 @@ class VllmCache(OldNames):
     prefix_caching: bool = True
     unhashed_first: bool = True
     pool: ExtentPool = field(init=False)
-    tree: RadixTree[ExtentNode] = field(init=False)
+    tree: ExtentTree = field(init=False)
 
     publishes_computed: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         self.pool = ExtentPool(self.capacity)
-        self.tree = RadixTree(ExtentNode(BlockTable(), 0, 0, None))
+        self.tree = ExtentTree(ExtentNode(BlockTable(), 0, 0, None))
 
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*, whose names stand for whole blocks."""
@@ -62,6 +62,8 @@ class VllmCache(OldNames):
         if table.node is not None:
             self._insert(table, table.published)
         end, node = self.tree.match(table, (num_tokens - 1) // self.block_tokens * self.block_tokens)
+        if self.tree.lost:
+            end, node = self.tree.findable(end, node)
         return PrefixHit(end, (node,), self._evictable(node, end)) if end else PrefixHit(0)
 
     def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
@@ -131,12 +133,29 @@ class VllmCache(OldNames):
         self._free_unhashed(table.num_slots - table.published)
         node = table.node
         while node.parent is not None:
-            extent = node.extent_of(table)
+            extent, parent = node.extent_of(table), node.parent
             extent.users.remove(table)
             if not extent.users:
-                self.pool.to_back(extent, node.tokens // self.block_tokens)
-            node = node.parent
+                self._give_back(extent)
+            node = parent
         table.node, table.num_slots, table.published = None, 0, 0
+
+    def held_blocks(self, table: BlockTable) -> int:
+        """How many blocks *table* has."""
+        return table.num_slots // self.block_tokens
+
+    def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
+        """Whether both tables have the very same block at *place*."""
+        if table is other:
+            return place < self.held_blocks(table)
+        node = self.tree.node_at(table, place * self.block_tokens)
+        return node is not None and other in node.extent_of(table).users
+
+    def invalidate(self, table: BlockTable, place: int) -> None:
+        """Forget what is in the blocks of *table* from *place* on."""
+        self._evict()
+        self._insert(table, table.published)
+        self.tree.lose(table, place * self.block_tokens)
 
     def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
         """How many decode steps after the first *tokens* tokens need no block and fill none."""
@@ -156,7 +175,7 @@ class VllmCache(OldNames):
 
     def _append(self, node: ExtentNode, table: BlockTable, end: int) -> ExtentNode:
         """Extend *node* by the tokens of *table* up to *end* if only *table* uses it; otherwise give it a child."""
-        if len(node.extents) == 1 and len(node.extents[0].users) == 1 and not node.children:
+        if len(node.extents) == 1 and len(node.extents[0].users) == 1 and not node.children and node.extents[0].hashed:
             node.source, node.end = table, end
             return node
         child = self.tree.append(ExtentNode(table, node.end, end, node))
@@ -168,7 +187,7 @@ class VllmCache(OldNames):
         agreed = node.start + common_tokens(node.source, table, node.start, min(node.end, end))
         if agreed < node.end:
             node = self._split(node, agreed)
-        node.extents.append(Extent(node, {table}))
+        node.add(Extent(node, {table}))
         return node
 
     def _split(self, node: ExtentNode, position: int) -> ExtentNode:
@@ -183,6 +202,16 @@ class VllmCache(OldNames):
                 tokens += end - node.start
             node, end = node.parent, node.start
         return tokens // self.block_tokens
+
+    def _give_back(self, extent: Extent) -> None:
+        """Queue *extent*, which has no users left; if nobody can find it, it leaves the tree."""
+        node, blocks = extent.node, extent.node.tokens // self.block_tokens
+        if extent.hashed:
+            self.pool.to_back(extent, blocks)
+            return
+        self.pool.to_front(blocks)
+        node.extents.remove(extent)
+        self.tree.prune(node)
 
     def _free_unhashed(self, tokens: int) -> None:
         """Give back the blocks of *tokens* tokens that were not published."""
@@ -205,15 +234,16 @@ class VllmCache(OldNames):
             extent = pool.first
             node = extent.node
             lost = min(node.tokens, tokens)
-            if lost < node.tokens and len(node.extents) > 1:
+            shared = len(node.extents) > 1 or node.children
+            if lost < node.tokens and shared:
                 self._split(node, node.end - lost)
-            if len(node.extents) > 1:
+            if shared:
                 node.extents.remove(extent)
                 extent.unlink()
             elif lost < node.tokens:
                 node.end -= lost
             else:
-                self.tree.remove(node)
+                self.tree.prune(self.tree.remove(node))
                 extent.unlink()
                 node.extents.clear()  # breaks the reference cycle: the garbage collector is off while a run goes on
             tokens -= lost

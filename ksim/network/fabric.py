@@ -1,4 +1,7 @@
-"""How GPUs are wired: a graph of them, of switches and of links."""
+"""How GPUs are wired: a graph of them, of switches and of links, by which collectives are priced.
+
+`ksim.network.links` has the same links by number for flows, and those to hosts and storage beside them.
+"""
 
 from itertools import pairwise
 

@@ -26,7 +26,9 @@ class Load:
 class ConnectorOutput:
     """What the workers report with a batch's output; vLLM's `KVConnectorOutput`.
 
-    `received` jobs have their KV, the KV of `sent` jobs was read, and loads `failed` at these places of a job's blocks.
+    The asynchronous loads of `received` jobs have ended, also those of jobs that were aborted meanwhile.  The KV of
+    `sent` jobs was read, or their lease is over.  Loads `failed` at these places of a job's blocks, counted from its
+    first block; a failed asynchronous load is reported as received too, then or later.
     """
 
     received: Sequence[Job] = ()
@@ -42,15 +44,31 @@ class Connector(Protocol):
         """Whether the engine may load KV (vLLM's `kv_role` is kv_consumer or kv_both)."""
         ...
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether a job computes here what could not be loaded (vLLM's `kv_load_failure_policy`); otherwise it
+        fails."""
+        ...
+
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         """How many tokens beyond the *computed* ones can be loaded, or None if that is not known yet, and whether the
-        load is asynchronous; vLLM's `get_num_new_matched_tokens`."""
+        load is asynchronous; vLLM's `get_num_new_matched_tokens`.
+
+        A job is asked for whenever it could be admitted with nothing computed: in every schedule while it does not
+        fit, and again after a preemption.
+        """
         ...
 
     def begin(self, load: Load) -> None:
-        """Take note of a *load* whose blocks are allocated; vLLM's `update_state_after_alloc`."""
+        """Take note of a *load* whose blocks are allocated; vLLM's `update_state_after_alloc`.
+
+        A load of 0 tokens says that the job is admitted without one, after it was asked for.
+        """
         ...
 
-    def holds(self, job: Job) -> bool:
-        """Whether the blocks of *job*, which has finished, stay until they are read; vLLM's `request_finished`."""
+    def holds(self, job: Job, complete: bool) -> bool:
+        """Whether the blocks of *job*, which has ended, stay until they are read; vLLM's `request_finished`.
+
+        It is called once for each job that ends; a job that is not *complete* was aborted, or failed.
+        """
         ...

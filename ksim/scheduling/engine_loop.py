@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
+from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
 
@@ -14,7 +15,8 @@ from ksim.scheduling.schedule import Schedule
 class Turn:
     """One turn of the loop: the `schedule` made `now`, which is the engine's step `index` unless it is `empty`.
 
-    `work` is whatever an engine wants to remember of the batch.
+    `work` is whatever an engine wants to remember of the batch.  `output` is what the workers of a KV connector report
+    with the batch, once its last kernel is `launched`; a port sets it before `wait` or `sleep` ends.
     """
 
     schedule: Schedule
@@ -22,6 +24,8 @@ class Turn:
     index: int
     empty: bool
     work: Any = None
+    output: ConnectorOutput | None = None
+    launched: float = 0.0
 
 
 class Port(Protocol):
@@ -48,7 +52,10 @@ class Port(Protocol):
         ...
 
     def sleep(self, turn: Turn) -> Iterable[Any]:
-        """Wait for a request: *turn* scheduled nothing, and nothing is in flight."""
+        """Wait for a request, or for the end of a transfer: *turn* scheduled nothing, and nothing is in flight.
+
+        A port that sets the turn's `output` gets `deliver` called for the turn.
+        """
         ...
 
 
@@ -76,6 +83,8 @@ class EngineLoop:
         if turn.empty and self.idle:
             self.in_flight.clear()
             yield from port.sleep(turn)
+            if turn.output is not None:
+                port.deliver(turn, self._take_in(turn))
         elif self.full:
             oldest = self.in_flight[0]
             yield from port.wait(oldest)
@@ -116,8 +125,13 @@ class EngineLoop:
 
     def take_in_oldest(self) -> list[Job]:
         """Update the scheduler with the oldest turn in flight; return the jobs now done."""
-        turn = self.in_flight.popleft()
-        finished: list[Job] = self.scheduler.update(turn.schedule, turn.index)
+        return self._take_in(self.in_flight.popleft())
+
+    def _take_in(self, turn: Turn) -> list[Job]:
+        if turn.output is None:
+            finished: list[Job] = self.scheduler.update(turn.schedule, turn.index)
+        else:
+            finished = self.scheduler.update(turn.schedule, turn.index, turn.output)
         return finished
 
     # Turns that are known before they are taken: docs/speed.md.

@@ -17,6 +17,7 @@ from ksim.kv_cache.cache import BlockTable
 
 class State(Enum):
     WAITING = "waiting"
+    LOADING = "loading"  # vLLM's WAITING_FOR_REMOTE_KVS: it waits too, but holds blocks that a load fills
     RUNNING = "running"
     DONE = "done"
 
@@ -70,6 +71,8 @@ class Job:
     needs: int = -1
     emitted: list[Run] = field(factory=list)
     kv_transfer_params: KvTransferParams | None = None
+    failed: bool = False  # it ended because a load failed
+    drafts: int = 0  # tokens that were drafted for its next step
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,

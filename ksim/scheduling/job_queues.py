@@ -1,11 +1,12 @@
 """The jobs of an engine: those that wait, those that run, and what their batches bring back."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import define, field
 
 from ksim.kv_cache.cache import Cache
 from ksim.scheduling.admissions.always import Always
+from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
@@ -35,12 +36,25 @@ class JobQueues:
     decodes: DecodeSet = field(init=False)
     changed: bool = field(default=True, init=False)
 
+    #: What loads and sends KV; only a `ConnectorScheduler` has one.
+    connector: ClassVar[Connector | None] = None
+
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
             self.policy.attach(self.cache)
         self.guard = PolicyGuard(self.policy, self.admission)
         self.waiting = self.guard.queue()
         self.decodes = DecodeSet(self.cache, self.limits.async_scheduling, self.limits.max_model_len)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether vLLM's engine core would take another turn: jobs wait or run (or blocks are held)."""
+        return bool(self.running or self.waiting)
+
+    @property
+    def transfers_pending(self) -> bool:
+        """Whether the workers have yet to report the end of a load or of a send."""
+        return False
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""
@@ -50,19 +64,19 @@ class JobQueues:
     def abort(self, job: Job) -> None:
         """Drop *job*, waiting or running; its tokens in flight are lost."""
         self.changed = True
-        if job.state is State.WAITING:
+        if job.state in (State.WAITING, State.LOADING):
             self.waiting.remove(job)
         elif job.state is State.RUNNING:
             if job.in_decode_set:
                 self.decodes.leave([job], self.steps)
             self.running.remove(job)
-            self.cache.free(job.block_table)
+            self._release(job)
         job.state = State.DONE
 
-    def update(self, schedule: Schedule, index: int) -> list[Job]:
+    def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule*, which was the engine's step number *index*; return the jobs now done.
 
-        vLLM's `update_from_output`.
+        vLLM's `update_from_output`.  *output* is what the workers of a KV connector report with it.
         """
         decodes, finished = self.decodes, list[Job]()
         decodes.returned, decodes.index = schedule.number, index
@@ -76,7 +90,7 @@ class JobQueues:
                 finished += ending
         else:
             finished += [job for job in schedule.decodes if self._deliver(job, index)]
-        finished += [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
+        finished += self._deliver_entries(schedule, index)
         for job in finished:
             self._finish(job)
         return finished
@@ -87,6 +101,10 @@ class JobQueues:
         prefill = entry.admitted or entry.tokens > 1 or entry.start < job.request.prompt
         if prefill and job.state is State.RUNNING:
             self.cache.publish_computed(job.block_table, min(entry.start + entry.tokens, job.num_computed_tokens))
+
+    def _deliver_entries(self, schedule: Schedule, index: int) -> list[Job]:
+        """Give the jobs of the entries of *schedule* their tokens; return those that are done."""
+        return [entry.job for entry in schedule.entries if entry.samples and self._deliver(entry.job, index)]
 
     def _deliver(self, job: Job, index: int) -> bool:
         """Give *job* the token sampled for it; return whether it is its last."""
@@ -109,8 +127,12 @@ class JobQueues:
             self.waiting.remove(job)
         else:
             self.running.remove(job)
-            self.cache.free(job.block_table, job.num_computed_tokens - job.num_output_placeholders)
+            self._release(job, job.num_computed_tokens - job.num_output_placeholders)
         job.state = State.DONE
+
+    def _release(self, job: Job, tokens: int = 0) -> None:
+        """Give back the blocks of *job*, which has ended; if it is complete, so many *tokens* are computed."""
+        self.cache.free(job.block_table, tokens)
 
     # Schedules that ScheduleForecast knows to be just like the latest need not be made.
 

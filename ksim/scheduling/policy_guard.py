@@ -42,6 +42,10 @@ class PolicyGuard:
         if hasattr(self.policy, "queue"):
             queue: WaitingQueue = self.policy.queue()
             return queue
+        return self.holding_queue()
+
+    def holding_queue(self) -> WaitingQueue:
+        """An empty queue for jobs that hold blocks while they wait, which a policy's own kind of queue never sees."""
         return SortedQueue(self._order) if hasattr(self.policy, "order") else ArrivalQueue()
 
     def wishes(self, waiting: OpenQueue, running: Sequence[Job], now: float) -> Iterable[Wish]:

@@ -86,6 +86,44 @@ class SortedQueue:
         return len(self._jobs)
 
 
+class HoldingQueue:
+    """The waiting jobs of an engine with a KV connector: first those that hold blocks, then the others.
+
+    `holding` has vLLM's `kv_holding_waiting`: jobs that load, and jobs whose load has ended.
+    """
+
+    def __init__(self, holding: WaitingQueue, waiting: WaitingQueue) -> None:
+        self.holding = holding
+        self.waiting = waiting
+        self.add = waiting.add
+        self.put_back = waiting.put_back
+
+    def hold(self, job: Job) -> None:
+        """Let *job*, which waits, wait with the blocks that it has now."""
+        if job not in self.holding:
+            self.waiting.remove(job)
+            self.holding.add(job)
+
+    def let_go(self, job: Job) -> None:
+        """Let *job* wait before all others that hold no blocks, if it held some."""
+        if job in self.holding:
+            self.holding.remove(job)
+            self.waiting.put_back(job)
+
+    def remove(self, job: Job) -> None:
+        (self.holding if job in self.holding else self.waiting).remove(job)
+
+    def __contains__(self, job: object) -> bool:
+        return job in self.holding or job in self.waiting
+
+    def __iter__(self) -> Iterator[Job]:
+        yield from self.holding
+        yield from self.waiting
+
+    def __len__(self) -> int:
+        return len(self.holding) + len(self.waiting)
+
+
 class OpenQueue:
     """The waiting jobs as one step sees them: iterating ends when admission does."""
 

@@ -1,8 +1,11 @@
 """What one call of the scheduler decides; vLLM's `SchedulerOutput`."""
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 
 
@@ -12,6 +15,7 @@ class ScheduledTokens:
 
     `admitted` says whether the job joins the batch with this schedule.  The tokens are of a `prompt` if the job had
     them when it was admitted: those of its own prompt, or tokens to be computed again after a preemption.
+    The last `drafts` of them are drafted, of which so many will be `accepted`.
     """
 
     job: Job
@@ -20,6 +24,8 @@ class ScheduledTokens:
     samples: bool
     admitted: bool
     prompt: bool
+    drafts: int = 0
+    accepted: int = 0
 
 
 @define(eq=False)
@@ -28,6 +34,9 @@ class Schedule:
 
     `decodes` are the members of the scheduler's decode set, of which this is `epoch`; `offsets` + `number` are their
     contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
+
+    With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
+    finished jobs `sends` may be read.
     """
 
     number: int = 0
@@ -37,6 +46,8 @@ class Schedule:
     entries: list[ScheduledTokens] = field(factory=list)
     admitted: list[Job] = field(factory=list)
     preempted: list[Job] = field(factory=list)
+    loads: Sequence[Load] = ()
+    sends: Sequence[Job] = ()
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.entries)

@@ -2,8 +2,9 @@
 
 from attrs import define, field
 
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.job import Job
-from ksim.scheduling.queue import ArrivalQueue
+from ksim.scheduling.queue import ArrivalQueue, WaitingQueue
 from ksim.scheduling.scheduler import Scheduler
 
 #: Where fewer jobs wait, a newcomer soon matters, and the look ahead does not pay.
@@ -20,7 +21,7 @@ class ScheduleForecast:
 
     def __attrs_post_init__(self) -> None:
         limits, guard = self.scheduler.limits, self.scheduler.guard
-        self._timeless = not guard.proposes
+        self._timeless = not guard.proposes and self.scheduler.connector is None
         self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
                          and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
                          and limits.pipeline_parallel_size == 1)
@@ -60,11 +61,16 @@ class ScheduleForecast:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         scheduler = self.scheduler
         latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
+        if isinstance(scheduler, ConnectorScheduler) and not scheduler.steady:
+            return 0
         if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
             return 0
-        # A job that was refused is refused again, unless a policy puts others first, an admission changes its mind, or
-        # the cache has more of its prompt.
-        if waiting and (scheduler.guard.reorders or scheduler.guard.demands or decodes.awaits(next(iter(waiting)))
-                        or decodes.findable):
+        if waiting and scheduler.connector is None and not self._refuses_again(waiting):
             return 0
         return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
+
+    def _refuses_again(self, waiting: WaitingQueue) -> bool:
+        """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes
+        its mind, or the cache has more of its prompt."""
+        guard, decodes = self.scheduler.guard, self.scheduler.decodes
+        return not (guard.reorders or guard.demands or decodes.awaits(next(iter(waiting))) or decodes.findable)

@@ -128,12 +128,12 @@ class Scheduler(JobQueues):
         if tokens <= 0:
             return True
         while not self.cache.allocate(job.block_table, computed + tokens):
-            if self._preempt() is job:
+            if self._preempt() in (job, None):
                 return False
         self._schedule_tokens(job, tokens, admitted=False)
         return True
 
-    def _preempt(self) -> Job:
+    def _preempt(self) -> Job | None:
         """Preempt a running job: free its blocks, and drop its entry of this step, if it has one; return the job."""
         if self.guard.chooses and self.decodes.length:
             self._dissolve_decodes()
@@ -170,20 +170,19 @@ class Scheduler(JobQueues):
             return True
         if self.guard.demands and self.decodes.length:  # the admission must see true counts
             self._dissolve_decodes()
-        hit = self.cache.find_prefix(job.block_table, job.num_tokens) if job.reads_cache else PrefixHit(0)
-        computed = hit.tokens
-        wanted = min(job.num_tokens - computed, wish, self._cap)
-        if not self.limits.enable_chunked_prefill and wanted > self._budget:
-            return False
-        tokens = min(wanted, self._budget)
-        if self._prefill_interval.held and tokens > 1:
-            return False
-        if not self._has_room(job, hit, computed + tokens) or (
+        hit = self._find_prefix(job)
+        return self._start(job, hit, hit.tokens, wish)
+
+    def _find_prefix(self, job: Job) -> PrefixHit:
+        return self.cache.find_prefix(job.block_table, job.num_tokens) if job.reads_cache else PrefixHit(0)
+
+    def _start(self, job: Job, hit: PrefixHit, computed: int, wish: int) -> bool:
+        """Admit *job*, which has so many tokens *computed* and begins with *hit*; return whether there was room."""
+        tokens = self._first_chunk(job, computed, wish)
+        if tokens < 0 or not self._has_room(job, hit, computed + tokens) or (
                 self.guard.demands and not self.guard.admits(job, self.running, self.cache)):
             return False
-        self.cache.attach_prefix(job.block_table, hit)
-        grown = self.cache.allocate(job.block_table, computed + tokens)
-        assert grown, "blocks that were free are gone"
+        self._attach(job, hit, computed + tokens)
         job.state, job.num_computed_tokens, job.cached = State.RUNNING, computed, computed
         job.rank, job.passed_over = self._admissions, False
         self._admissions += 1
@@ -191,6 +190,20 @@ class Scheduler(JobQueues):
         self.running.append(job)
         self._schedule_tokens(job, tokens, admitted=True)
         return True
+
+    def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
+        """How many tokens *job* gets with its admission; -1 if it must wait."""
+        wanted = min(job.num_tokens - computed, wish, self._cap)
+        if not self.limits.enable_chunked_prefill and wanted > self._budget:
+            return -1
+        tokens = min(wanted, self._budget)
+        return -1 if self._prefill_interval.held and tokens > 1 else tokens
+
+    def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
+        """Give *job*, which begins with *hit*, blocks for its first *tokens* tokens, which are free."""
+        self.cache.attach_prefix(job.block_table, hit)
+        grown = self.cache.allocate(job.block_table, tokens)
+        assert grown, "blocks that were free are gone"
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0

@@ -1,10 +1,11 @@
-"""From a deployment to engines and the cluster around them."""
+"""From a fleet to engines and the cluster around them."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from math import inf, nan
 from typing import Any
 
 import simpy
+from attrs import frozen
 
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
@@ -26,43 +27,74 @@ from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
+from ksim.kv_transfer.wires import Wires
 from ksim.oracles import peak
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.scheduler import Scheduler
+from ksim.simulation import transfers
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
+from ksim.simulation.pool import Place, Pool
 from ksim.simulation.sizing import limits
 from ksim.specs.hardware import Gpu
 
+#: How a prefill and a decode engine are chosen by default.
+EACH_SIDE = Choice("each_side")
 
-def build(deployment: Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
+
+def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None) -> Cluster:
-    """Build the cluster of *deployment* and its engines; engines that are not *here* run in other processes."""
-    scenario = deployment.scenario
-    ranks = deployment.serve.data_parallel_size
-    group = DataParallelGroup(env, ranks) if deployment.shards[0].data > 1 else None
+    """Build the engines of *fleet* and the cluster around them; engines that are not *here* run in other processes."""
+    fleet = Fleet.of(fleet)
+    scenario = fleet.scenario
     router = plugin("cluster.routers", scenario.router)
-    watched = ranks > 1 and not getattr(router, "blind", False)
-    blocks = deployment.kv_blocks
-    engines = [_engine(deployment, number, env, log, blocks, group, watched) if here is None or number in here
-               else RemoteReplica(number) for number in range(ranks)]
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end)
+    pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
+    blind = getattr(pair_router or router, "blind", False)
+    shared = transfers.wires(fleet, env, log) if fleet.splits else None
+    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, shared)
+    engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
+    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router, shared)
 
 
-def _engine(deployment: Deployment, number: int, env: Horizon, log: Log, blocks: int, group: DataParallelGroup | None,
-            watched: bool) -> Engine:
-    serve = deployment.serve
-    first = number * serve.gpus
-    timers = deployment.timers(first)
-    cache = _cache(deployment, blocks)
-    scheduler = Scheduler(limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
-                          plugin("scheduling.admissions", serve.admission))
-    log.engines.append(_record(deployment, number, cache))
-    stages, governor = _stages(deployment, env, first), _governor(deployment)
-    common: dict[str, Any] = {"number": number, "env": env, "scheduler": scheduler, "timers": timers, "log": log,
-                              "host": deployment.host, "workers": serve.gpus, "governor": governor}
-    if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
-        return LookaheadEngine(**common, clock=stages.clocks[0] if stages.clocks else None, watched=watched)
-    return EventEngine(**common, stages=stages, group=group)
+@frozen
+class _Assembly:
+    """Builds engines that are `here`, or all; a router looks at them if they are `watched`."""
+
+    env: Horizon
+    log: Log
+    watched: bool
+    here: Container[int] | None
+    wires: Wires | None = None
+
+    def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
+        """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
+        deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
+        shared = deployment.shards[0].data > 1
+        groups = [DataParallelGroup(self.env, ranks) if shared else None for _ in range(pool.replicas)]
+        blocks = deployment.kv_blocks
+        for number, place in zip(pool.numbers, pool.places, strict=True):
+            if self.here is None or number in self.here:
+                yield self._engine(pool, number, place, _cache(deployment, blocks), groups[place.replica])
+            else:
+                yield RemoteReplica(number, pool.role)
+
+    def _engine(self, pool: Pool, number: int, place: Place, cache: Cache, group: DataParallelGroup | None) -> Engine:
+        deployment, serve = pool.deployment, pool.deployment.serve
+        endpoint = transfers.endpoint(self.wires, pool, number, place) if self.wires else None
+        parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
+                 plugin("scheduling.admissions", serve.admission))
+        scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
+        self.log.engines.append(_record(pool, number, place, cache))
+        stages, governor = _stages(deployment, self.env, place), _governor(deployment)
+        common: dict[str, Any] = {
+            "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
+            "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
+            "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
+        if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
+            clock = stages.clocks[0] if stages.clocks else None
+            return LookaheadEngine(**common, clock=clock, watched=self.watched)
+        return EventEngine(**common, stages=stages, group=group)
 
 
 def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
@@ -96,7 +128,7 @@ def _known_clock(gpu: Gpu) -> float:
     return nan if clocks is None else clocks.known or clocks.boost
 
 
-def _stages(deployment: Deployment, env: simpy.Environment, first: int) -> Stages:
+def _stages(deployment: Deployment, env: simpy.Environment, place: Place) -> Stages:
     power, stages = deployment.gpu.power, len(deployment.shards)
     clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
     if deployment.scenario.detail == "step":
@@ -104,21 +136,23 @@ def _stages(deployment: Deployment, env: simpy.Environment, first: int) -> Stage
     if (replicas := deployment.shards[0].data) > 1:
         raise ConfigError("detail", f"'kernel' follows the ranks of one engine, and {replicas} share the experts of"
                                     f" {deployment.model.name}; set it to 'step'")
-    groups = [deployment.groups(stage, first) for stage in range(stages)]
+    groups = [deployment.groups(stage, place.first, place.firsts) for stage in range(stages)]
     return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
 
 
-def _record(deployment: Deployment, number: int, cache: Cache) -> EngineBuilt:
+def _record(pool: Pool, number: int, place: Place, cache: Cache) -> EngineBuilt:
+    deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)
     return EngineBuilt(
-        engine=number, name=f"engine{number}", gpu=gpu.name, ranks=serve.tensor_parallel_size,
+        engine=number, name=pool.engine_name(number), gpu=gpu.name, ranks=serve.tensor_parallel_size,
         stages=serve.pipeline_parallel_size, kv_blocks=cache.capacity, block_tokens=cache.block_tokens,
         peak_flops=peak(gpu, serve.precision.activations), peak_bandwidth=gpu.bandwidth,
         static_watts=gpu.power.idle, memory=gpu.memory, weights=deployment.model.weights(shard),
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
-        least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, group=0 if shard.data > 1 else -1,
+        least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
+        replica=place.replica, group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 
 

@@ -1,5 +1,6 @@
 """A deployment: a scenario with every name looked up and every setting that it leaves open filled in."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -100,23 +101,29 @@ class Deployment:
         """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
         check_step(self.model, self.shards, self.gpu, self.serve, self.system, batch)
 
-    def groups(self, stage: int, first: int) -> dict[str, tuple[int, ...]]:
-        """The GPUs of each rank group of a pipeline stage; *first* is the first GPU of its engine."""
+    def groups(self, stage: int, first: int, firsts: Sequence[int] = ()) -> dict[str, tuple[int, ...]]:
+        """The GPUs of each rank group of a pipeline stage.
+
+        *first* is the first GPU of its engine; *firsts* are those of all engines of the data-parallel group, which by
+        default lie one after the other from GPU 0 on.
+        """
         serve = self.serve
         width = serve.tensor_parallel_size
         start = first + stage * width
-        replicas = tuple(range(stage * width, serve.gpus * serve.data_parallel_size, serve.gpus))
+        begins = firsts or range(0, serve.gpus * serve.data_parallel_size, serve.gpus)
+        replicas = tuple(gpu + stage * width for gpu in begins)
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": replicas,
                 "expert": tuple(gpu + rank for gpu in replicas for rank in range(width))}
 
-    def timers(self, first: int = 0) -> list[StepTimer]:
-        """A step timer for each pipeline stage of the engine whose first GPU is *first*."""
+    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[StepTimer]:
+        """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.
+        """
         serve = self.serve
         captured = graphs(serve)
         overlap = Overlap(serve.overlap_stages, serve.overlap_sms) if serve.overlap_stages > 1 else None
         timers = [StepTimer(
             model=self.model, shard=shard, gpu=self.gpu, oracle=self.oracle, network=self.network,
-            groups=self.groups(stage, first), graphs=captured, host=self.host, overlap=overlap)
+            groups=self.groups(stage, first, firsts), graphs=captured, host=self.host, overlap=overlap)
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)

@@ -16,9 +16,10 @@ from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.report.result import Result
 from ksim.simulation.assembly import build
-from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario, setting
+from ksim.simulation.scenario_tables import pieces
 from ksim.simulation.simulate import simulate
 
 Settings = Mapping[str, Any]
@@ -37,12 +38,12 @@ class Axis:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not key or not equals:
             raise ConfigError("--over", f"expected key=value,value, not {text!r}")
-        pieces = [piece.strip() for piece in _pieces(key, values)]
-        if not all(pieces):
+        texts = [piece.strip() for piece in pieces("--over", key, values)]
+        if not all(texts):
             raise ConfigError("--over", f"{key}: expected values with commas between, not {values!r}")
-        if len(set(pieces)) < len(pieces):
+        if len(set(texts)) < len(texts):
             raise ConfigError("--over", f"{key}: the same value comes twice in {values!r}")
-        return cls(key, tuple(setting(f"{key}={piece}")[1] for piece in pieces))
+        return cls(key, tuple(setting(f"{key}={piece}")[1] for piece in texts))
 
 
 @frozen
@@ -107,7 +108,7 @@ def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Out
     for settings in chosen:
         try:
             changed = scenario.with_values(settings)
-            build(Deployment.of(changed), Horizon(), Log(), lambda: None)
+            build(Fleet.of(changed), Horizon(), Log(), lambda: None)
             if (source := (changed.workload, changed.seed)) not in read:
                 next(iter(changed.workload.requests(changed.seed)), None)
                 read.append(source)
@@ -128,25 +129,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """A short name for each of *keys*: its last word, unless another key ends in the same word."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
-
-
-def _pieces(key: str, text: str) -> list[str]:
-    """*text*, split at its commas, except those in quotes and brackets."""
-    pieces, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        else:
-            depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and not quote and not depth:
-            pieces.append("")
-        else:
-            pieces[-1] += letter
-    if quote or depth:
-        raise ConfigError("--over", f"{key}: a quote or bracket is left open in {text!r}")
-    return pieces
 
 
 def _unserved(result: Result) -> str:

@@ -16,6 +16,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
 from ksim.network.network import Network
 from ksim.network.protocols import Protocol, measured
+from ksim.network.wiring import Machines, Wiring
 from ksim.results.footprint import Rates
 from ksim.simulation.plugins import plugin
 from ksim.specs.engine import EngineVersion
@@ -72,20 +73,33 @@ def _unnamed(own: Gpu, gpu: str, nodes: int | None) -> System:
                   inside=Link(own.pcie, REACHED, "the GPU's own; the share is that of L40S"))
 
 
+_BANDWIDTHS = {"bandwidth", "joint", "node"}
+
+
 def _links(table: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, float, float]]]:
     """The bandwidth of each link of a system: its key, its value, and its unit and range."""
-    for key in ("inside", "network", "between_sockets"):
-        if isinstance(link := table.get(key), Mapping) and "bandwidth" in link:
-            yield f"{key}.bandwidth", link["bandwidth"], ("B/s", 1e8, 1e14)
+    for key in ("inside", "network", "between_sockets", "pcie", "storage"):
+        if isinstance(link := table.get(key), Mapping):
+            for name in sorted(_BANDWIDTHS & link.keys()):
+                yield f"{key}.{name}", link[name], ("B/s", 1e8, 1e14)
 
 
 def _check_links(system: System, gpu: Gpu, name: str) -> None:
-    """Raise ConfigError where the links of *gpu* are slower than those of *system*."""
+    """Raise ConfigError where the links of *gpu* are slower than those of *system*, or no PCIe lanes are so."""
+    one_way = (gpu.pcie if system.pcie.bandwidth is None else system.pcie.bandwidth) * system.pcie.efficiency
+    if not one_way <= (joint := system.pcie.joint or one_way) <= 2 * one_way:
+        raise ConfigError("system", f"{name!r} reaches {one_way / 1e9:.4g} GB/s one way over PCIe; both ways together"
+                                    f" reach between that and twice that, not {joint / 1e9:.4g}; correct pcie.joint")
     has = gpu.nvlink if system.interconnect == "nvlink" else gpu.pcie
     if has < system.inside.bandwidth * (1 - 1e-9):
         raise ConfigError("system", f"{name!r} joins its GPUs over {system.interconnect} of"
                                     f" {system.inside.bandwidth / 1e9:g} GB/s, and {gpu.name} has {has / 1e9:g} GB/s of"
                                     " it; name a system of that GPU, or none")
+
+
+def wiring_of(system: System) -> Wiring:
+    """The links that flows pass in *system*."""
+    return Wiring(Machines(system, gpu_of(system.gpu)))
 
 
 def network_of(system: System, collectives: Iterable[Choice]) -> Network:

@@ -1,6 +1,6 @@
 """Whether GPUs can keep to a power cap: before a run, by the steps that it may have; after it, by those it had."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
@@ -9,13 +9,20 @@ from ksim.engine.governors import checked
 from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 
 #: Tokens of the shorter of the two prompts that are tried.
 SHORT_PROMPT = 512
 
 
-def check(deployment: Deployment) -> None:
-    """Raise ConfigError for a power cap that none of a run's steps could keep.
+def check(fleet: Fleet) -> None:
+    """Raise ConfigError for a power cap that none of the steps of a pool could keep; `_check` says how that is told."""
+    for pool in fleet.pools:
+        _check(pool.deployment)
+
+
+def _check(deployment: Deployment) -> None:
+    """Raise ConfigError for a power cap that none of the engines' steps could keep.
 
     A GPU draws least at its lowest clock.  At that clock, decodes of few and many sequences with little and much in
     the cache, a short prompt and the longest chunk are tried.  A cap below what each of them draws is also below what
@@ -33,21 +40,26 @@ def check(deployment: Deployment) -> None:
                                        f" the lowest cap that all of them keep is about {ceil(max(drawn.values()))} W")
 
 
-def remarks(deployment: Deployment, summary: Mapping[str, Any]) -> Iterator[str]:
+def remarks(fleet: Fleet, summary: Mapping[str, Any]) -> Iterator[str]:
     """Remarks on a power cap that GPUs exceeded, in some steps or on average."""
-    cap, share = deployment.scenario.power.cap, summary["above_limit_share"]
+    cap, share = fleet.scenario.power.cap, summary["above_limit_share"]
     if cap is None or not summary["duration"]:
         return
-    mean = summary["average_watts"] / summary["gpus"]
+    mean, deployments = summary["average_watts"] / summary["gpus"], fleet.deployments
     if share:
         yield (f"power.cap = {cap:g} W was not kept: for {share:.1%} of their time at work, GPUs drew up to"
-               f" {summary['max_step_watts']:.0f} W at their lowest clock, {_lowest_megahertz(deployment)}; over the"
-               f" whole run they drew {mean:.0f} W each")
+               f" {summary['max_step_watts']:.0f} W at their lowest clock,"
+               f" {_either(map(_lowest_megahertz, deployments))}; over the whole run they drew {mean:.0f} W each")
     elif mean > cap:
-        gpu = deployment.gpu
-        credit = gpu.power.clocks.credit if gpu.power.clocks else 0.0
-        yield (f"power.cap = {cap:g} W was kept only in the long run: GPUs drew {mean:.1f} W each on average, as"
-               f" {gpu.name} may spend {credit:g} J above its limit before its clock falls")
+        may = _either(f"{gpu.name} may spend {gpu.power.clocks.credit if gpu.power.clocks else 0.0:g} J above its limit"
+                      for gpu in (deployment.gpu for deployment in deployments))
+        yield (f"power.cap = {cap:g} W was kept only in the long run: GPUs drew {mean:.1f} W each on average, as {may}"
+               " before its clock falls")
+
+
+def _either(texts: Iterable[str]) -> str:
+    """*texts*, each of them once."""
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _typical_steps(deployment: Deployment) -> dict[str, Batch]:

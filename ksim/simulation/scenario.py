@@ -1,29 +1,28 @@
 """A scenario: all that decides a run, in one TOML file."""
 
-import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, in_, le, optional
 
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice, plain, structure
 from ksim.foundation.errors import ConfigError, DataError
+from ksim.simulation.scenario_tables import merged, native, put, rooted
 from ksim.specs.footprint import Footprint
 from ksim.specs.hardware import MOST
+from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.workload import Workload
 
-#: Keys whose values are paths relative to the scenario's folder; a catalogue key holds a path if it ends like a file.
-_CATALOGUE = ("model", "gpu", "system", "host", "engine")
-_PATHS = (*((key,) for key in _CATALOGUE), ("energy", "grid"), ("oracle", "path"), ("routing", "path"),
-          ("workload", "replay", "path"), ("workload", "synthetic", "prompt", "path"),
-          ("workload", "synthetic", "output", "path"))
+#: What the name of a pool is made of: no dots, which separate keys.
+_POOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 _ONE = {"kind": "fixed", "value": 1}
 #: A workload for those who price batches of their own, because a scenario has to have one.
@@ -56,8 +55,13 @@ class Scenario:
     """The number of nodes. Unit: nodes. Default: what the file of the system says. Example: 2."""
     serve: EngineSettings = EngineSettings()
     """Engine settings, named like the flags of `vllm serve`."""
+    pools: Mapping[str, PoolSettings] = field(factory=dict)
+    """Pools of engines by name: a fleet. Default: one pool, which the scenario describes."""
     router: Choice = Choice("round_robin")
-    """How a replica is chosen for a request if `data_parallel_size` is above 1. Names: cluster.routers."""
+    """How an engine is chosen for a request if there are several. Names: cluster.routers."""
+    pair_router: Choice | None = None
+    """How a prefill and a decode engine are chosen for a request if `pools` have these roles. Default: each_side.
+    Names: cluster.pair_routers. Example: "llm_d"."""
     oracle: Choice | None = None
     """The latency oracle, which prices kernels. Default: measured if the GPU has a profile, else learned. Names:
     oracles. Example: "roofline"."""
@@ -80,7 +84,7 @@ class Scenario:
     """The seed of all random numbers. Unit: none."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.gpu and not self.system:
+        if not (self.gpu or self.system) and not (self.pools and all(p.gpu or p.system for p in self.pools.values())):
             raise ValueError("name a gpu or a system (see `ksim list gpus`, `ksim list systems`)")
 
     @classmethod
@@ -100,18 +104,29 @@ class Scenario:
         if not isinstance(table, Mapping):
             raise ConfigError(where, f"expected a table such as {{'model': ..., 'gpu': ..., 'workload': ...}}, not"
                                      f" {table!r}; Scenario.read reads a file")
-        return structure(cls, _rooted(_native(table, where), folder or Path()), where)
+        made = structure(cls, rooted(native(table, where), folder or Path()), where)
+        for name in made.pools:
+            _check_pool(made, name, where)
+        return made
+
+    def of_pool(self, name: str) -> "Scenario":
+        """The scenario of the pool *name* alone, in which a key that the pool does not set is as it is here."""
+        pool = self.pools[name]
+        own: dict[str, Any] = {"gpu": pool.gpu, "system": pool.system} if pool.gpu or pool.system else {}
+        own |= {key: value for key in ("nodes", "engine", "host") if (value := getattr(pool, key)) is not None}
+        serve = structure(EngineSettings, merged(plain(self.serve), pool.serve), f"pools.{name}.serve")
+        return evolve(self, pools={}, serve=serve, **own)
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
         """Return a scenario with other values; keys are dotted, such as ``serve.max_num_seqs``."""
-        table = plain(self)
+        table = _table(self)
         for key, value in changes.items():
-            _put(table, key, value)
+            put(table, key, value)
         return Scenario.of(table, "settings")
 
     def to_toml(self) -> str:
         """The scenario as TOML, which reads back as an equal scenario."""
-        return tomli_w.dumps(plain(self))
+        return tomli_w.dumps(_table(self))
 
 
 def _check_scenario_file(path: Path) -> None:
@@ -123,6 +138,36 @@ def _check_scenario_file(path: Path) -> None:
                                    f" ksim replay {path} --model MODEL --gpu GPU")
 
 
+def _table(scenario: Scenario) -> dict[str, Any]:
+    """*scenario* as a table, with `pools` only if there are any."""
+    table: dict[str, Any] = plain(scenario)
+    if not scenario.pools:
+        del table["pools"]
+    return table
+
+
+def _check_pool(scenario: Scenario, name: str, where: str) -> None:
+    """Raise ConfigError for a pool's name that cannot be part of a key, and for settings that cannot be."""
+    if not _POOL_NAME.fullmatch(name):
+        raise ConfigError(f"{where}: pools", f"{name!r} is no name; use letters, digits, - and _")
+    serve = merged(plain(scenario.serve), scenario.pools[name].serve)
+    structure(_Serving, {"pools": {name: {"serve": serve}}}, where)
+
+
+@frozen
+class _Served:
+    """A pool's settings, those of the scenario among them."""
+
+    serve: EngineSettings
+
+
+@frozen
+class _Serving:
+    """The same by pool, with the keys that a scenario has."""
+
+    pools: Mapping[str, _Served]
+
+
 def setting(text: str) -> tuple[str, Any]:
     """Parse ``key=value`` as ``--set`` takes it; a value that is not TOML is text."""
     key, equals, value = text.partition("=")
@@ -132,54 +177,3 @@ def setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return key.strip(), value.strip()
-
-
-def _native(value: Any, where: str) -> Any:
-    """*value* in the types of TOML: NumPy's numbers, tuples and paths are converted.
-
-    Raises ConfigError for a key that is not text.
-    """
-    if isinstance(value, Mapping):
-        if strangers := [key for key in value if not isinstance(key, str)]:
-            raise ConfigError(where, f"keys are texts, not {strangers[0]!r}")
-        return {key: _native(inner, f"{where}: {key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_native(inner, where) for inner in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.tolist() if type(value).__module__ == "numpy" else value
-
-
-def _put(table: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = table.setdefault(parent, {})
-        if isinstance(inner, str):  # a plug-in by its bare name, which now gets options
-            inner = table[parent] = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(key, f"{parent} is a value, not a table")
-        table = inner
-    table[last] = value
-
-
-def _rooted(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """*table* with its relative paths made absolute."""
-    rooted = dict(table)
-    for keys in _PATHS:
-        holder: Any = rooted
-        for key in keys[:-1]:
-            if not isinstance(holder.get(key), Mapping):
-                break
-            holder[key] = dict(holder[key])
-            holder = holder[key]
-        else:
-            value = holder.get(keys[-1])
-            if isinstance(value, str) and (keys[-1] == "path" or catalog.is_file(value) or
-                                           (keys == ("model",) and _is_folder(value, folder))):
-                holder[keys[-1]] = os.path.abspath(folder / value)  # noqa: PTH100  resolve() fails on loops of links
-    return rooted
-
-
-def _is_folder(model: str, folder: Path) -> bool:
-    """Whether *model* is a folder beside the scenario, and not a name of the catalogue."""
-    return bool(model) and (folder / model).is_dir() and model not in catalog.entries("models")

@@ -48,7 +48,7 @@ def _table(cls: type, tables: dict[str, Schema]) -> Schema:
 
 def _key(key: Key, tables: dict[str, Schema]) -> Schema:
     said = {"description": key.described} if key.text else {}
-    default = None if attrs.has(key.kind) or kinds_of(key.kind) else plain(key.default)
+    default = None if attrs.has(key.kind) or key.part_of or kinds_of(key.kind) else plain(key.default)
     if default is not None and not key.required:
         said["default"] = default
     value = _value(key, tables)
@@ -68,7 +68,7 @@ def _value(key: Key, tables: dict[str, Schema]) -> Schema:
     if key.names:
         named = {"anyOf": [{"enum": key.names}, {"type": "string"}]}
         return {"type": "array", "items": named} if get_origin(key.kind) is tuple else named
-    return {**_of_type(key.kind, tables), **_limits(key)}
+    return {**_of_type(key.part_of or key.kind, tables), **_limits(key)}
 
 
 def _limits(key: Key) -> Schema:

@@ -19,6 +19,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_schema import FILE
 from ksim.specs.footprint import Footprint
+from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings, Slo
 from ksim.workload.replay import Replay
@@ -59,7 +60,9 @@ def starter(model: str, gpu: str, tensor_parallel_size: int | None = None, folde
         for name, cls in _SECTIONS.items())]
     lines = [_HEAD.format(schema=FILE.as_uri()), *(line for section in sections for line in section.lines()),
              "", "# A recorded trace, in place of [workload.synthetic]:", "#[workload.replay]",
-             *_Section("workload.replay", Replay, {}, {}).keys()]
+             *_Section("workload.replay", Replay, {}, {}).keys(),
+             "", "# A fleet: pools of engines, each with a table of its own:",
+             "#[pools.NAME]", *_Section("pools", PoolSettings, {}, {}).keys()]
     return "\n".join(lines) + "\n"
 
 
@@ -118,7 +121,7 @@ class _Section:
 
     def keys(self) -> Iterator[str]:
         for key in keys(self.cls):
-            if f"{self.name}.{key.name}".strip(".") not in (*_SECTIONS, "workload.replay"):
+            if f"{self.name}.{key.name}".strip(".") not in (*_SECTIONS, "workload.replay", "pools", "pools.serve"):
                 yield from textwrap.wrap(self._comment(key), _WIDTH, initial_indent="# ", subsequent_indent="# ")
                 yield self._line(key)
 

@@ -15,6 +15,7 @@ from ksim.results.metrics import LatencyTargets
 from ksim.simulation import power_cap
 from ksim.simulation.assembly import build
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario
@@ -25,88 +26,96 @@ class Coupled(KsimError):
     """Replicas have to be played together, for the reason given."""
 
 
-def simulate(scenario: Scenario | Deployment, on_end: Callable[[], None] = lambda: None, jobs: int = 1) -> Result:
+def simulate(scenario: Scenario | Deployment | Fleet, on_end: Callable[[], None] = lambda: None,
+             jobs: int = 1) -> Result:
     """Build everything that *scenario* names, run it until the last request has ended, and return what happened.
 
     `on_end` is called for each request that ends.  Replicas that do not depend on each other run in *jobs* processes;
-    the result is the same.  Where they do depend on each other, a remark of the result says why.  A Deployment is a
-    scenario that has been built already.  Raises KsimError for a scenario that cannot be built or a workload that
-    cannot be read.
+    the result is the same.  Where they do depend on each other, a remark of the result says why.  A Deployment or a
+    Fleet is a scenario that has been looked up already.  Raises KsimError for a scenario that cannot be built or a
+    workload that cannot be read.
     """
-    deployment = scenario if isinstance(scenario, Deployment) else Deployment.of(scenario)
+    fleet = Fleet.of(scenario)
     ledger, remarks = Ledger(), []
     if jobs > 1:
         try:
-            return _in_processes(deployment, on_end, jobs)
+            return _in_processes(fleet, on_end, jobs)
         except Coupled as reason:
             remarks.append(f"ran in one process, not in {jobs}: {reason}")
-    result = play(deployment, _requests(deployment, ledger), on_end, ledger)
+    result = play(fleet, _requests(fleet, ledger), on_end, ledger)
     result.remarks = (*remarks, *result.remarks)
     return result
 
 
-def play(deployment: Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
+def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
          ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
-    """Serve *requests*, ordered by arrival, with the engines of *deployment*, or with those that are *here* alone.
+    """Serve *requests*, ordered by arrival, with the engines of *fleet*, or with those that are *here* alone.
 
     Of the scenario's own workload only `max_concurrency` counts.
     """
-    log = Log()
-    serve(deployment, requests, log, on_end, here)
-    result = _result(deployment, log, (*(ledger.remarks() if ledger else ()), *deployment.remarks))
-    return _with_cap_remarks(deployment, result) if here is None else result
+    log, fleet = Log(), Fleet.of(fleet)
+    serve(fleet, requests, log, on_end, here)
+    result = _result(fleet, log, (*(ledger.remarks() if ledger else ()), *fleet.remarks))
+    return _with_cap_remarks(fleet, result) if here is None else result
 
 
-def serve(deployment: Deployment, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
+def serve(fleet: Fleet, requests: Iterable[Request], log: Log, on_end: Callable[[], None],
           here: Container[int] | None = None) -> None:
     """Serve *requests* as `play` does, and record what happens in *log*, which may drop what it has written."""
     env = Horizon()
-    power_cap.check(deployment)
-    cluster = build(deployment, env, log, on_end, here)
+    power_cap.check(fleet)
+    cluster = build(fleet, env, log, on_end, here)
     env.process(cluster.serve(requests))
     with garbage.paused():
         env.run()
         cluster.close()
 
 
-def _requests(deployment: Deployment, ledger: Ledger) -> Iterable[Request]:
+def _requests(fleet: Fleet, ledger: Ledger) -> Iterable[Request]:
     """The requests of the scenario's workload; *ledger* counts what had to be changed to read them."""
-    scenario = deployment.scenario
+    scenario = fleet.scenario
     return scenario.workload.requests(scenario.seed, ledger)
 
 
-def _in_processes(deployment: Deployment, on_end: Callable[[], None], jobs: int) -> Result:
-    """Run the replicas of *deployment* in *jobs* processes; raises Coupled where they depend on each other."""
-    _check_uncoupled(deployment)
-    logs, remarks, run_some = [], (), partial(_part, deployment.scenario)
+def _in_processes(fleet: Fleet, on_end: Callable[[], None], jobs: int) -> Result:
+    """Run the engines of *fleet* in *jobs* processes; raises Coupled where they depend on each other."""
+    alone = independent(fleet)
+    logs, remarks, run_some = [], (), partial(_part, fleet.scenario)
     with garbage.paused():
-        for packed in run_in_processes(run_some, shares(deployment.serve.data_parallel_size, jobs), jobs):
+        for packed in run_in_processes(run_some, shares(alone, jobs), jobs):
             log, remarks = pickle.loads(packed)
             logs.append(log)
             for _ in (*log.of(Finished), *log.of(Rejected)):
                 on_end()
-        return _with_cap_remarks(deployment, _result(deployment, _merged(logs), remarks))
+        return _with_cap_remarks(fleet, _result(fleet, _merged(logs), remarks))
 
 
 def _part(scenario: Scenario, here: Container[int]) -> bytes:
-    """The pickled log of the replicas that are *here*, and the remarks on the workload."""
-    deployment, ledger = Deployment.of(scenario), Ledger()
-    result = play(deployment, _sessionless(_requests(deployment, ledger)), ledger=ledger, here=here)
+    """The pickled log of the engines that are *here*, and the remarks on the workload."""
+    fleet, ledger = Fleet.of(scenario), Ledger()
+    result = play(fleet, _sessionless(_requests(fleet, ledger)), ledger=ledger, here=here)
     with garbage.paused():  # takes half as long
         return pickle.dumps((result.log, result.remarks), pickle.HIGHEST_PROTOCOL)
 
 
-def _check_uncoupled(deployment: Deployment) -> None:
-    """Raise Coupled where a replica of *deployment* depends on what another does; `_sessionless` checks sessions."""
-    scenario = deployment.scenario
-    if scenario.serve.data_parallel_size < 2:
-        raise Coupled("data_parallel_size is 1")
-    if deployment.shards[0].data > 1:
+def independent(fleet: Fleet) -> list[range]:
+    """The numbers of the engines of *fleet*, together those that share experts.
+
+    Raises Coupled where an engine depends on what another does; `_sessionless` checks sessions.
+    """
+    scenario = fleet.scenario
+    if fleet.engines < 2:
+        raise Coupled("there is one engine" if scenario.pools else "data_parallel_size is 1")
+    alone = [members for pool in fleet.pools for members in pool.coupled]
+    if len(alone) < 2:
         raise Coupled("the replicas share the experts of their layers, and step together")
+    if fleet.splits:
+        raise Coupled("prefill and decode engines send each other what they computed")
     if scenario.workload.max_concurrency:
         raise Coupled("with max_concurrency, requests wait until others have ended")
     if not getattr(plugin("cluster.routers", scenario.router), "blind", False):
         raise Coupled(f"router {scenario.router.name} looks at the replicas, or does not say that it is blind")
+    return alone
 
 
 def _sessionless(requests: Iterable[Request]) -> Iterator[Request]:
@@ -117,9 +126,9 @@ def _sessionless(requests: Iterable[Request]) -> Iterator[Request]:
         yield request
 
 
-def shares(replicas: int, jobs: int) -> list[range]:
-    """Which of the *replicas* each of *jobs* processes plays, or of fewer."""
-    return [range(first, replicas, jobs) for first in range(min(replicas, jobs))]
+def shares(alone: Sequence[Sequence[int]], jobs: int) -> list[list[int]]:
+    """Which engines each of *jobs* processes plays, or of fewer; those of each of *alone* stay together."""
+    return [[number for members in alone[first::jobs] for number in members] for first in range(min(len(alone), jobs))]
 
 
 def _merged(logs: Sequence[Log]) -> Log:
@@ -128,21 +137,22 @@ def _merged(logs: Sequence[Log]) -> Log:
     return Log.joined(engines, logs)
 
 
-def _result(deployment: Deployment, log: Log, remarks: Sequence[str]) -> Result:
-    scenario = deployment.scenario
-    return Result(log, labels_of(scenario), targets_of(scenario), scenario.to_toml(), remarks, deployment.rates)
+def _result(fleet: Fleet, log: Log, remarks: Sequence[str]) -> Result:
+    scenario = fleet.scenario
+    return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), remarks, fleet.rates)
 
 
-def _with_cap_remarks(deployment: Deployment, result: Result) -> Result:
+def _with_cap_remarks(fleet: Fleet, result: Result) -> Result:
     """*result* with remarks on its power cap, if it has one."""
-    if deployment.scenario.power.cap is not None:
-        result.remarks = (*result.remarks, *power_cap.remarks(deployment, result.summary))
+    if fleet.scenario.power.cap is not None:
+        result.remarks = (*result.remarks, *power_cap.remarks(fleet, result.summary))
     return result
 
 
-def labels_of(scenario: Scenario) -> dict[str, str | int | float | bool | None]:
+def labels_of(fleet: Fleet) -> dict[str, str | int | float | bool | None]:
     """What was run, as the summary names it."""
-    return {"model_id": scenario.model, "gpu": scenario.gpu, "seed": scenario.seed,
+    scenario = fleet.scenario
+    return {"model_id": scenario.model, "gpu": fleet.gpu_names, "seed": scenario.seed,
             "max_concurrency": scenario.workload.max_concurrency}
 
 

@@ -15,6 +15,7 @@ from ksim.results.streaming import Sink
 from ksim.results.totals import Refusals
 from ksim.simulation import power_cap
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import labels_of, serve, targets_of
 from ksim.workload.row import Ledger
@@ -43,29 +44,30 @@ class Streamed:
         return vllm_block(self.summary)
 
 
-def stream(scenario: Scenario | Deployment, directory: Path | str,
+def stream(scenario: Scenario | Deployment | Fleet, directory: Path | str,
            on_end: Callable[[], None] = lambda: None) -> Streamed:
     """Run *scenario* as `simulate` does, and write requests.parquet, steps.parquet, summary.json and scenario.toml.
 
     Only requests in flight are held in memory.  docs/glossary.md lists what such a run does not report.  An earlier run
     in *directory* is replaced.  Raises ConfigError where the directory cannot be written, and what `simulate` raises.
     """
-    deployment = scenario if isinstance(scenario, Deployment) else Deployment.of(scenario)
-    scenario, ledger = deployment.scenario, Ledger()
-    return stream_requests(deployment, scenario.workload.requests(scenario.seed, ledger), directory, on_end, ledger)
+    fleet, ledger = Fleet.of(scenario), Ledger()
+    requests = fleet.scenario.workload.requests(fleet.scenario.seed, ledger)
+    return stream_requests(fleet, requests, directory, on_end, ledger)
 
 
-def stream_requests(deployment: Deployment, requests: Iterable[Request], directory: Path | str,
+def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], directory: Path | str,
                     on_end: Callable[[], None] = lambda: None, ledger: Ledger | None = None) -> Streamed:
-    """Run *deployment* as `stream` does, with these *requests*, ordered by arrival, as its workload."""
-    scenario, target = deployment.scenario, Path(directory).resolve()
+    """Run *fleet* as `stream` does, with these *requests*, ordered by arrival, as its workload."""
+    fleet, target = Fleet.of(fleet), Path(directory).resolve()
+    scenario = fleet.scenario
     targets = targets_of(scenario)
     with run_directory.replacing(target) as new:
         with Sink(new, targets) as sink:
-            serve(deployment, requests, sink, on_end)
-            summary = judged(sink.summary(), labels_of(scenario), targets, deployment.rates)
+            serve(fleet, requests, sink, on_end)
+            summary = judged(sink.summary(), labels_of(fleet), targets, fleet.rates)
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")
-    remarks = (*(ledger.remarks() if ledger else ()), *deployment.remarks, *power_cap.remarks(deployment, summary))
+    remarks = (*(ledger.remarks() if ledger else ()), *fleet.remarks, *power_cap.remarks(fleet, summary))
     return Streamed(summary, target, remarks, sink.refusals)

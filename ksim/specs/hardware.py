@@ -50,6 +50,49 @@ class Link:
     source: str = ""
 
 
+#: What copies by DMA reach over the H100's PCIe 5.0 x16, whose lanes carry 64 GB/s one way: about 50 GB/s one way, and
+#: 83.4 GB/s both ways together (vLLM 0.12 with blocks of 2 MB on a Sapphire Rapids host; vLLM's blog on offloading of
+#: 2026-01-08, second-hand).
+PCIE_SHARE, PCIE_BOTH_WAYS = 50 / 64, 83.4 / 50
+
+
+@frozen
+class Pcie:
+    """The lanes of one GPU: one direction's `bandwidth`, and the share of it that copies reach.
+
+    Without a bandwidth it is that of the GPU's `pcie`.  Copies both ways reach `joint` together, or without it
+    `PCIE_BOTH_WAYS` times what they reach one way.  `nics` says whether the lanes also carry what the GPU's NIC sends.
+    """
+
+    bandwidth: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    efficiency: float = field(default=PCIE_SHARE, validator=(gt(0), le(1)))
+    joint: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    nics: bool = True
+    source: str = ""
+
+
+@frozen
+class Leaf:
+    """A leaf switch joins the NICs of `nodes` nodes.
+
+    Its links to the spine have the bandwidth of these NICs, divided by `oversubscription`.
+    """
+
+    nodes: int = field(validator=gt(0))
+    oversubscription: float = field(default=1.0, validator=ge(1))
+    source: str = ""
+
+
+@frozen
+class Storage:
+    """`servers` that all nodes load from: the `bandwidth` of each, one way, and that of a `node`'s link to them."""
+
+    bandwidth: float = field(converter=quantity, validator=gt(0))
+    servers: int = field(default=1, validator=gt(0))
+    node: float | None = field(default=None, converter=optional_quantity, validator=optional(gt(0)))
+    source: str = ""
+
+
 def _by_ranks(table: Mapping[str | int, Sequence[float | str]]) -> dict[int, tuple[float, float]]:
     return {int(ranks): (quantity(least), quantity(limit)) for ranks, (least, limit) in table.items()}
 
@@ -99,7 +142,8 @@ class System:
 
     Inside a node, GPUs are connected by an NVSwitch (`interconnect = "nvlink"`) or by the PCIe root of their socket
     (`"pcie"`, with `sockets` joined by `between_sockets`).  Each GPU has its share of a NIC to the other nodes.  A
-    rack-scale NVLink domain such as an NVL72 is one node.
+    rack-scale NVLink domain such as an NVL72 is one node.  Without `leaf` switches, the network between nodes has room
+    for what all NICs send.
     """
 
     name: str
@@ -114,12 +158,17 @@ class System:
     source: str = ""
     #: Catalogue names of the transports measured on it.
     transports: tuple[str, ...] = ()
+    pcie: Pcie = field(factory=Pcie)
+    leaf: Leaf | None = None
+    storage: Storage | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.nodes > 1 and self.network is None:
             raise ValueError(f"system {self.name!r} has {self.nodes} nodes but no [network] between them")
         if self.sockets > 1 and self.between_sockets is None:
             raise ValueError(f"system {self.name!r} has {self.sockets} sockets but no [between_sockets] link")
+        if self.leaf is not None and self.network is None:
+            raise ValueError(f"system {self.name!r} has [leaf] switches but no [network] that they join")
         if self.gpus_per_node % self.sockets:
             raise ValueError(f"{self.gpus_per_node} GPUs do not divide over {self.sockets} sockets")
 

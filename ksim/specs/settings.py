@@ -5,6 +5,7 @@ from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
+from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, Placement, Precision
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
@@ -128,6 +129,9 @@ class EngineSettings:
     """Pieces to cut a product into, each all-reduced while the next is computed. Unit: pieces. Source: Megatron-LM."""
     overlap_sms: int = field(default=0, validator=ge(0))
     """SMs that carry out those all-reduces; the others compute. Unit: SMs. Source: Megatron-LM."""
+    kv_transfer_config: KvTransferConfig | None = None
+    """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
+    vLLM. Example: {kv_connector = "NixlConnector"}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size

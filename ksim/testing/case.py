@@ -7,6 +7,7 @@ from typing import Any
 from attrs import Factory, fields, frozen
 
 from ksim.scheduling.limits import Limits
+from ksim.testing.connected import Transfer
 from ksim.testing.loop import ROOMY, Loop
 
 
@@ -21,6 +22,7 @@ class Arrival:
     priority: int = 0
     family: int = 0
     reads_cache: bool = True
+    transfer: Transfer | None = None
 
     def chunks(self, block_tokens: int, *, named_outputs: bool) -> list[tuple[int, int]]:
         """The names of its blocks.
@@ -72,7 +74,7 @@ class Case:
         """
         naming = naming or Naming()
         coming = list(self.coming)
-        while coming or len(engine.scheduler.running) or len(engine.scheduler.waiting):
+        while coming or self._goes_on(engine):
             while coming and coming[0].turn <= engine.turns:
                 self._arrive(engine, coming.pop(0), naming)
             self._abort(engine, in_flight=False)
@@ -82,13 +84,21 @@ class Case:
             engine.update()
             yield engine
 
+    def _goes_on(self, engine: Loop) -> bool:
+        scheduler = engine.scheduler
+        held = engine.connector is not None and (scheduler.has_requests or not engine.idle)
+        return bool(held or len(scheduler.running) or len(scheduler.waiting))
+
     def _arrive(self, engine: Loop, arrival: Arrival, naming: "Naming") -> None:
         sent = arrival.turn * engine.tick
         engine.latest = max(sent, math.nextafter(engine.latest, math.inf))  # one request at a time
         chunks = arrival.chunks(engine.cache.block_tokens, named_outputs=self.named_outputs)
-        engine.add(arrival.prompt, arrival.output, limit=arrival.output + arrival.overrun, priority=arrival.priority,
-                   reads_cache=arrival.reads_cache, arrival=sent, arrived=engine.latest, tenant=str(arrival.family),
-                   chunks=[naming.content(name) for name in chunks], request_id=naming.request(len(engine.jobs)))
+        job = engine.add(
+            arrival.prompt, arrival.output, limit=arrival.output + arrival.overrun, priority=arrival.priority,
+            reads_cache=arrival.reads_cache, arrival=sent, arrived=engine.latest, tenant=str(arrival.family),
+            chunks=[naming.content(name) for name in chunks], request_id=naming.request(len(engine.jobs)))
+        if engine.connector is not None and arrival.transfer is not None:
+            engine.connector.transfers[job] = arrival.transfer
 
     def _abort(self, engine: Loop, *, in_flight: bool) -> None:
         for turn, number, when in self.aborts:

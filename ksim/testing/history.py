@@ -1,11 +1,12 @@
 """The history of a scheduler as plain values, on which invariants are checked."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
 
+from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.limits import Limits
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
@@ -59,6 +60,12 @@ class Moment:
     queue: tuple[tuple[Any, int, int], ...] = ()
     live: int = 0
     ran: tuple[int, ...] = ()  # requests that ran before the schedule
+    # With a KV connector: loads that begin (request, tokens found in the cache, tokens after the load, asynchronous),
+    # and the requests whose loads have ended or failed, or whose blocks were sent.
+    loads: tuple[tuple[int, int, int, bool], ...] = ()
+    received: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()
 
 
 @define(eq=False)
@@ -75,6 +82,7 @@ class History:
     arrived: list[int] = field(factory=list)  # the number of schedules before it
     aborted: dict[int, int] = field(factory=dict)
     error: Exception | None = None  # the error that ended the run
+    connector: Any = None
 
     @property
     def schedules(self) -> list[Moment]:
@@ -88,6 +96,17 @@ class History:
     def complete(self) -> bool:
         """Whether all requests ended without an error."""
         return self.error is None and not (self.moments and (self.moments[-1].running or self.moments[-1].waiting))
+
+    @property
+    def consumes(self) -> bool:
+        """Whether the engine loads KV."""
+        return self.connector is not None and bool(self.connector.consumes)
+
+    @property
+    def sends(self) -> set[int]:
+        """The requests whose blocks are held after their end."""
+        return set() if self.connector is None else {
+            job.number for job in self.jobs if self.connector.holds(job, complete=True)}
 
     @property
     def spare(self) -> int:
@@ -123,7 +142,8 @@ class Recorder:
     def __attrs_post_init__(self) -> None:
         scheduler = self.scheduler
         self.history = History(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
-                               scheduler.cache.block_tokens, scheduler.cache.prefix_caching)
+                               scheduler.cache.block_tokens, scheduler.cache.prefix_caching,
+                               connector=getattr(scheduler, "connector", None))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)
@@ -148,18 +168,25 @@ class Recorder:
         schedule: Schedule = self.scheduler.schedule(now)
         known = {entry.job.number: entry.job.num_tokens for entry in schedule.entries if entry.admitted}
         preempted = tuple(job.number for job in schedule.preempted)
+        loads = tuple((load.job.number, load.start, load.start + load.tokens, load.asynchronous)
+                      for load in schedule.loads)
         self._note("schedule", now, -1, _shares(schedule), preempted, (), known=known, queue=queue, live=live,
-                   ran=ran)
+                   ran=ran, loads=loads)
         self._in_flight += bool(schedule)
         self._shares.update(share.request for share in self.history.moments[-1].shares)
         return schedule
 
-    def update(self, schedule: Schedule, index: int) -> list[Job]:
-        shares = _shares(schedule)
-        finished: list[Job] = self.scheduler.update(schedule, index)
+    def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
+        shares, told = _shares(schedule), {}
+        if output is None:
+            finished: list[Job] = self.scheduler.update(schedule, index)
+        else:
+            finished = self.scheduler.update(schedule, index, output)
+            told = {"received": _numbers(output.received), "failed": _numbers(output.failed),
+                    "sent": _numbers(output.sent)}
         self._in_flight -= bool(schedule)
         self._shares.subtract(share.request for share in shares)
-        self._note("update", float(index), index, shares, (), tuple(job.number for job in finished))
+        self._note("update", float(index), index, shares, (), _numbers(finished), **told)
         return finished
 
     def _note(self, kind: str, now: float, index: int, shares: tuple[Share, ...], preempted: tuple[int, ...],
@@ -173,6 +200,10 @@ class Recorder:
             block_tables={job.number: tuple(job.block_table.blocks)
                           for job in self.history.jobs if job.block_table.blocks},
             ref_counts=tuple(getattr(pool, "ref_counts", ())), free=pool.free, in_flight=self._in_flight, **rest))
+
+
+def _numbers(jobs: Iterable[Job]) -> tuple[int, ...]:
+    return tuple(job.number for job in jobs)
 
 
 def _arrival_order(job: Job) -> int:

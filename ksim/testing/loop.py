@@ -1,6 +1,6 @@
 """The loop of an engine without an engine: schedule a batch and, once enough are in flight, update with the oldest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -14,6 +14,7 @@ from ksim.scheduling.limits import Limits
 from ksim.scheduling.policies.fcfs import Fcfs
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
+from ksim.testing.connected import StoreConnector
 
 #: Limits that do not bind unless a test sets them.
 ROOMY: dict[str, Any] = {"max_num_batched_tokens": 1000, "max_num_seqs": 100, "max_model_len": 1000}
@@ -33,6 +34,7 @@ class Loop(EngineLoop):
     job_class: type[Job] = Job
     latest: float = -1.0  # when the last request reached the engine, in seconds
     tick: float = 1.0  # seconds that a turn takes
+    connector: StoreConnector | None = None
 
     @property
     def cache(self) -> Any:
@@ -58,6 +60,8 @@ class Loop(EngineLoop):
     def schedule(self) -> dict[Job, int]:
         """Schedule a batch; return the tokens of each job, in the order of the batch."""
         self.last_schedule = self.begin_turn(self.turns * self.tick).schedule
+        if self.connector is not None:
+            self.in_flight[-1].output = self.connector.work(self.last_schedule, self.turns)
         return {entry.job: entry.tokens for entry in self.last_schedule.all_entries()}
 
     def update(self) -> list[Job]:
@@ -87,8 +91,16 @@ class Loop(EngineLoop):
 
 
 def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block_tokens: int = 4,
-         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache, **limits: Any) -> Loop:
-    """A loop whose limits do not bind, except those given; *scheduler* and *cache* are classes such as ksim's."""
-    store = cache(blocks, block_tokens, prefix_caching)
-    return Loop(scheduler(Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,
-                          Always() if admission is None else admission))
+         prefix_caching: bool = True, scheduler: Any = Scheduler, cache: Any = BlockCache,
+         connector: Mapping[str, bool] | None = None, **limits: Any) -> Loop:
+    """A loop whose limits do not bind, except those given; *scheduler* and *cache* are classes such as ksim's.
+
+    *connector* says what a `StoreConnector` does, for a scheduler that has one.
+    """
+    parts = (Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy,
+             cache(blocks, block_tokens, prefix_caching), Always() if admission is None else admission)
+    if connector is None:
+        return Loop(scheduler(*parts))
+    roles: dict[str, Any] = {"block_tokens": block_tokens, **connector}
+    link = StoreConnector(**roles)
+    return Loop(scheduler(*parts, connector=link), connector=link)

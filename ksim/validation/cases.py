@@ -17,6 +17,7 @@ from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownNam
 from ksim.foundation.files import regular_file
 from ksim.scheduling.limits import Limits
 from ksim.validation import prompts
+from ksim.validation.transfer_cases import KEPT, ConnectorSettings, SpeculativeSettings, TransferKeys
 
 #: A step, or the outcome of a request, as the JSON files have it.
 Row = Mapping[str, Any]
@@ -39,6 +40,8 @@ class Settings(Limits):
     num_gpu_blocks: int = field(default=1024, validator=(gt(1), le(_MOST)))  # vLLM hands out all but one
     enable_prefix_caching: bool = True
     policy: str = field(default="fcfs", validator=in_(("fcfs", "priority")))
+    connector: ConnectorSettings | None = None
+    speculative: SpeculativeSettings | None = None
 
 
 def _finite(_: Any, attribute: "Attribute[Any]", value: float | None) -> None:
@@ -51,8 +54,8 @@ def _known_pieces(_: Any, attribute: "Attribute[Any]", pieces: Any) -> None:
         raise ValueError(f"{attribute.name!r} must be a list of pieces with at least one token")
 
 
-@frozen
-class CaseRequest:
+@frozen(kw_only=True)
+class CaseRequest(TransferKeys):
     """A request of a case.
 
     Its output is `output_len` times `output_token`; if `max_tokens` is larger, the last one is a stop token.
@@ -177,6 +180,14 @@ def _problem(request: CaseRequest, settings: Settings) -> str:
         return f"prompt of {prompt} tokens leaves no room for output in max_model_len = {settings.max_model_len}"
     if request.limit < request.output_len:
         return f"max_tokens ({request.limit}) is smaller than output_len ({request.output_len})"
+    transfers = [key for key, told in (("remote", request.remote is not None), ("send", request.send is not KEPT),
+                                       ("external", request.external is not None)) if told]
+    if len(transfers) > 1:
+        return f"has {' and '.join(transfers)}, of which a request has one at most"
+    if transfers and settings.connector is None:
+        return f"{transfers[0]} needs settings.connector"
+    if (request.accept or request.drafts) and settings.speculative is None:
+        return "accept and drafts need settings.speculative"
     return ""
 
 

@@ -11,12 +11,15 @@ from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.vllm import VllmCache
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.engine_loop import EngineLoop
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from ksim.validation import prompts
+from ksim.validation.case_connector import scheduler_options
 from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
 
 _STOP = 2  # the token that ends an output before the scheduler can see it coming
@@ -47,9 +50,9 @@ class Replay:
     def __attrs_post_init__(self) -> None:
         case, settings = self.case, self.case.settings
         cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
-        self._scheduler = Scheduler(settings, catalog.find("scheduling.policies", settings.policy)(), cache)
-        self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
         self._jobs = list(_jobs(case, cache))
+        self._scheduler = _scheduler(settings, cache, dict(zip(self._jobs, case.requests, strict=True)))
+        self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
         self._places = {job: place for place, job in enumerate(self._jobs)}
         self._outcomes = [{"first": None, "hit": 0, "end": None, "why": None} for _ in self._jobs]
         self._arrivals = deque(sorted((request.arrival_step, place) for place, request in enumerate(case.requests)))
@@ -119,11 +122,15 @@ class Replay:
             outcome = self._outcomes[place]
             if outcome["first"] is None:
                 outcome["first"] = step
-            if entry.admitted:
-                outcome["hit"] += entry.start
             kind = (2 if entry.job.preemptions else 1) if entry.admitted else 0
             rows.append([place, kind, entry.tokens, entry.start])
+        for job, tokens in self._hits(schedule):
+            self._outcomes[self._places[job]]["hit"] += tokens
         return rows
+
+    def _hits(self, schedule: Schedule) -> Iterator[tuple[Job, int]]:
+        """How many tokens the admitted jobs found in the prefix cache."""
+        yield from ((entry.job, entry.start) for entry in schedule.entries if entry.admitted)
 
     def _state(self, suffix: str = "") -> dict[str, Any]:
         scheduler = self._scheduler
@@ -153,8 +160,9 @@ class Replay:
         for job in finished:
             request = self.case.requests[self._places[job]]
             stopped = request.limit > request.output_len == job.sampled
-            self._note_end(job, step, "stop" if stopped else "length")
-        return [self._places[job] for job in finished]
+            self._note_end(job, step, "error" if job.failed else "stop" if stopped else "length")
+        failed = sorted(self._places[job] for job in finished if job.failed)
+        return [self._places[job] for job in finished if not job.failed] + failed
 
     def _take_in_all(self, step: int) -> None:
         while self._loop.in_flight:
@@ -162,6 +170,13 @@ class Replay:
 
     def _note_end(self, job: Job, step: int, why: str) -> None:
         self._outcomes[self._places[job]] |= {"end": step, "why": why}
+
+
+def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
+    policy, options = catalog.find("scheduling.policies", settings.policy)(), scheduler_options(settings, requests)
+    kind = ConnectorScheduler if settings.connector else DraftScheduler if settings.speculative else Scheduler
+    scheduler: Scheduler = kind(settings, policy, cache, **options)
+    return scheduler
 
 
 def _jobs(case: Case, cache: Cache) -> Iterator[Job]:

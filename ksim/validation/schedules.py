@@ -8,6 +8,7 @@ from attrs import frozen
 
 from ksim.validation.cases import Recording, Row
 from ksim.validation.replay import Replay
+from ksim.validation.transfer_replay import TransferReplay
 
 #: vLLM's counts of block hashes; ksim has no such table.
 _NOT_OURS = {"nh", "nh2"}
@@ -46,7 +47,7 @@ def compare(recording: Recording, repeats: bool = True) -> ScheduleReport:
 
 def differences(recording: Recording, repeats: bool = True) -> Iterator[Difference]:
     """Yield the differences between *recording* and its replay, in order."""
-    expected, replay = recording.expected, Replay(recording.case, repeats)
+    expected, replay = recording.expected, _replay(recording, repeats)
     yield from _between({"depth": expected.depth}, {"depth": recording.case.settings.depth}, None)
     for row, own in zip_longest(expected.steps, replay.steps()):
         yield from _between_steps(row, own)
@@ -55,6 +56,12 @@ def differences(recording: Recording, repeats: bool = True) -> Iterator[Differen
     yield from _between({"end": expected.end}, {"end": replay.end}, None)
     for place, (outcome, own) in enumerate(zip(expected.requests, replay.outcomes, strict=True)):
         yield from _between(outcome, own, None, f"requests[{place}].")
+
+
+def _replay(recording: Recording, repeats: bool) -> Replay:
+    if recording.case.settings.connector is None:
+        return Replay(recording.case, repeats)
+    return TransferReplay(recording.case, repeats, frozenset(row["s"] for row in recording.expected.steps))
 
 
 def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:

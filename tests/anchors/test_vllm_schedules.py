@@ -1,17 +1,20 @@
 """Schedules that vLLM 0.33's own scheduler made are ours too: every step of every recorded case.
 
-A few of the recordings are kept in tests/golden/schedules; the whole set lies
-beside the repository, and is tried where it is there.
+A few of the recordings are kept in tests/golden: in schedules those of a plain
+engine, and in transfers those of one with a KV connector.  The whole sets lie
+beside the repository, and are tried where they are there.
 """
 
 from pathlib import Path
 
 import pytest
 
-from ksim.validation import cases, schedules
+from ksim.kv_cache.block_cache import BlockCache
+from ksim.validation import cases, replay, schedules
 
-OWN = Path(__file__).parents[1] / "golden" / "schedules"
-ALL = Path(__file__).parents[3] / "shared" / "data" / "vllm_golden"
+OWN = Path(__file__).parents[1] / "golden"
+ALL = Path(__file__).parents[3] / "shared" / "data"
+RECORDINGS = [path for folder in ("schedules", "transfers") for path in cases.find(OWN / folder)]
 
 
 #: Whether schedules are repeated that are known, as engines do that skip.
@@ -19,7 +22,7 @@ repeating = pytest.mark.parametrize("repeats", [True, False])
 
 
 @repeating
-@pytest.mark.parametrize("path", cases.find(OWN), ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
 def test_own_recordings_come_out_exactly(path, repeats):
     recording = cases.read(path)
     assert recording.vllm == "0.33.0"
@@ -27,7 +30,15 @@ def test_own_recordings_come_out_exactly(path, repeats):
 
 
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
+@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv"])
 @repeating
-def test_all_recordings_come_out_exactly(repeats):
-    verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL)]
+def test_all_recordings_come_out_exactly(folder, repeats):
+    verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL / folder)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []
+
+
+@pytest.mark.parametrize("path", cases.find(OWN / "transfers"), ids=lambda path: path.name.partition(".")[0])
+def test_transfers_are_the_same_block_by_block(path, monkeypatch):
+    """The cache that counts runs of blocks decides as the one that knows each, also where loads fail."""
+    monkeypatch.setattr(replay, "VllmCache", BlockCache)
+    assert schedules.compare(cases.read(path)).difference is None

@@ -86,7 +86,7 @@ def test_nonsense_under_any_key_is_a_gpu_or_an_error_by_key(table):
             part[key] = value
 
 
-@pytest.mark.parametrize("name", ["pcie-l4"])
+@pytest.mark.parametrize("name", ["pcie-l4", "gb300-nvl72"])
 def test_nonsense_under_any_key_is_a_system_or_an_error(tmp_path, name):
     table, path = catalog.load("systems", name), tmp_path / "mine.json"
     for part in (table, *(link for link in table.values() if isinstance(link, dict))):

@@ -110,10 +110,19 @@ def test_another_release_decides_otherwise(scenario):
 @pytest.mark.parametrize(("kind", "name"), [
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("grids", "us-caiso"),
     ("policies", "decode_first"), ("governors", "slack"), ("routers", "prefix_aware"), ("oracles", "measured"),
-    ("collectives", "two_shot"), ("traces", "burstgpt"),
+    ("collectives", "two_shot"), ("traces", "burstgpt"), ("pair_routers", "llm_d"),
 ])
 def test_list_names_what_there_is(kind, name, tmp_path):
     assert name in ksim("list", kind, folder=tmp_path)
+
+
+def test_the_links_of_each_system_are_listed(tmp_path):
+    out = ksim("list", "systems", folder=tmp_path)
+    lines = out[out.index("links, one way"):].splitlines()
+    rows = {line.split()[0]: line for line in lines if " of " in line and "GB/s" not in line}
+    for name, links in {"hgx-h100": ("370.8 of 450", "50 of 64", "83.4 of 128", "47.5 of 50"),
+                        "pcie-l40s": ("25 of 32", "41.7 of 64", "22.03 of 144", "23.75 of 25")}.items():
+        assert all(link in rows[name] for link in links)
 
 
 def test_trace_says_what_a_trace_holds(tmp_path):

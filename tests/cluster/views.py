@@ -12,6 +12,8 @@ class View:
     number: int
     outstanding: int
     cached: int
+    waiting: int = 0
+    role: str = "both"
 
     def prefix_hit(self, request: Request) -> int:
         return min(self.cached, request.prompt)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import networkx as nx
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ksim.compute.graph import Collective
 from ksim.foundation.errors import ConfigError, UnknownName
@@ -12,7 +12,7 @@ from ksim.network.collectives import Transfer
 from ksim.network.fabric import fabric
 from ksim.network.network import Network
 from ksim.network.protocols import FITTED, NCCL, UNFITTED, Protocol, measured
-from ksim.specs.hardware import Link, System, Timing, Transport
+from ksim.specs.hardware import Leaf, Link, Pcie, Storage, System, Timing, Transport
 from tests.cost.toys import network, system
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
@@ -272,3 +272,13 @@ def test_deepep_is_there_where_it_was_measured():
     for name, nodes, ranks in (("pcie-l40s", 1, range(4)), ("hgx-h200", 2, range(16))):
         with pytest.raises(ConfigError, match="none of deepep does dispatch of 1000 bytes"):
             network(name, "deepep", nodes=nodes).seconds(Collective("dispatch", 1000, "expert"), ranks)
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
+@pytest.mark.parametrize("name", ["hgx-h200", "pcie-l40s"])
+def test_links_of_flows_leave_prices_of_collectives_as_they_are(name, kind):
+    plain, rich = network(name, nodes=2), network(name, nodes=2)
+    rich.system = evolve(rich.system, pcie=Pcie("1 GB/s", 0.5), leaf=Leaf(1, 8.0), storage=Storage("1 GB/s"))
+    for size in (KIB, MIB, GIB):
+        collective = Collective(kind, size, "tensor")
+        assert rich.seconds(collective, range(16)) == plain.seconds(collective, range(16))

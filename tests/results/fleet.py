@@ -68,7 +68,7 @@ class Decoder(fabricate._Engine):
         first = len(self.events)
         super()._admit()
         for place, (job, event) in enumerate(zip(self._newest(first), self.events[first:], strict=True)):
-            if isinstance(job.request, Loaded) and id(job) in fresh:
+            if isinstance(job.request, Loaded) and isinstance(event, Admitted) and id(job) in fresh:
                 job.done = ready[id(job)]
                 self.events[first + place] = evolve(event, cached=job.done, again=False)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ksim.foundation.errors import UnknownName
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.hardware import grid_of, rates_of, system_of
 from ksim.simulation.scenario import Scenario
 from ksim.specs.footprint import Footprint
@@ -35,3 +36,36 @@ def test_a_grid_is_one_of_the_catalogue_or_a_file(tmp_path):
 def test_an_unknown_grid_is_named_with_those_that_are_near():
     with pytest.raises(UnknownName, match="no grid named 'us-ercott'; did you mean 'us-ercot'"):
         rates_of(Footprint(grid="us-ercott"), SYSTEM)
+
+
+def written(folder, tables: str) -> str:
+    """A file of an HGX H100 with further *tables*."""
+    path = folder / "mine.toml"
+    path.write_text(catalog.path_of("systems", "hgx-h100").read_text() + tables)
+    return str(path)
+
+
+@pytest.mark.parametrize("tables, problem", [
+    ("[pcie]\nbandwidth = 64", "pcie.bandwidth"),
+    ("[pcie]\nbandwidth = '64 GB'", "pcie.bandwidth"),
+    ("[pcie]\nlanes = 16", "pcie.lanes: unknown key; expected bandwidth, efficiency, joint, nics, source"),
+    ("[pcie]\nefficiency = 1.5", "pcie: 'efficiency' must be <= 1: 1.5"),
+    ("[pcie]\njoint = '120 GB/s'", "reaches 50 GB/s one way over PCIe; both ways together reach between that and twice"
+                                  " that, not 120; correct pcie.joint"),
+    ("[pcie]\njoint = '40 GB/s'", "not 40; correct pcie.joint"),
+    ("[leaf]\nnodes = 0", "leaf: 'nodes' must be > 0: 0"),
+    ("[leaf]\nnodes = 4\noversubscription = 0.5", "leaf: 'oversubscription' must be >= 1: 0.5"),
+    ("[storage]\nservers = 2", "storage.bandwidth: is missing"),
+    ("[storage]\nbandwidth = '1 GB/s'\nnode = '3 s'", "storage.node"),
+])
+def test_links_that_make_no_sense_are_refused(tables, problem, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        system_of(None, written(tmp_path, tables))
+    assert problem in str(error.value)
+
+
+def test_a_file_may_say_all_links(tmp_path):
+    found = system_of(None, written(tmp_path, "[pcie]\nbandwidth = '32 GB/s'\njoint = '45 GB/s'\n[leaf]\nnodes = 4\n"
+                                    "oversubscription = 3\n[storage]\nbandwidth = '10 GB/s'\nservers = 8\n"))
+    assert (found.pcie.bandwidth, found.pcie.joint, found.leaf.oversubscription) == (32e9, 45e9, 3)
+    assert (found.storage.bandwidth, found.storage.servers, found.storage.node) == (10e9, 8, None)

@@ -5,7 +5,7 @@ Each is refused by its key, or runs without a warning.
 
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from math import inf, nan
 from types import UnionType
@@ -32,12 +32,15 @@ BESIDE = {
     "serve.num_redundant_experts": {"model": "qwen3-30b-a3b", "serve.enable_expert_parallel": True,
                                     "serve.enable_eplb": True, "serve.tensor_parallel_size": 2},
     "serve.fi_allreduce_fusion": {"serve.fuse_allreduce_rms": True, "serve.tensor_parallel_size": 2},
+    "serve.kv_transfer_config": {"pools.p.role": "prefill", "pools.d.role": "decode"},
+    "pair_router": {"pools.p.role": "prefill", "pools.d.role": "both"},
+    "pools.NAME": {"pools.NAME.role": "both"},
     "routing": {"model": "qwen3-30b-a3b"},
 }
 #: The folder of plug-ins of each choice.
 PLUGINS = {"serve.scheduling_policy": "scheduling.policies", "serve.admission": "scheduling.admissions",
            "serve.eviction": "kv_cache.evictions", "router": "cluster.routers", "power.governor": "engine.governors",
-           "oracle": "oracles"}
+           "oracle": "oracles", "pair_router": "cluster.pair_routers"}
 #: What a governor's answers are called.
 NAMES = {f"power.governor.{phase}{cap}": word for phase in ("prefill", "decode")
          for cap, word in (("", "clock"), ("_cap", "cap"))}
@@ -66,6 +69,8 @@ def keys(cls: type, where: str = "") -> Iterator[tuple[str, bool]]:
                 yield key, True
             elif attrs.has(kind) and "kind" not in attrs.fields_dict(kind) and kind.__name__ != "Choice":
                 yield from keys(kind, f"{key}.")
+            elif get_origin(kind) is Mapping and attrs.has(get_args(kind)[1]):
+                yield from keys(get_args(kind)[1], f"{key}.NAME.")
 
 
 def of_plugins() -> Iterator[tuple[str, dict[str, Any]]]:

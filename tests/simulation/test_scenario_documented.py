@@ -3,6 +3,7 @@
 import inspect
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import attrs
 import pytest
@@ -18,8 +19,8 @@ def tables(cls: type = Scenario) -> list[type]:
     """*cls* and the classes of the tables in it."""
     found = [cls]
     for key in keys(cls):
-        members = kinds_of(key.kind).values() or ([key.kind] if attrs.has(key.kind) and key.kind is not Choice else [])
-        found += [each for member in members for each in tables(member)]
+        members = kinds_of(key.kind).values() or [key.kind, key.part_of, *get_args(key.kind)]
+        found += [each for member in members if attrs.has(member) and member is not Choice for each in tables(member)]
     return list(dict.fromkeys(found))
 
 

@@ -36,8 +36,11 @@ def test_the_template_has_every_engine_setting():
 @pytest.mark.parametrize("line", COMMENTED)
 def test_an_uncommented_line_of_the_template_is_valid(line):
     text = TEXT.replace(f"\n#{line}\n", f"\n{line}\n", 1)
-    if line in TEXT.partition("#[workload.replay]")[2] and TEXT.count(f"#{line}\n") == 1:
+    replay, _, pool = TEXT.partition("#[workload.replay]")[2].partition("#[pools.NAME]")
+    if line in replay and TEXT.count(f"#{line}\n") == 1:
         text = text.replace("#[workload.replay]", "[workload.replay]").replace('#path = "', 'path = "')
+    if line in pool and TEXT.count(f"#{line}\n") == 1:
+        text = text.replace("#[pools.NAME]", "[pools.NAME]").replace('#role = "', 'role = "')
     assert [error.message for error in VALIDATOR.iter_errors(tomllib.loads(text))] == []
 
 

@@ -14,7 +14,7 @@ from ksim.foundation import catalog
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.hardware import Gpu, Link, System, Timing, Transport
+from ksim.specs.hardware import Gpu, Leaf, Link, System, Timing, Transport
 
 GPUS = {name: structure(Gpu, catalog.load("gpus", name), name) for name in catalog.entries("gpus")}
 SYSTEMS = {name: structure(System, catalog.load("systems", name), name) for name in catalog.entries("systems")}
@@ -174,6 +174,7 @@ def test_pairs_and_groups_of_eight_reach_a_share_of_their_own():
     ({"sockets": 2}, "system 'pair' has 2 sockets but no [between_sockets] link"),
     ({"sockets": 3, "between_sockets": Link(1e9)}, "2 GPUs do not divide over 3 sockets"),
     ({"interconnect": "wire"}, "'interconnect' must be in ('nvlink', 'pcie') (got 'wire')"),
+    ({"leaf": Leaf(4)}, "system 'pair' has [leaf] switches but no [network] that they join"),
 ])
 def test_impossible_systems_are_refused(changes, problem):
     pair = {"name": "pair", "gpu": "l4", "gpus_per_node": 2, "interconnect": "pcie", "inside": Link("32 GB/s")}

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from ksim.scheduling.job import State
 from ksim.testing.history import History, Moment
 
+#: How often a request is in the queue, and among those that run.
+_LISTED = {State.WAITING: (1, 0), State.LOADING: (1, 0), State.RUNNING: (0, 1), State.DONE: (0, 0)}
+
 
 def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
     """At all times a request is waiting, running or done, is in that list exactly once, and finishes once."""
@@ -15,7 +18,7 @@ def nobody_lost(history: History) -> Iterator[tuple[int, str]]:
         waiting, running = Counter(moment.waiting), Counter(moment.running)
         for number, state in moment.states.items():
             listed = waiting[number], running[number]
-            if listed != {State.WAITING: (1, 0), State.RUNNING: (0, 1), State.DONE: (0, 0)}[state]:
+            if listed != _LISTED[state]:
                 yield moment.step, (f"request {number} is {state.value}, and is {listed[0]} times in the queue and"
                                     f" {listed[1]} times among those that run")
             if ended[number] > 1 or (state is State.DONE and not ended[number] and number not in history.aborted):

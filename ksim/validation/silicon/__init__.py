@@ -5,14 +5,16 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, in_
 
 from ksim.foundation.errors import ConfigError, DataError
-from ksim.validation.silicon.recipes import NotRun, scenario
+from ksim.validation.silicon import workers
+from ksim.validation.silicon.recipes import NotRun
 from ksim.validation.silicon.rows import Row, read, reference
 from ksim.validation.silicon.runs import Answer, answers
-from ksim.validation.silicon.scores import Reference, Score, group_of, score, scores
+from ksim.validation.silicon.scenarios import scenario
+from ksim.validation.silicon.scores import Reference, Score, backend_of, group_of, score, scores, tier_of
 
 __all__ = ["Answer", "NotRun", "Question", "Row", "Score", "SiliconReport", "chosen", "find", "scenario", "validate"]
 
@@ -24,15 +26,20 @@ _BESIDE = "aiconfigurator_predictions.parquet"
 class Question:
     """Which rows of the table at `path` to simulate: those without flags and without copies, or `all_rows`.
 
-    `backend`, `model` and `system` select rows by the values in the table; `model` may be part of a path.  `limit`
-    takes so many rows, drawn by the hashes of their groups; 0 takes all.  `statistic` is "mean" or "median" over
-    requests, or "" for the one that each source states.  `reference` is a table of another simulator's answers.
+    Disaggregated rows are among them where a table of worker counts is found, with flags or without: flags say that
+    copies differ, which speculative decoding explains.  `workers` is that table, by default the one beside `path`.
+    `mode` selects "agg" or "disagg" rows alone; `backend`, `model` and `system` select rows by the values in the table;
+    `model` may be part of a path.  `limit` takes so many rows, drawn by the hashes of their groups; 0 takes all.
+    `statistic` is "mean" or "median" over requests, or "" for the one that each source states.  `reference` is a table
+    of another simulator's answers.
     """
 
     path: Path
     backend: str = ""
     model: str = ""
     system: str = ""
+    mode: str = field(default="", validator=in_(("", "agg", "disagg")))
+    workers: Path | None = None
     limit: int = field(default=0, validator=ge(0))
     all_rows: bool = False
     statistic: str = field(default="", validator=in_(("", "mean", "median")))
@@ -42,7 +49,7 @@ class Question:
 
 @frozen(eq=False)
 class SiliconReport:
-    """The answers row by row, and scores by kind of run, by backend and over all.
+    """The answers row by row, and scores by kind of run, by backend, by tier of disaggregated runs and over all.
 
     `reasons` counts the rows that could not be simulated.
     """
@@ -50,6 +57,7 @@ class SiliconReport:
     answers: tuple[Answer, ...]
     groups: tuple[Score, ...]
     backends: tuple[Score, ...]
+    tiers: tuple[Score, ...]
     whole: Score
     reasons: dict[str, int]
     reference: Reference
@@ -68,35 +76,52 @@ def validate(question: Question, say: Callable[[int, int], None] = lambda done, 
         say(done, len(rows))
     given.sort(key=lambda answer: answer.row.id)
     reasons = Counter(answer.reason for answer in given if answer.reason)
-    return SiliconReport(
-        tuple(given), tuple(scores(given, group_of, question.statistic, others)),
-        tuple(scores(given, lambda answer: (answer.row.backend,), question.statistic, others)),
-        score(("all",), given, question.statistic, others), dict(reasons.most_common()), others)
+    split = [answer for answer in given if not answer.reason and answer.row.mode == "disagg"]
+    groups, backends, tiers = (tuple(scores(some, key, question.statistic, others))
+                               for some, key in ((given, group_of), (given, backend_of), (split, tier_of)))
+    return SiliconReport(tuple(given), groups, backends, tiers, score(("all",), given, question.statistic, others),
+                         dict(reasons.most_common()), others)
 
 
 def chosen(question: Question) -> list[Row]:
     """The rows that *question* selects, in the table's order."""
-    rows = [row for row in read(question.path) if _wanted(row, question)]
+    rows = [row for row in _rows(question.path, question.workers) if _wanted(row, question)]
     if not rows:
-        raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --backend, --model and"
-                                              " --system")
+        raise ConfigError(str(question.path), "has no row that is asked for; see --all-rows, --mode, --backend, --model"
+                                              " and --system")
     drawn = sorted(rows, key=lambda row: (sha256(row.group.encode()).digest(), row.id))[:question.limit or None]
     names = {row.id for row in drawn}
     return [row for row in rows if row.id in names]
 
 
-def find(path: Path, name: str) -> Row:
-    """The row called *name*; raises DataError where there is none."""
-    for row in read(path):
+def find(path: Path, name: str, counts: Path | None = None) -> Row:
+    """The row called *name*, with worker counts from the table *counts*; raises DataError where there is none."""
+    for row in _rows(path, counts):
         if row.id == name:
             return row
     raise DataError(str(path), f"has no row with id {name!r}")
 
 
+def _rows(path: Path, counts: Path | None) -> list[Row]:
+    """The rows at *path*, disaggregated ones with what the table of worker counts says."""
+    rows = read(path)
+    table = counts or workers.beside(path)
+    if table is None:
+        return rows
+    known = workers.read(table)
+    return [evolve(row, split=known.get(row.id, workers.UNKNOWN)) if row.mode == "disagg" else row for row in rows]
+
+
 def _wanted(row: Row, question: Question) -> bool:
-    return ((question.all_rows or (row.primary and not row.flags and row.mode == "agg"))
+    return (question.mode in ("", row.mode) and (question.all_rows or _usual(row, question))
             and question.backend in ("", row.backend) and question.system in ("", row.system)
             and question.model.lower() in row.model_path.lower())
+
+
+def _usual(row: Row, question: Question) -> bool:
+    if row.mode == "agg":
+        return row.primary and not row.flags
+    return row.primary and (row.split is not None or question.mode == "disagg")
 
 
 def _others(question: Question) -> Reference:

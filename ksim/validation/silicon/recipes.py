@@ -97,17 +97,26 @@ def recipes() -> Recipes:
     return catalog.value(Recipes, "recipes", "silicon")
 
 
-def scenario(row: Row) -> Scenario:
-    """The scenario of *row*; raises NotRun, with the reason, for a row that cannot be simulated."""
+def one_engine(row: Row) -> Scenario:
+    """The scenario of a *row* whose engine prefills and decodes; raises NotRun, with the reason, for another."""
     _check(row)
+    return checked(row, table_of(row))
+
+
+def table_of(row: Row) -> dict[str, Any]:
+    """The table of the scenario of *row*."""
     known = recipes()
     name, source = known.source(row)
     backend = _named("backend", row.backend, known.backends)
-    table = {
+    return {
         "model": _model(known.model(row)), "gpu": _named("system", row.system, known.gpus), "engine": backend.engine,
         "host": backend.host, "serve": _serve(row, known, backend),
         "workload": _workload(row, source, _rules(row, known, name)),
     }
+
+
+def checked(row: Row, table: Mapping[str, Any]) -> Scenario:
+    """The scenario of a *table*; raises NotRun for a setting that ksim refuses."""
     try:
         return Scenario.of(table, row.id)
     except ConfigError as error:
@@ -115,8 +124,6 @@ def scenario(row: Row) -> Scenario:
 
 
 def _check(row: Row) -> None:
-    if row.mode != "agg":
-        raise NotRun("disaggregated: prefill and decode on workers of their own are not simulated")
     if not row.concurrency:
         raise NotRun("its concurrency is not known")
     if not row.attention_dp:
@@ -143,10 +150,17 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     serve = {**backend.serve, "quantization": _quantization(row, known), **_parallelism(row),
              "max_model_len": round(max(source.prompt) * row.prompt + max(source.output) * row.output) + _SLACK}
     for rule in _rules(row, known, name):
-        serve |= _own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
-                                   "graphs": _graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
-    # vLLM's scheduler, which plays all backends, has neither steps of fewer tokens than sequences nor whole prompts
-    # that are longer than a step: TensorRT-LLM's longest prompts leave room for the output only in max_model_len.
+        serve |= own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
+                                   "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
+    return fitted(serve)
+
+
+def fitted(serve: dict[str, Any]) -> dict[str, Any]:
+    """*serve* as vLLM's scheduler, which plays all backends, can have it.
+
+    It has neither steps of fewer tokens than sequences nor whole prompts that are longer than a step: TensorRT-LLM's
+    longest prompts leave room for the output only in max_model_len.
+    """
     serve["max_num_batched_tokens"] = max(serve["max_num_batched_tokens"], serve["max_num_seqs"])
     if serve["max_num_batched_tokens"] < serve["max_model_len"]:
         serve["enable_chunked_prefill"] = True
@@ -155,30 +169,30 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
 
 def _rules(row: Row, known: Recipes, source: str) -> list[Rule]:
     """The rules for *row*, in their order."""
-    fields = {**_fields(row, known), "source": source}
-    return [rule for rule in known.rules if _matches(rule, fields)]
+    fields = {**fields_of(row, known), "source": source}
+    return [rule for rule in known.rules if matches(rule.when, fields)]
 
 
-def _graphs(concurrency: int) -> int:
+def graphs(concurrency: int) -> int:
     """The largest batch of full CUDA graphs for an engine that pads: a multiple of 16."""
     return -(-concurrency // 16) * 16
 
 
-def _fields(row: Row, known: Recipes) -> dict[str, str]:
+def fields_of(row: Row, known: Recipes) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
-    return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system],
-            "precision": row.precision, "version": ".".join(row.version.split(".")[:2]),
-            "lengths": f"{row.prompt}x{row.output}", "tensor": str(row.tensor), "table": row.source,
-            "experts": str(row.moe_ep), "concurrency": str(row.concurrency)}
+    return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system], "table": row.source,
+            "precision": row.precision, "version": ".".join(row.version.split(".")[:2]), "tensor": str(row.tensor),
+            "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency)}
 
 
-def _matches(rule: Rule, fields: Mapping[str, str]) -> bool:
-    return all(fields[name] in values for name, values in rule.when.items())
+def matches(when: Mapping[str, Sequence[str]], fields: Mapping[str, str]) -> bool:
+    """Whether each field that *when* names has one of the values there."""
+    return all(fields[name] in values for name, values in when.items())
 
 
-def _own(serve: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def own(serve: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """*serve* with the row's values in place of their names."""
-    return {key: _own(value, values) if isinstance(value, Mapping) else
+    return {key: own(value, values) if isinstance(value, Mapping) else
             values[value] if isinstance(value, str) and value in values else value for key, value in serve.items()}
 
 

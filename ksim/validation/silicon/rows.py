@@ -9,6 +9,7 @@ from attrs import frozen
 
 from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation.errors import DataError
+from ksim.validation.silicon.workers import Split
 
 _TEXTS = ("id", "backend", "backend_version", "model_path", "system", "precision", "mode", "source", "group", "flags")
 _COUNTS = ("isl", "osl", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "concurrency")
@@ -23,7 +24,7 @@ class Row:
 
     `prompt` and `output` are the nominal tokens of a request.  `concurrency` is the number of requests in flight over
     all GPUs; 0 where it is not known.  `attention_dp` is 0 in rows with the flag "dp0".  `primary` is False for a copy
-    of another row.
+    of another row.  `split` is the deployment of a disaggregated run, None without a table of worker counts.
     """
 
     id: str
@@ -47,6 +48,12 @@ class Row:
     concurrency: int
     ttft: float
     tpot: float
+    split: Split | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a disaggregated deployment; 0 where they are not known."""
+        return self.split.gpus if self.split else 0
 
 
 def read(path: Path) -> list[Row]:

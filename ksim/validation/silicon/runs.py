@@ -11,8 +11,9 @@ from ksim.foundation.errors import KsimError
 from ksim.oracles.efficiency.physics import Array
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate
-from ksim.validation.silicon.recipes import NotRun, recipes, scenario
+from ksim.validation.silicon.recipes import NotRun, recipes
 from ksim.validation.silicon.rows import Row
+from ksim.validation.silicon.scenarios import scenario
 
 
 @frozen
@@ -42,6 +43,22 @@ class Answer:
         latency: Latency = getattr(self, what)
         value: float = getattr(latency, statistic or recipes().source(self.row)[1].statistic)
         return value
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """Output tokens per second and GPU, predicted and measured; None where the row's GPUs are not known.
+
+        The table has no rates.  In a closed loop they follow from the mean latencies (Little's law): as many requests
+        are in flight as the concurrency allows, each for its TTFT and the time of its further tokens.  Both sides are
+        worked out alike, so what the law leaves out, the end of the run, does not tell between them.
+        """
+        if not self.row.gpus or not self.ttft or not self.tpot:
+            return None
+        low, high = recipes().source(self.row)[1].output
+        output = self.row.output * (low + high) / 2
+        predicted, measured = (self.row.concurrency * output / (ttft + (output - 1) * tpot) / self.row.gpus
+                               for ttft, tpot in ((self.ttft.mean, self.tpot.mean), (self.row.ttft, self.row.tpot)))
+        return predicted, measured
 
 
 def answer(row: Row) -> Answer:

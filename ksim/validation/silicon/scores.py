@@ -44,7 +44,10 @@ class Quantity:
 
 @frozen
 class Score:
-    """A group of rows: their number, how many ksim `answered`, and how many of these another simulator answers."""
+    """A group of rows: their number, how many ksim `answered`, and how many of these another simulator answers.
+
+    `throughput` has output tokens per second and GPU, of rows whose GPUs are known.
+    """
 
     name: tuple[str, ...]
     rows: int
@@ -52,12 +55,27 @@ class Score:
     referred: int
     ttft: Quantity
     tpot: Quantity
+    throughput: Quantity
 
 
 def group_of(answer: Answer) -> tuple[str, ...]:
     """The kind of run that *answer* is for."""
     row = answer.row
-    return row.model_path, row.system, row.backend, row.precision or "16 bit"
+    return row.model_path, row.system, row.backend, row.precision or "16 bit", *_mode(answer)
+
+
+def backend_of(answer: Answer) -> tuple[str, ...]:
+    """The engine that *answer* is for, disaggregated or not."""
+    return answer.row.backend, *_mode(answer)
+
+
+def tier_of(answer: Answer) -> tuple[str, ...]:
+    """The engine and the GPU of a disaggregated run, and how sure its deployment is."""
+    return answer.row.backend, answer.row.system, answer.row.split.tier if answer.row.split else ""
+
+
+def _mode(answer: Answer) -> tuple[str, ...]:
+    return () if answer.row.mode == "agg" else (answer.row.mode,)
 
 
 def scores(answers: Sequence[Answer], key: Callable[[Answer], tuple[str, ...]], statistic: str,
@@ -75,12 +93,17 @@ def score(name: tuple[str, ...], answers: Sequence[Answer], statistic: str, refe
     ttft = _quantity(answered, "ttft", statistic, {name: times[0] for name, times in reference.items()})
     tpot = _quantity(answered, "tpot", statistic, {name: times[1] for name, times in reference.items()})
     referred = sum(answer.row.id in reference for answer in answered)
-    return Score(name, len(answers), len(answered), referred, ttft, tpot)
+    rates = {answer.row.id: rates for answer in answered if (rates := answer.rates)}
+    return Score(name, len(answers), len(answered), referred, ttft, tpot, _compared(rates, {}))
 
 
 def _quantity(answered: Sequence[Answer], what: str, statistic: str, reference: Mapping[str, float]) -> Quantity:
-    pairs = {answer.row.id: (answer.predicted(what, statistic), float(getattr(answer.row, what)))
-             for answer in answered}
+    return _compared({answer.row.id: (answer.predicted(what, statistic), float(getattr(answer.row, what)))
+                      for answer in answered}, reference)
+
+
+def _compared(pairs: Mapping[str, tuple[float, float]], reference: Mapping[str, float]) -> Quantity:
+    """*pairs* of predicted and measured values by row id, beside another simulator's values."""
     referred = {name: pair for name, pair in pairs.items() if name in reference}
     return Quantity(
         median(measured for _, measured in pairs.values()) if pairs else None,

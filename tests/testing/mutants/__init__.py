@@ -21,6 +21,7 @@ class Mutant:
 def patched(kind: type, method: str, old: str, new: str) -> Any:
     """A subclass of *kind* whose *method* has the text *new* in place of *old*."""
     source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
+    source = source.replace("super()", f"super({kind.__name__}, self)")  # outside of its class it has no other
     assert source.count(old) == 1, f"{kind.__name__}.{method} has {source.count(old)} times {old!r}: renew this mutant"
     names: dict[str, Any] = {}
     exec(source.replace(old, new), vars(inspect.getmodule(kind)), names)

@@ -1,0 +1,71 @@
+"""`ksim run --explain-defaults`: the settings that a scenario leaves open, pool by pool."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ksim.cli.output import console, table
+
+if TYPE_CHECKING:
+    from ksim.simulation.defaults import Derived
+    from ksim.simulation.deployment import Deployment
+    from ksim.simulation.pool import Pool
+    from ksim.simulation.scenario import Scenario
+
+
+def explain_defaults(scenario: "Scenario") -> None:
+    """Print every setting that *scenario* leaves open, the value that the engine derives, and why."""
+    from ksim.simulation.fleet import Fleet
+
+    for pool in Fleet.of(scenario).pools:
+        _explain(pool, scenario.of_pool(pool.name) if pool.name else scenario)
+
+
+def _explain(pool: "Pool", scenario: "Scenario") -> None:
+    from ksim.simulation.defaults import Defaults
+
+    deployment = pool.deployment
+    version, oracle = deployment.version, deployment.scenario.oracle
+    defaults = Defaults(scenario.serve, version, deployment.model, deployment.gpu).explain()
+    title = f"{version.name}, {deployment.model.name} on {deployment.gpu.name}"
+    rows = table("setting", "value", "from", title=f"pool {pool.name}: {title}" if pool.name else title)
+    for derived in [*defaults, _kv_blocks(deployment), *_transfers(pool, scenario)]:
+        rows.add_row(derived.setting, _brief(derived.value), derived.source)
+    if scenario.oracle is None and oracle is not None:
+        ships = "a" if oracle.name == "measured" else "no"
+        rows.add_row("oracle", oracle.name, f"{ships} profile of {deployment.gpu.name} ships")
+    console().print(rows)
+    console().print(f"{version.name}: {version.source}")
+
+
+def _transfers(pool: "Pool", scenario: "Scenario") -> "Iterator[Derived]":
+    """The connector of a pool that sends or takes KV, and what the pool's engines do with it."""
+    from ksim.simulation.defaults import Derived
+
+    config, asked = pool.deployment.serve.kv_transfer_config, scenario.serve.kv_transfer_config
+    if config is None:
+        return
+    reasons = {"kv_connector": "the default between prefill and decode engines", "kv_role": f"role of pool {pool.name}"}
+    for key, reason in reasons.items():
+        said = asked is not None and getattr(asked, key) is not None
+        yield Derived(f"kv_transfer_config.{key}", getattr(config, key), "as set" if said else reason)
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    if len(value) > 8:
+        return f"{len(value)} sizes up to {max(value)}"
+    return ", ".join(map(str, value)) or "none"
+
+
+def _kv_blocks(deployment: "Deployment") -> "Derived":
+    """The number of KV blocks that follows from the other settings."""
+    from ksim.foundation.units import GIB
+    from ksim.simulation.defaults import Derived
+    from ksim.simulation.sizing import RESERVED, memory
+
+    part = memory(deployment.model, deployment.shards[0], deployment.gpu, deployment.serve)
+    budget = (f"{part.usable / GIB:.2f} GiB usable - {part.weights / GIB:.2f} weights - {part.activations / GIB:.2f}"
+              f" activations - {RESERVED / GIB:.2f} reserved, {part.cache_per_token / 1024:.0f} KiB a token")
+    given_blocks = deployment.serve.num_gpu_blocks_override
+    return Derived("num_gpu_blocks", deployment.kv_blocks + 1, "as set" if given_blocks else budget)

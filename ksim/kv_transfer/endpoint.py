@@ -1,0 +1,205 @@
+"""An engine's side of transfers: its scheduler's connector, and what its workers do and report."""
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+from attrs import define, field
+
+from ksim.flow.kv_transfer import KvTransferParams
+from ksim.kv_transfer.transfer import Transfer
+from ksim.kv_transfer.wires import Seat, Wires
+from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import Schedule
+
+__all__ = ["Endpoint"]
+
+
+@define
+class _Report:
+    """A load or a send has ended at `time`."""
+
+    time: float
+    job: Job
+    sent: bool
+    failed: tuple[int, ...] = ()
+
+
+@define(eq=False)
+class Endpoint:
+    """The transfers of engine `number`, whose KV cache has blocks of `block_tokens` tokens.
+
+    The scheduler asks it as its connector.  The engine tells it what its workers get to know, and takes what they
+    report.  `wake` is called when there is something to report, or when a request that waited may go on.
+    """
+
+    number: int
+    seat: Seat
+    block_tokens: int
+    wires: Wires
+    consumes: bool = True
+    recomputes: bool = False
+    wake: Callable[[], object] = field(default=lambda: None)
+    #: Transfers whose requests wait for the other engine.
+    asking: set[Transfer] = field(factory=set, init=False)
+    #: Finished jobs of which the workers were not told.
+    untold: int = field(default=0, init=False)
+    _reports: deque[_Report] = field(factory=deque, init=False)
+    _local: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
+    _leases: deque[tuple[float, Transfer]] = field(factory=deque, init=False)
+    _awaiting: int = field(default=0, init=False)  # requests that have not begun to load
+    _timed: bool = field(default=False, init=False)
+    _answered: float = field(default=inf, init=False)  # since when a request that waited may go on
+
+    def blocks(self, tokens: int) -> int:
+        """How many blocks *tokens* tokens need."""
+        return -(-tokens // self.block_tokens)
+
+    def begin_turn(self) -> None:
+        """The scheduler is about to ask: it will see that requests may go on."""
+        self._answered = inf
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the next schedule may let bytes move: a request may get its blocks, or workers are told of some."""
+        return bool(self._awaiting or self._local or (self.untold and not self.wires.connector.pull))
+
+    # What the scheduler asks.
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        params = job.kv_transfer_params
+        if params is None:
+            return 0, False
+        transfer: Transfer = params.transfer
+        if params.do_remote_decode:
+            waits = self.wires.connector.by_chunk and not transfer.opened
+            return self._ask(transfer) if waits else (0, False)
+        if transfer.begun:
+            return 0, False
+        if transfer.tokens > computed:
+            return transfer.tokens - computed, True
+        if self.wires.connector.concurrent and not transfer.prefilled:
+            self._local.append(transfer)
+            return self._ask(transfer)
+        return 0, False
+
+    def _ask(self, transfer: Transfer) -> tuple[None, bool]:
+        self.asking.add(transfer)
+        return None, True
+
+    def begin(self, load: Load) -> None:
+        params = load.job.kv_transfer_params
+        if params is None or not params.do_remote_prefill or params.transfer.begun:
+            return
+        params.transfer.begun = True
+        self._awaiting -= 1
+        if not load.tokens:
+            self._local.append(params.transfer)
+
+    def holds(self, job: Job, complete: bool) -> bool:
+        params = job.kv_transfer_params
+        held = bool(params and params.do_remote_decode and complete and not params.transfer.ended)
+        self.untold += held
+        return held
+
+    # What the workers get to know.
+
+    def launch(self, schedule: Schedule, scheduled: float, moment: float) -> None:
+        """The workers get a batch, or an empty one, at *moment*, as was *scheduled* before."""
+        for load in schedule.loads:
+            transfer_of(load.job).allocate(load, scheduled, moment)
+        for job in schedule.sends:
+            self.untold -= 1
+            transfer_of(job).told(moment)
+        for transfer in self._local:
+            transfer.dismiss(moment)
+        self._local.clear()
+
+    def computed(self, schedule: Schedule, moment: float) -> None:
+        """The chunks of prompts in *schedule* are computed, and that is known from *moment* on."""
+        if self.wires.connector.by_chunk:
+            for entry in schedule.entries:
+                params = entry.job.kv_transfer_params
+                if params and params.do_remote_decode:
+                    params.transfer.computed(entry.start + entry.tokens, moment)
+
+    def finish(self, job: Job, moment: float) -> None:
+        """The prompt of *job* is prefilled; the lease of its blocks begins at *moment*."""
+        transfer = transfer_of(job)
+        transfer.prefilled = True
+        if transfer in transfer.target.asking:
+            self.wires.at(moment, lambda: transfer.target.open(transfer))
+        if not transfer.ended and (lease := self.wires.connector.lease) < inf:
+            transfer.deadline = moment + lease
+            self._leases.append((transfer.deadline, transfer))
+            self._time_leases()
+
+    def expect(self, params: KvTransferParams, moment: float) -> None:
+        """A request comes to the engine at *moment*."""
+        if params.do_remote_prefill:
+            self._awaiting += 1
+            params.transfer.expect(moment)
+
+    def _time_leases(self) -> None:
+        """See to it that the first lease ends in time."""
+        while self._leases and (self._leases[0][1].ended or self._leases[0][1].kept):
+            self._leases.popleft()
+        if self._leases and not self._timed:
+            self._timed = True
+            self.wires.at(self._leases[0][0], self._end_leases)
+
+    def _end_leases(self) -> None:
+        self._timed = False
+        while self._leases and self._leases[0][0] <= self.wires.env.now:
+            self._leases.popleft()[1].expire()
+        self._time_leases()
+
+    # What the workers report.
+
+    def received(self, transfer: Transfer, now: float, failed: bool = False) -> None:
+        """A load has ended, or has *failed*."""
+        load = transfer.load
+        assert load is not None, "what is received was asked for"
+        first = load.start // self.block_tokens
+        lost = tuple(range(first, self.blocks(load.start + load.tokens))) if failed else ()
+        self._add(_Report(now, load.job, sent=False, failed=lost))
+
+    def sent(self, transfer: Transfer, now: float) -> None:
+        """The blocks of a transfer are not needed any more."""
+        assert transfer.job is not None, "what is sent was computed"
+        self._add(_Report(now, transfer.job, sent=True))
+
+    def open(self, transfer: Transfer) -> None:
+        """The other engine is ready, so a request that waited for it may go on."""
+        transfer.opened = True
+        self.asking.discard(transfer)
+        self._answered = min(self._answered, self.wires.env.now)
+        self.wake()
+
+    def _add(self, report: _Report) -> None:
+        self._reports.append(report)
+        self.wake()
+
+    @property
+    def due(self) -> float:
+        """Since when there is something to report, or a request that waited may go on; inf for nothing."""
+        return min(self._reports[0].time, self._answered) if self._reports else self._answered
+
+    def report(self, moment: float) -> ConnectorOutput | None:
+        """Take what had ended by *moment*."""
+        taken: list[_Report] = []
+        while self._reports and self._reports[0].time <= moment:
+            taken.append(self._reports.popleft())
+        if not taken:
+            return None
+        return ConnectorOutput([report.job for report in taken if not report.sent],
+                               [report.job for report in taken if report.sent],
+                               {report.job: report.failed for report in taken if report.failed})
+
+
+def transfer_of(job: Job) -> Transfer:
+    """The transfer of *job*, which has one."""
+    assert job.kv_transfer_params is not None, "only split requests are transferred"
+    transfer: Transfer = job.kv_transfer_params.transfer
+    return transfer

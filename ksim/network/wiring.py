@@ -1,0 +1,104 @@
+"""Which links one node of a system has, and which its nodes share, with their bandwidths."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from attrs import define, frozen
+
+from ksim.specs.hardware import PCIE_BOTH_WAYS, Gpu, Link, System
+
+#: Kinds of links.  `PCIE_JOINT` is what a GPU's lanes carry both ways together.
+NVLINK, PCIE, PCIE_JOINT, SOCKETS, NIC, LEAF, STORAGE = KINDS = (
+    "nvlink", "pcie", "pcie_joint", "sockets", "nic", "leaf", "storage")
+WAYS = ("out", "in")
+
+
+@frozen
+class Machines:
+    """The nodes of one system in a fleet, and the GPU that they have."""
+
+    system: System
+    gpu: Gpu
+
+
+@frozen
+class Wire:
+    """A link in one direction: `name` is that of a link of a GPU, a node or a leaf switch, without its number.
+
+    Flows can use its `capacity` in bytes/s; `peak` is its line rate.
+    """
+
+    name: str
+    kind: str
+    capacity: float
+    peak: float
+
+
+@define(slots=False)
+class Wiring:
+    """The links of *machines*: those of each GPU, of each node and of each leaf switch, and those that all share."""
+
+    machines: Machines
+
+    @cached_property
+    def gpu(self) -> tuple[Wire, ...]:
+        """The links of each GPU."""
+        system = self.machines.system
+        nvlink = system.inside if system.interconnect == "nvlink" else None
+        return (*_both("NVLink", NVLINK, nvlink), *self._pcie(), *_both("NIC", NIC, system.network))
+
+    def _pcie(self) -> Iterator[Wire]:
+        pcie = self.machines.system.pcie
+        peak = self.machines.gpu.pcie if pcie.bandwidth is None else pcie.bandwidth
+        one_way = Link(peak, pcie.efficiency)
+        yield from _both("PCIe", PCIE, one_way)
+        joint = PCIE_BOTH_WAYS * peak * pcie.efficiency if pcie.joint is None else pcie.joint
+        yield Wire("PCIe both ways", PCIE_JOINT, joint, 2 * peak)
+
+    @cached_property
+    def node(self) -> tuple[Wire, ...]:
+        """The links of each node: from each socket to the next and back, and to the storage."""
+        system = self.machines.system
+        storage = Link(system.storage.node) if system.storage and system.storage.node else None
+        return (*(wire for socket in range(1, system.sockets)
+                  for wire in _both(f"socket{socket - 1}", SOCKETS, system.between_sockets)),
+                *_both("storage", STORAGE, storage))
+
+    @cached_property
+    def leaf(self) -> tuple[Wire, ...]:
+        """The links of each leaf switch to the spine."""
+        system = self.machines.system
+        if system.leaf is None or system.network is None:
+            return ()
+        nics = system.leaf.nodes * system.gpus_per_node / system.leaf.oversubscription
+        return tuple(_both("spine", LEAF, Link(nics * system.network.bandwidth, system.network.efficiency)))
+
+    @cached_property
+    def shared(self) -> tuple[Wire, ...]:
+        """The links of the storage."""
+        storage = self.machines.system.storage
+        return tuple(_both("", STORAGE, Link(storage.servers * storage.bandwidth))) if storage else ()
+
+    @property
+    def by_kind(self) -> dict[str, Wire]:
+        """A link of each kind; of the storage, the link of its servers."""
+        return {wire.kind: wire for wire in (*self.gpu, *self.node, *self.leaf, *self.shared)}
+
+    @cached_property
+    def leaves(self) -> int:
+        """How many leaf switches there are."""
+        system = self.machines.system
+        return -(-system.nodes // system.leaf.nodes) if system.leaf else 0
+
+    @cached_property
+    def places(self) -> Mapping[str, Mapping[str, int]]:
+        """The places of links by name, among those of a GPU and of a node."""
+        return {part: {wire.name: place for place, wire in enumerate(wires)}
+                for part, wires in (("gpu", self.gpu), ("node", self.node))}
+
+
+def _both(name: str, kind: str, link: Link | None) -> Iterator[Wire]:
+    """*link* out and in; nothing without one."""
+    if link is not None:
+        for way in WAYS:
+            yield Wire(f"{name} {way}".strip(), kind, link.bandwidth * link.efficiency, link.bandwidth)

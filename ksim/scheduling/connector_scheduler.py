@@ -1,0 +1,167 @@
+"""The schedules of an engine with a KV connector: jobs wait for KV from elsewhere."""
+
+from attrs import define, field
+
+from ksim.kv_cache.cache import PrefixHit
+from ksim.scheduling.connector import Load
+from ksim.scheduling.connector_queues import ConnectorQueues
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.schedule import Schedule, ScheduledTokens
+from ksim.scheduling.scheduler import Scheduler
+
+#: The prefix hit of a job that holds its blocks already.
+HELD = PrefixHit(0)
+
+
+@define(eq=False)
+class ConnectorScheduler(ConnectorQueues):
+    """Asks `connector` for what the prefix cache lacks, before a job is admitted.
+
+    A job whose load is asynchronous holds its blocks and waits.  It is admitted by a schedule after the one whose
+    output says that the load has ended.
+    """
+
+    _stopped: bool = field(default=False, init=False)  # did a victim in flight end the pass over the running jobs?
+    _begun: list[Job] = field(factory=list, init=False)
+    _unknown: list[Job] = field(factory=list, init=False)
+
+    @property
+    def steady(self) -> bool:
+        """Whether the next schedule is like the latest, unless a job comes or ends, or a transfer ends."""
+        latest, transfers = self.latest, self.transfers
+        if latest.loads or latest.sends or transfers.late or self._ended:
+            return False
+        return len(self.running) >= self.limits.active or (
+            not self.waiting.waiting and not transfers.received
+            and all(job.state is State.LOADING for job in self.waiting.holding))
+
+    # Schedules.
+
+    def _begin(self) -> None:
+        self._batch, self._stopped = self._newest, False
+        super()._begin()
+        self.latest.loads = []
+
+    def _conclude(self) -> Schedule:
+        schedule = super()._conclude()
+        for entry in schedule.entries:
+            if entry.samples:  # its prompt is finished, but loads of this very schedule still left it room
+                self.transfers.unfinished.pop(entry.job, None)
+        for job in self._begun:
+            self.waiting.hold(job)
+        for job in self._unknown:
+            self.waiting.let_go(job)
+        schedule.sends, self._sends, self._begun, self._unknown, self._ended = self._sends, [], [], [], False
+        return schedule
+
+    def _extend(self, job: Job, wish: int) -> bool:
+        return not self._stopped and super()._extend(job, wish)
+
+    def _preempt(self) -> Job | None:
+        if self._fenced:
+            if self.guard.chooses and self.decodes.length:
+                self._dissolve_decodes()
+            if self.decodes.awaits(self.guard.victim(self.running)):
+                self._stopped = True
+                return None
+        victim = super()._preempt()
+        assert victim is not None, "a running job was to be preempted"
+        self.transfers.unfinished.pop(victim, None)
+        if not self.connector.consumes and self.decodes.awaits(victim):
+            self._dropped[victim] = victim.sent
+            victim.sent, victim.num_output_placeholders = -1, 0
+        return victim
+
+    def _schedule_tokens(self, job: Job, tokens: int, admitted: bool) -> None:
+        super()._schedule_tokens(job, tokens, admitted)
+        self._note_progress(self.latest.entries[-1])
+
+    def _schedule_drafts(self, job: Job, tokens: int, drafts: int, admitted: bool) -> None:
+        super()._schedule_drafts(job, tokens, drafts, admitted)
+        self._note_progress(self.latest.entries[-1])
+
+    def _note_progress(self, entry: ScheduledTokens) -> None:
+        if not entry.samples:
+            self.transfers.unfinished[entry.job] = None
+
+    # Admission.
+
+    def _admit(self, job: Job, wish: int) -> bool:
+        if self.latest.preempted or len(self.running) >= self.limits.active:
+            return False
+        if self.decodes.awaits(job) or (job.state is State.LOADING and not self._promote(job)):
+            job.passed_over = True
+            return True
+        if self.guard.demands and self.decodes.length:
+            self._dissolve_decodes()
+        if self.cache.held_blocks(job.block_table):
+            cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
+            job.cached = cached
+            return admitted
+        return self._ask(job, wish)
+
+    def _promote(self, job: Job) -> bool:
+        """Let a loading *job* go on if its load has ended; vLLM's `_update_waiting_for_remote_kv`."""
+        transfers = self.transfers
+        if job not in transfers.received:
+            return False
+        transfers.received.remove(job)
+        job.state, job.passed_over = State.WAITING, False
+        if job.num_computed_tokens:
+            self._publish(job, job.num_computed_tokens)
+        else:  # all was spoilt
+            self.cache.free(job.block_table)
+        if job.num_computed_tokens == job.num_tokens:  # the last one is computed again: the next is sampled from it
+            job.num_computed_tokens -= 1
+        return True
+
+    def _ask(self, job: Job, wish: int) -> bool:
+        """Look up what *job* has in the cache, ask for the rest, and admit it or begin to load."""
+        hit = self._find_prefix(job)
+        tokens, asynchronous = self.connector.external_tokens(job, hit.tokens)
+        if tokens is None:
+            job.passed_over = True
+            self._unknown.append(job)
+            return True
+        load = Load(job, hit.tokens, tokens if job.reads_cache else 0, asynchronous)
+        if load.tokens and asynchronous:
+            return self._load(load, hit)
+        if not self._start(job, hit, hit.tokens + load.tokens, wish):
+            return False
+        job.cached = hit.tokens
+        self._tell(load)
+        return True
+
+    def _load(self, load: Load, hit: PrefixHit) -> bool:
+        """Begin an asynchronous *load* of a job that begins with *hit*, if there is room for it beside the others."""
+        job, end, spare = load.job, load.start + load.tokens, self._spare if self.running else 0
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
+            return False
+        extra = 1 + self.speculation.k + self._lookahead if self.speculation else 0
+        if not self.cache.can_allocate(hit, end, spare + self.transfers.reserved(extra)):
+            return False
+        if self.guard.demands and not self.guard.admits(job, self.running, self.cache):
+            return False
+        Scheduler._attach(self, job, hit, end)  # a drafter needs no slots yet
+        job.state, job.num_computed_tokens, job.cached, job.passed_over = State.LOADING, end, hit.tokens, True
+        self.transfers.unfinished[job] = None
+        self._begun.append(job)
+        self._tell(load)
+        return True
+
+    def _tell(self, load: Load) -> None:
+        self.connector.begin(load)
+        if load.tokens:
+            self.latest.loads = [*self.latest.loads, load]
+
+    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
+        if hit is not HELD:
+            return super()._fits(job, hit, tokens, spare)
+        return self.cache.blocks(tokens) - self.cache.held_blocks(job.block_table) + spare <= self.cache.pool.free
+
+    def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
+        if hit is not HELD:
+            super()._attach(job, hit, tokens)
+        else:
+            grown = self.cache.allocate(job.block_table, self._slots(tokens))
+            assert grown, "blocks that were free are gone"

@@ -1,0 +1,132 @@
+"""Connectors by name, what pools say of them by default, and which pools a connector can join."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice
+from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.foundation.plugins import plugin
+from ksim.network.links import Links
+from ksim.simulation.pool import Pool
+from ksim.simulation.scenario import Scenario
+from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.pools import PoolSettings
+from ksim.specs.shard import CACHE_DTYPES
+
+__all__ = ["check_joined", "check_roles", "check_router", "completed", "connector_of"]
+
+FOLDER = "kv_transfer.connectors"
+#: What vLLM calls the connector that is used where nothing is said.
+DEFAULT = "NixlConnector"
+#: vLLM's word for what the engines of a role do with KV.
+_KV_ROLES: Mapping[str, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
+
+
+def connector_of(config: KvTransferConfig) -> Any:
+    """Build the connector that *config* names, with its options; raises UnknownName and ConfigError."""
+    name = config.kv_connector or DEFAULT
+    try:
+        return plugin(FOLDER, Choice(_file(name), config.kv_connector_extra_config))
+    except ConfigError as error:
+        raise ConfigError("kv_connector_extra_config", str(error)) from None
+
+
+def _file(name: str) -> str:
+    """The plug-in that *name* means, which may be the name of its engine's class."""
+    aliases = {str(getattr(catalog.find(FOLDER, file), "alias", file)): file for file in catalog.names(FOLDER)}
+    if name not in aliases and name not in aliases.values() and ":" not in name:
+        raise UnknownName("connector", name, [*aliases, *aliases.values()])
+    return aliases.get(name, name)
+
+
+def completed(config: KvTransferConfig | None, role: str) -> KvTransferConfig:
+    """*config* for engines of a pool's *role*; raises ConfigError for a connector or a `kv_role` that cannot be."""
+    config, usual = config or KvTransferConfig(), _KV_ROLES[role]
+    if config.kv_role not in (None, "kv_both", usual):
+        raise ConfigError("serve.kv_transfer_config.kv_role", f"is {config.kv_role!r}, and the pool's role is {role!r};"
+                                                              f" set {usual!r}, or leave it out")
+    try:
+        connector_of(config)
+    except UnknownName as error:
+        raise ConfigError("serve.kv_transfer_config.kv_connector", str(error)) from None
+    except ConfigError as error:
+        raise ConfigError(f"serve.kv_transfer_config.{error.args[0]}", *error.args[1:]) from None
+    return evolve(config, kv_connector=config.kv_connector or DEFAULT, kv_role=config.kv_role or usual)
+
+
+def check_roles(pools: Mapping[str, PoolSettings]) -> None:
+    """Raise ConfigError for a role that needs engines of another role, where there are none."""
+    roles = {pool.role for pool in pools.values()}
+    for name, pool in pools.items():
+        if pool.role == "prefill" and roles == {"prefill"}:
+            raise ConfigError(f"pools.{name}.role", "is 'prefill', and no pool decodes; add one of role 'decode' or"
+                                                    " 'both'")
+        if pool.role == "decode" and "prefill" not in roles:
+            raise ConfigError(f"pools.{name}.role", "is 'decode', and no pool prefills for it; add one of role"
+                                                    " 'prefill', or set 'both'")
+
+
+def check_router(scenario: Scenario, splits: bool) -> None:
+    """Raise ConfigError for a router that no request would meet, as requests are split or are not."""
+    if scenario.pair_router is not None and not splits:
+        raise ConfigError("pair_router", "chooses prefill and decode engines, and no pool has the role 'prefill'; leave"
+                                         " it out, and name a router")
+    if splits and scenario.router != Choice("round_robin"):
+        name = scenario.router.name
+        raise ConfigError("router", f"is {name!r}, and a pair_router chooses the engines of a fleet with a pool of role"
+                                    f" 'prefill'; set pair_router = {{name = 'each_side', prefill = {name!r}, decode ="
+                                    f" {name!r}}}")
+
+
+def check_joined(pools: Sequence[Pool], links: Links) -> None:
+    """Raise ConfigError for pools between which no KV can be sent: other connectors, other formats, or no path."""
+    for pool in pools[1:]:
+        _check_connectors(pools[0], pool)
+    sources, targets = ([pool for pool in pools if (pool.role == "prefill") == prefill] for prefill in (True, False))
+    for source in sources:
+        for target in targets:
+            _check_formats(source, target)
+            _check_path(source, target, links)
+
+
+def _check_connectors(pool: Pool, other: Pool) -> None:
+    if connector_of(_config(pool)) != connector_of(_config(other)):
+        said = [f"{_config(each).kv_connector!r} with {dict(_config(each).kv_connector_extra_config) or 'no options'}"
+                for each in (pool, other)]
+        raise ConfigError(f"pools.{other.name}.serve.kv_transfer_config",
+                          f"is {said[1]}, and that of pool {pool.name} is {said[0]}; both ends of a transfer need the"
+                          " same connector and options: say them once, in serve.kv_transfer_config")
+
+
+def _check_formats(source: Pool, target: Pool) -> None:
+    if getattr(connector_of(_config(source)), "equal_tensor_parallel", False):
+        _check_equal(source, target, "tensor_parallel_size", f"{_config(source).kv_connector} needs equal sizes; set"
+                                                             f" both alike, or take {DEFAULT}")
+    formats = [CACHE_DTYPES[pool.deployment.serve.kv_cache_dtype] for pool in (source, target)]
+    for key in (*(["kv_cache_dtype"] if formats[0] is not formats[1] else []), "block_size", "prefix_cache"):
+        _check_equal(source, target, key, "KV is sent as it is stored; set both alike")
+
+
+def _check_equal(source: Pool, target: Pool, key: str, advice: str) -> None:
+    values = [getattr(pool.deployment.serve, key) for pool in (source, target)]
+    if values[0] != values[1]:
+        raise ConfigError(f"pools.{target.name}.serve.{key}", f"is {values[1]!r}, and that of pool {source.name} is"
+                                                              f" {values[0]!r}; {advice}")
+
+
+def _check_path(source: Pool, target: Pool, links: Links) -> None:
+    ends = [f"gpu{pool.gpus(pool.places[0])[0]}" for pool in (source, target)]
+    try:
+        links.path(*ends)
+    except ConfigError as error:
+        raise ConfigError(f"pools.{source.name}, pools.{target.name}", f"no KV can be sent between them: {error}"
+                          ) from None
+
+
+def _config(pool: Pool) -> KvTransferConfig:
+    config = pool.deployment.serve.kv_transfer_config
+    assert config is not None, "pools of a fleet that splits requests have one"
+    return config

@@ -1,0 +1,205 @@
+"""A fleet: a scenario's pools, each with its deployment, and the GPUs on which their engines are placed."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from attrs import evolve, fields_dict, frozen
+
+from ksim.foundation.config import plain
+from ksim.foundation.errors import ConfigError, DoesNotFit
+from ksim.network.links import Links, Machines
+from ksim.results.footprint import Rates
+from ksim.simulation.connectors import check_joined, check_roles, check_router, completed
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.places import place
+from ksim.simulation.pool import Place, Pool
+from ksim.simulation.scenario import Scenario
+from ksim.specs.hardware import System
+from ksim.specs.pools import PoolSettings
+
+T = TypeVar("T")
+
+#: Why a connector is refused where engines send each other nothing.
+_SENDS_NOTHING = ("no engine sends KV to another, as no pool has the role 'prefill'; add pools of roles 'prefill' and"
+                  " 'decode' (docs/fleets.md), or leave it out")
+
+
+@frozen
+class Fleet:
+    """Pools of engines on one network.  `scenario` has every setting filled in that the scenario left open.
+
+    GPUs are numbered through all `sites`, node by node.  A scenario without pools is a fleet of one pool without a
+    name.
+    """
+
+    scenario: Scenario
+    pools: tuple[Pool, ...]
+    sites: tuple[Machines, ...]
+    links: Links
+
+    @classmethod
+    def of(cls, scenario: "Scenario | Deployment | Fleet") -> "Fleet":
+        """Look up all that *scenario* names, derive what it leaves open, and place its engines.
+
+        No request of its workload is read.  Raises KsimError for a scenario that cannot be deployed, and DoesNotFit
+        where nodes have too few GPUs.
+        """
+        if isinstance(scenario, Fleet):
+            return scenario
+        if isinstance(scenario, Scenario) and scenario.pools:
+            return _of_pools(scenario)
+        return _of_one(Deployment.of(scenario) if isinstance(scenario, Scenario) else scenario)
+
+    @classmethod
+    def _joined(cls, scenario: Scenario, pools: Iterable[Pool], sites: Iterable[Machines]) -> "Fleet":
+        """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
+        sites = tuple(sites)
+        fleet = cls(scenario, tuple(pools), sites, Links.of(sites))
+        check_router(scenario, fleet.splits)
+        if fleet.splits:
+            check_joined(fleet.pools, fleet.links)
+        return fleet
+
+    @property
+    def engines(self) -> int:
+        """How many engines there are."""
+        return sum(len(pool.places) for pool in self.pools)
+
+    @property
+    def splits(self) -> bool:
+        """Whether requests may be prefilled by one engine and decoded by another."""
+        return any(pool.role == "prefill" for pool in self.pools)
+
+    @property
+    def deployments(self) -> list[Deployment]:
+        return [pool.deployment for pool in self.pools]
+
+    @property
+    def gpu_names(self) -> str:
+        """The catalogue names of its GPUs, or paths of their files."""
+        return ", ".join(dict.fromkeys(str(deployment.scenario.gpu) for deployment in self.deployments))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What users should know of the GPUs."""
+        return tuple(dict.fromkeys(remark for deployment in self.deployments for remark in deployment.remarks))
+
+    @property
+    def rates(self) -> Rates:
+        """What a joule and a GPU-second emit and cost; hosts and NICs count as they do for the mean GPU."""
+        rates = [(pool.deployment.rates, len(pool.places) * pool.deployment.serve.gpus) for pool in self.pools]
+        if len({rate.beside for rate, _ in rates}) == 1:
+            return rates[0][0]
+        beside = sum(rate.beside * gpus for rate, gpus in rates) / sum(gpus for _, gpus in rates)
+        return evolve(rates[0][0], beside=beside)
+
+    def check_memory(self) -> None:
+        """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
+        for pool in self.pools:
+            _named(pool.name, pool.deployment.check_memory)
+
+
+def _of_one(deployment: Deployment) -> Fleet:
+    """The fleet of a scenario without pools: engines lie one after the other."""
+    serve = deployment.serve
+    firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
+    pool = Pool("", "both", deployment, 1, 0, tuple(Place(0, first, firsts) for first in firsts))
+    if serve.kv_transfer_config is not None:
+        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
+    return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
+
+
+def _of_pools(scenario: Scenario) -> Fleet:
+    check_roles(scenario.pools)
+    deployments = {name: _named(name, partial(_deployment, scenario, name)) for name in scenario.pools}
+    sharing: dict[Any, list[str]] = {}  # pools by the nodes that they lie on
+    for name, deployment in deployments.items():
+        own = name if scenario.pools[name].nodes is not None else None
+        sharing.setdefault((deployment.scenario.gpu, deployment.scenario.system, own), []).append(name)
+    pools, offset = dict[str, Pool](), 0
+    for names in sharing.values():
+        system, starts = deployments[names[0]].system, _placed(scenario, {name: deployments[name] for name in names})
+        for name in names:
+            pools[name] = _pool(scenario, name, deployments[name], starts[name], offset)
+        offset += system.gpus
+    sites = [Machines(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values()]
+    ordered = [pools[name] for name in scenario.pools]
+    return Fleet._joined(_resolved(scenario, deployments), _numbered(ordered), sites)
+
+
+def _deployment(scenario: Scenario, name: str) -> Deployment:
+    """The deployment of the pool *name*, which has a connector if the fleet splits requests."""
+    alone, settings = scenario.of_pool(name), scenario.pools[name]
+    config = alone.serve.kv_transfer_config
+    if any(pool.role == "prefill" for pool in scenario.pools.values()):
+        serve = evolve(alone.serve, kv_transfer_config=completed(config, settings.role))
+        return Deployment.of(evolve(alone, serve=serve))
+    if config is not None:
+        raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
+    return Deployment.of(alone)
+
+
+def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[str, list[int]]:
+    """The first GPU of each engine of these pools, which lie on the nodes of one system."""
+    sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].replicas)
+             for name, deployment in deployments.items()}
+    system = next(iter(deployments.values())).system
+    units = {name: _unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
+    firsts, needed = place([units[name] * gpus[0] for name, gpus in sizes.items()
+                            for _ in range(len(gpus) // units[name])], system.gpus_per_node)
+    if needed > system.gpus:
+        raise DoesNotFit(_shortage(sizes, system, needed))
+    ordered = iter(firsts)
+    return {name: [first + engine * gpus[0] for first in islice(ordered, len(gpus) // units[name])
+                   for engine in range(units[name])] for name, gpus in sizes.items()}
+
+
+def _unit(deployment: Deployment, node: int) -> int:
+    """How many engines lie side by side on one node of so many GPUs: those that share experts, if all of them fit."""
+    together = deployment.shards[0].data
+    return together if together * deployment.serve.gpus <= node else 1
+
+
+def _shortage(sizes: Mapping[str, Sequence[int]], system: System, needed: int) -> str:
+    engines = ", ".join(f"{name} {len(gpus)} x {gpus[0]}" for name, gpus in sizes.items())
+    nodes = -(-needed // system.gpus_per_node)
+    advice = f"set nodes to {nodes} or more, or lower replicas" if system.network else (
+        "lower replicas, or name a system with a [network] between nodes (docs/plugins.md)")
+    return (f"pools need {needed} GPUs of {system.name}, node by node ({engines}), and there are {system.gpus};"
+            f" {advice}")
+
+
+def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequence[int], offset: int) -> Pool:
+    settings, ranks = scenario.pools[name], deployment.serve.data_parallel_size
+    groups = [tuple(firsts[first:first + ranks]) for first in range(0, len(firsts), ranks)]
+    places = tuple(Place(replica, first, group) for replica, group in enumerate(groups) for first in group)
+    return Pool(name, settings.role, deployment, settings.replicas, 0, places, offset)
+
+
+def _numbered(pools: Sequence[Pool]) -> Iterator[Pool]:
+    """*pools* with their engines numbered one after the other."""
+    start = 0
+    for pool in pools:
+        yield evolve(pool, start=start)
+        start += len(pool.places)
+
+
+def _resolved(scenario: Scenario, deployments: Mapping[str, Deployment]) -> Scenario:
+    """*scenario* with every setting of its pools filled in."""
+    pools = {name: evolve(settings, gpu=made.scenario.gpu, system=made.scenario.system, serve=plain(made.serve))
+             for (name, settings), made in zip(scenario.pools.items(), deployments.values(), strict=True)}
+    return evolve(scenario, pools=pools)
+
+
+def _named(name: str, work: Callable[[], T]) -> T:
+    """What *work* returns; its errors name the pool, and its keys."""
+    try:
+        return work()
+    except (ConfigError, DoesNotFit) as error:
+        if not name:
+            raise
+        where, *problem = error.args
+        own = where.partition(".")[0] in fields_dict(PoolSettings)
+        raise type(error)(f"pools.{name}.{where}" if own else f"pool {name}: {where}", *problem) from None

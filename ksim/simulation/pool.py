@@ -1,0 +1,53 @@
+"""A pool of a fleet: a deployment, as often as it is replicated, and where its engines are."""
+
+from attrs import frozen
+
+from ksim.simulation.deployment import Deployment
+
+
+@frozen
+class Place:
+    """Where an engine of replica number `replica` is: on GPUs from `first` on of its site.
+
+    `firsts` are the first GPUs of all engines of the replica, which are a data-parallel group.
+    """
+
+    replica: int
+    first: int
+    firsts: tuple[int, ...]
+
+
+@frozen
+class Pool:
+    """`replicas` copies of a deployment.
+
+    Its engines are numbered from `start` on, and lie at `places` of a site whose first GPU has number `offset` in the
+    fleet.
+    """
+
+    name: str
+    role: str
+    deployment: Deployment
+    replicas: int
+    start: int
+    places: tuple[Place, ...]
+    offset: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its engines."""
+        return range(self.start, self.start + len(self.places))
+
+    @property
+    def coupled(self) -> list[range]:
+        """The numbers of its engines, together those that share experts."""
+        together = self.deployment.shards[0].data
+        return [self.numbers[first:first + together] for first in range(0, len(self.places), together)]
+
+    def engine_name(self, number: int) -> str:
+        return f"{self.name or 'engine'}{number - self.start}"
+
+    def gpus(self, place: Place) -> range:
+        """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
+        first = self.offset + place.first
+        return range(first, first + self.deployment.serve.gpus)

@@ -1,0 +1,56 @@
+"""What the transfers of a fleet need: its links, the flows on them, and where each engine has which KV."""
+
+from attrs import evolve
+
+from ksim.engine.horizon import Horizon
+from ksim.flow.events import LinkBuilt, LinkUsed
+from ksim.flow.log import Log
+from ksim.kv_transfer.endpoint import Endpoint
+from ksim.kv_transfer.layout import KvLayout, LayerShare
+from ksim.kv_transfer.wires import Seat, Wires
+from ksim.network.flows import Flows
+from ksim.simulation.connectors import connector_of
+from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.pool import Place, Pool
+from ksim.specs.kv_transfer import KvTransferConfig
+
+__all__ = ["endpoint", "kv_layout", "wires"]
+
+
+def wires(fleet: Fleet, env: Horizon, log: Log) -> Wires:
+    """What the transfers of *fleet* share; the use of links is written to *log*."""
+    links = fleet.links
+    log.links = [LinkBuilt(number, *link) for number, link in
+                 enumerate(zip(links.names, links.kinds, links.capacities, strict=True))]
+    flows = Flows(env, links, lambda time, link, rate: log.add(LinkUsed(time, link, rate)))
+    env.coupled = True  # what one engine does moves bytes of others
+    first = next(pool for pool in fleet.pools if pool.role == "prefill")
+    return Wires(env, links, flows, connector_of(_config(first.deployment)), log)
+
+
+def endpoint(shared: Wires, pool: Pool, number: int, place: Place) -> Endpoint:
+    """The endpoint of engine *number* of *pool*."""
+    deployment = pool.deployment
+    config, size = _config(deployment), deployment.serve.block_size
+    assert size is not None, "settings are derived before engines are built"
+    seat = Seat(pool.gpus(place), kv_layout(deployment))
+    return Endpoint(number, seat, size, shared, config.consumes, config.kv_load_failure_policy == "recompute")
+
+
+def kv_layout(deployment: Deployment) -> KvLayout:
+    """Which part of the KV cache each GPU of an engine of *deployment* has."""
+    layers = []
+    for stage, shard in enumerate(deployment.shards):
+        whole = deployment.model.cache_by_layer(evolve(shard, tensor=1))
+        for (bytes_, state), (all_bytes, all_state) in zip(deployment.model.cache_by_layer(shard), whole, strict=True):
+            held = (bytes_, all_bytes) if bytes_ else (state, all_state)
+            slices = max(1, round(held[1] / held[0])) if held[0] else 1
+            layers.append(LayerShare(stage, bytes_, slices, state))
+    return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
+
+
+def _config(deployment: Deployment) -> KvTransferConfig:
+    config = deployment.serve.kv_transfer_config
+    assert config is not None, "pools of a fleet that splits requests have a connector"
+    return config

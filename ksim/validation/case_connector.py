@@ -1,0 +1,164 @@
+"""The KV connector and the drafter of a case, and what its workers report, as the recordings were made."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ksim.scheduling.connector import ConnectorOutput, Load
+from ksim.scheduling.job import Job
+from ksim.scheduling.schedule import Schedule
+from ksim.validation.cases import CaseRequest, Settings
+from ksim.validation.transfer_cases import KEPT, ConnectorSettings, External, SpeculativeSettings
+
+
+@define(eq=False)
+class CaseConnector:
+    """Answers what the `requests` of a case say; `begun` and `unknown` list the answers of the schedule being made."""
+
+    settings: ConnectorSettings
+    requests: dict[Job, CaseRequest]
+    begun: list[Load] = field(factory=list)
+    unknown: list[Job] = field(factory=list)
+    _loaded: set[Job] = field(factory=set)
+    _asked: Counter[Job] = field(factory=Counter)
+
+    @property
+    def consumes(self) -> bool:
+        return self.settings.role != "kv_producer"
+
+    @property
+    def recomputes(self) -> bool:
+        return self.settings.on_load_failure == "recompute"
+
+    def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
+        request = self.requests[job]
+        if request.remote is not None and job not in self._loaded:  # NIXL has it once
+            return max(job.request.prompt - computed, 0), True
+        return (0, False) if request.external is None else self._stored(request.external, job, computed)
+
+    def _stored(self, store: External, job: Job, computed: int) -> tuple[int | None, bool]:
+        self._asked[job] += 1
+        if self._asked[job] <= store.unknown:
+            self.unknown.append(job)
+            return None, False
+        asynchronous = store.load == "async"
+        most = job.request.prompt - (not asynchronous)
+        return max(min(store.tokens, most) - computed, 0), asynchronous
+
+    def begin(self, load: Load) -> None:
+        self._loaded.add(load.job)
+        self.begun.append(load)
+
+    def holds(self, job: Job, complete: bool) -> bool:
+        return complete and self.requests[job].send is not KEPT
+
+
+@frozen
+class Report:
+    """What is due at step `due`: a load that ends, a send that ends (`sent`), or `bad` blocks, at their places."""
+
+    due: int
+    job: Job
+    bad: Sequence[int] = ()
+    received: bool = False
+    sent: bool = False
+
+
+@define(eq=False)
+class CaseWorkers:
+    """Plays the workers: what they see with a batch they report in time, in the order in which it began."""
+
+    connector: CaseConnector
+    block_tokens: int
+    pending: list[Report] = field(factory=list)
+    _failed: set[Job] = field(factory=set)
+
+    def see(self, schedule: Schedule, step: int) -> list[Report]:
+        """Take note of what begins with the *schedule* of a *step*; return what is reported with its output."""
+        for load in schedule.loads:
+            self.pending += self._reports(load, step)
+        for job in schedule.sends:
+            steps = self.connector.requests[job].send
+            lease = self.connector.settings.lease_steps
+            self.pending.append(Report(step + (lease if steps is None else steps), job, sent=True))
+        due = [report for report in self.pending if report.due <= step]
+        self.pending = [report for report in self.pending if report.due > step]
+        return due
+
+    def _reports(self, load: Load, step: int) -> Iterator[Report]:
+        request, bad = self.connector.requests[load.job], self._bad(load)
+        if not load.asynchronous:
+            if bad:
+                yield Report(step, load.job, bad)
+            return
+        source = request.remote or request.external
+        assert source is not None, "what is loaded comes from somewhere"
+        at = getattr(source, "bad_at", None)
+        if bad and at is not None:
+            yield Report(step + at, load.job, bad)
+            bad = ()
+        yield Report(step + source.recv, load.job, bad, received=True)
+
+    def _bad(self, load: Load) -> Sequence[int]:
+        """The places of the job's blocks that *load* fails to fill: only a request's first load fails."""
+        request = self.connector.requests[load.job]
+        bad = getattr(request.remote or request.external, "bad", None)
+        if bad is None or load.job in self._failed:
+            return ()
+        self._failed.add(load.job)
+        first, end = load.start // self.block_tokens, -(-(load.start + load.tokens) // self.block_tokens)
+        return range(first, end) if bad == "all" else [first + place for place in bad if first + place < end]
+
+
+def output(reports: Sequence[Report]) -> ConnectorOutput:
+    """What *reports* are to the scheduler."""
+    return ConnectorOutput([report.job for report in reports if report.received],
+                           [report.job for report in reports if report.sent],
+                           {report.job: report.bad for report in reports if report.bad})
+
+
+@define(eq=False)
+class CaseDrafter:
+    """Accepts and proposes as many drafts as the `requests` of a case say, round and round."""
+
+    settings: SpeculativeSettings
+    requests: dict[Job, CaseRequest]
+    _verified: Counter[Job] = field(factory=Counter)
+    _drafted: Counter[Job] = field(factory=Counter)
+
+    @property
+    def k(self) -> int:
+        return self.settings.k
+
+    @property
+    def lookahead(self) -> int:
+        return 0 if self.settings.method == "ngram" else self.settings.k
+
+    @property
+    def drops_block(self) -> bool:
+        return self.settings.method == "eagle" and self.settings.block_drop
+
+    def accepted(self, job: Job, drafts: int) -> int:
+        return min(_next(self.requests[job].accept, job, self._verified, self.k), drafts)
+
+    def proposed(self, job: Job) -> int:
+        return min(_next(self.requests[job].drafts, job, self._drafted, self.k), self.k)
+
+
+def _next(plan: Sequence[int] | None, job: Job, used: Counter[Job], default: int) -> int:
+    if not plan:
+        return default
+    used[job] += 1
+    return plan[(used[job] - 1) % len(plan)]
+
+
+def scheduler_options(settings: Settings, requests: dict[Job, CaseRequest]) -> dict[str, Any]:
+    """The parts that a scheduler needs beyond those of a plain one."""
+    options: dict[str, Any] = {}
+    if settings.connector is not None:
+        options["connector"] = CaseConnector(settings.connector, requests)
+    if settings.speculative is not None:
+        options["speculation"] = CaseDrafter(settings.speculative, requests)
+    return options

@@ -1,0 +1,146 @@
+"""`ksim validate ladders`: loads as the generator makes them, stages measured by hand, arms refused by name."""
+
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.simulation.fleet import Fleet
+from ksim.validation import ladders
+from ksim.validation.ladders import play, rows, setups
+from ksim.validation.ladders.loads import Load
+
+SHARED = Path(__file__).parents[3] / "shared/data/cluster/ladders.csv"
+HEADER = "ladder,run,arm,stage,rate_target_rps,req_s,ttft_mean_s,tpot_mean_ms\n"
+
+
+def table(path, *lines):
+    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_rows_have_what_was_measured(tmp_path):
+    stage, whole = rows.read(table(tmp_path / "l.csv", "x,r,a,rate,5,4.5,,7.5", "x,r,a,whole_run,,4,0.5,"))
+    assert stage.rate == 5 and stage.measured == {"req_s": 4.5, "tpot_mean_ms": 7.5}
+    assert np.isnan(whole.rate) and whole.measured == {"req_s": 4.0, "ttft_mean_s": 0.5}
+    assert stage.name == ("x", "r", "a")
+
+
+def test_tables_that_cannot_be_used_are_refused(tmp_path):
+    with pytest.raises(DataError, match="line 2: column 'req_s' is -1"):
+        rows.read(table(tmp_path / "a.csv", "x,r,a,rate,5,-1,,"))
+    (tmp_path / "b.csv").write_text("ladder,run\nx,r\n")
+    with pytest.raises(DataError, match="no column 'arm'"):
+        rows.read(tmp_path / "b.csv")
+    with pytest.raises(ConfigError, match="no ladder that is asked for"):
+        ladders.validate(ladders.Question(table(tmp_path / "c.csv", "x,r,a,rate,5,1,,"), ladder="y"))
+
+
+loads = st.builds(
+    Load, rates=st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=3).map(tuple),
+    seconds=st.sampled_from([4.0, 10.0]), question=st.integers(1, 300), output=st.integers(2, 9),
+    arrivals=st.sampled_from(["constant", "poisson"]), prefix=st.sampled_from([0, 128, 640]),
+    groups=st.integers(0, 3), each=st.integers(1, 3))
+
+
+@given(loads, st.integers(0, 9))
+def test_stages_have_their_requests_in_their_time(load, seed):
+    requests = list(load.requests(seed))
+    assert len(requests) == sum(load.counts) and [request.id for request in requests] == list(range(len(requests)))
+    stages = np.split(np.array([request.arrival for request in requests]), np.cumsum(load.counts)[:-1])
+    for start, times in zip(load.starts(), stages, strict=True):
+        assert (times >= start).all() and (times < start + load.seconds).all() and (np.diff(times) >= 0).all()
+    assert {request.prompt for request in requests} <= {load.prefix + load.question}
+
+
+@given(loads, st.integers(0, 9))
+def test_every_stage_sends_the_same_prompts_from_the_first_one(load, seed):
+    requests = list(load.requests(seed))
+    stages = np.split(np.arange(len(requests)), np.cumsum(load.counts)[:-1])
+    names = [[requests[place].chunks for place in places] for places in stages]
+    if load.groups:
+        period = load.groups * load.each
+        longest = max(names, key=len)
+        assert all(stage == longest[:len(stage)] for stage in names)
+        assert all(longest[place] == longest[place % period] for place in range(len(longest)))
+    elif load.prefix + load.question >= 128:
+        assert len({chunks for stage in names for chunks in stage}) == len(requests)
+
+
+def test_prompts_of_a_group_share_its_prefix_alone():
+    load = Load(rates=(6.0,), seconds=1.0, question=256, output=2, prefix=512, groups=2, each=3)
+    requests = list(load.requests(0))
+    prefixes = [request.chunks[:4] for request in requests]
+    assert len(set(prefixes)) == 2 and sorted(map(prefixes.count, set(prefixes))) == [3, 3]
+    assert len({request.chunks[4:] for request in requests}) == 6
+
+
+def test_every_recipe_is_a_fleet_or_says_why_not():
+    for setup in ladders.known():
+        assert bool(setup.reason) != bool(setup.load), setup.arms
+        if not setup.reason:
+            fleet = Fleet.of(setups.scenario(setup))
+            assert sum(len(pool.places) * pool.deployment.serve.gpus for pool in fleet.pools) == 16
+    with pytest.raises(setups.NotRun, match="host memory"):
+        setups.setup_of("pd-multi-tier-gpt-oss-120b-h200", "w1-random", "pd_multi_tier")
+    with pytest.raises(setups.NotRun, match="no recipe"):
+        setups.setup_of("pd-multi-tier-gpt-oss-120b-h200", "w1-random", "of my own")
+
+
+SMALL = {"model": "llama-3.2-1b", "gpu": "h200", "nodes": 1, "pools": {"servers": {"role": "both", "replicas": 2}}}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A ladder of two stages on two small engines."""
+    known = setups.Setup("small", ("r",), ("a",), "", SMALL, Load(
+        rates=(2.0, 4.0), seconds=5.0, question=300, output=8, arrivals="poisson", prefix=128, groups=4), pause=7.0)
+    other = setups.Setup("small", ("r",), ("b",), "", reason="of no interest")
+    monkeypatch.setattr(setups, "known", lambda: (known, other))
+    return known
+
+
+def test_stages_are_measured_as_the_generator_does(small):
+    arm = play.predict(("small", "r", "a"))
+    assert not arm.reason and set(arm.stages) == {2.0, 4.0}
+    for values in arm.stages.values():
+        assert values["out_tok_s"] == pytest.approx(8 * values["req_s"])
+        assert 0 < values["ttft_p50_s"] <= values["ttft_p95_s"] <= values["ttft_p99_s"] < values["e2e_p99_s"]
+    spans = [count / arm.stages[rate]["req_s"] for rate, count in ((2.0, 10), (4.0, 20))]
+    assert arm.whole["req_s"] == pytest.approx(30 / (sum(spans) + 7.0))
+    means = [arm.stages[rate]["ttft_mean_s"] for rate in (2.0, 4.0)]
+    assert arm.whole["ttft_mean_s"] == pytest.approx((10 * means[0] + 20 * means[1]) / 30)
+
+
+def test_a_report_has_rows_beside_predictions_and_reasons(small, tmp_path):
+    path = table(tmp_path / "l.csv", "small,r,a,rate,2,2,0.01,5", "small,r,a,rate,3,2,,", "small,r,a,whole_run,,1,,",
+                 "small,r,b,rate,2,2,,", "other,r,a,rate,2,2,,")
+    report = ladders.validate(ladders.Question(path))
+    assert [cell.row.stage for cell in report.cells] == ["rate", "whole_run"]
+    assert report.reasons == {"a stage that its recipe does not have": 1, "of no interest": 1,
+                              "there is no recipe for this ladder": 1}
+    errors = report.cells[0].errors
+    assert set(errors) == {"req_s", "ttft_mean_s", "tpot_mean_ms"}
+    assert errors["req_s"] == pytest.approx(100 * (report.cells[0].predicted["req_s"] / 2 - 1))
+
+
+def test_errors_are_those_of_what_was_measured():
+    cell = ladders.Cell(rows.Row("x", "r", "a", "rate", nan, {"req_s": 4.0}), {"req_s": 5.0, "out_tok_s": 3.0})
+    assert cell.errors == {"req_s": pytest.approx(25)}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the measured ladders are not here")
+def test_the_ladders_of_split_engines_have_recipes():
+    split = [row for row in rows.read(SHARED) if row.ladder.startswith("pd-")]
+    assert len(split) == 34
+    for row in split:
+        try:
+            load = setups.setup_of(*row.name).load
+        except setups.NotRun as why:
+            assert "no recipe" not in str(why)
+        else:
+            assert np.isnan(row.rate) or row.rate in load.rates
