@@ -66,9 +66,9 @@ class Notes:
 class Reporting(Notes):
     """A port whose workers report something with every batch, also with an empty one."""
 
-    def wait(self, turn: Turn) -> tuple[()]:
+    def wait(self, turn: Turn) -> list[str]:
         turn.output = f"output of {turn.schedule}"
-        return ()
+        return []
 
     def sleep(self, turn: Turn) -> tuple[()]:
         turn.output = "what ended meanwhile"
