@@ -1,19 +1,37 @@
 """The transfer of one request's KV cache: when its bytes may move, and when they have."""
 
 from math import inf, isnan, nan
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from attrs import define, field
 
 from ksim.flow.events import Transferred
 from ksim.flow.request import Request
-from ksim.kv_transfer.wires import Route, Wires
+from ksim.kv_transfer.wires import Route, Seat, Wires
 from ksim.network.flows import Flow
 from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 
-if TYPE_CHECKING:
-    from ksim.kv_transfer.endpoint import Endpoint
+
+class Side(Protocol):
+    """What a transfer needs of the engine at either of its ends: an `Endpoint`."""
+
+    number: int
+    seat: Seat
+    block_tokens: int
+
+    @property
+    def asking(self) -> set["Transfer"]:
+        """Transfers whose requests wait for the other engine."""
+        ...
+
+    def blocks(self, tokens: int) -> int: ...
+
+    def open(self, transfer: "Transfer") -> None: ...
+
+    def received(self, transfer: "Transfer", now: float, failed: bool = False) -> None: ...
+
+    def sent(self, transfer: "Transfer", now: float) -> None: ...
 
 
 @define(eq=False)
@@ -25,8 +43,8 @@ class Transfer:
     """
 
     wires: Wires
-    source: "Endpoint"
-    target: "Endpoint"
+    source: Side
+    target: Side
     request: Request
     #: P's job, once it has come to P; D's load, once D has blocks for it.
     job: Job | None = None
@@ -145,8 +163,8 @@ class Transfer:
         assert self.load is not None, "bytes go to blocks"
         now = self.wires.env.now
         self.wires.log.add(Transferred(
-            now, self.request.id, self.source.number, self.target.number, self._allocated, self._began, self._alone,
-            self._bytes, self.load.tokens))
+            now, self.request.id, self.source.number, self.target.number, allocated=self._allocated,
+            began=self._began, alone=self._alone, bytes=self._bytes, tokens=self.load.tokens))
         self.target.received(self, now)
         self._let_go()
 

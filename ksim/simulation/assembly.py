@@ -10,6 +10,7 @@ from attrs import frozen
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cost.clock import Clock, Setting
+from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import EventEngine
@@ -94,7 +95,8 @@ class _Assembly:
             "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
-            return LookaheadEngine(**common, clock=clock, watched=self.watched)
+            kind = ConnectedEngine if endpoint else LookaheadEngine
+            return kind(**common, clock=clock, watched=self.watched)
         return EventEngine(**common, stages=stages, group=group)
 
 

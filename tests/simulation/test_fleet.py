@@ -49,8 +49,8 @@ def check_alike(pooled: Result, plain: Result) -> None:
     """Whether a run with pools tells what the *plain* one does; phases that only fleets have add up to nothing."""
     assert numbers(pooled, plain) == numbers(plain)
     for name in plain.attribution.column_names:
-        seconds = [np.array(run.attribution[name].to_pylist(), dtype=float) for run in (pooled, plain)]
-        np.testing.assert_allclose(*seconds, rtol=1e-9, atol=1e-12)
+        seconds, others = (np.array(run.attribution[name].to_pylist(), dtype=float) for run in (pooled, plain))
+        np.testing.assert_allclose(seconds, others, rtol=1e-9, atol=1e-12)
 
 
 serves = st.fixed_dictionaries({}, optional={
