@@ -171,7 +171,9 @@ class Engine(ABC):
     @property
     def _awaits_transfers(self) -> bool:
         """Whether a transfer may change what the engine decides, though none of its batches is in flight."""
-        return self.endpoint is not None and (self.scheduler.transfers_pending or bool(self.endpoint.asking))
+        endpoint = self.endpoint
+        return endpoint is not None and (
+            self.scheduler.transfers_pending or bool(endpoint.asking) or endpoint.due < inf)
 
     @property
     def _polling(self) -> float:

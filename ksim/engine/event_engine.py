@@ -147,8 +147,7 @@ class EventEngine(Engine):
             yield turn.work.in_flight.done
             yield self.env.timeout(self.host.core.taking(turn.work.batch.samples))
         if self.endpoint is not None and self.scheduler.transfers_pending:
-            if self.env.news <= turn.launched:
-                yield self.env.quiet_before(nextafter(turn.launched, inf))
+            yield self.env.quiet_before(nextafter(turn.launched, inf))
             turn.output = self.endpoint.report(turn.launched)
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
@@ -177,17 +176,15 @@ class EventEngine(Engine):
 
     def _sleep_through_transfers(self, turn: Turn) -> Process:
         """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
-        env, endpoint = self.env, self.endpoint
+        env, endpoint, slept = self.env, self.endpoint, not self._inbox
         assert endpoint is not None, "only an engine with an endpoint waits for transfers"
-        slept = not self._inbox
         while not self._inbox and endpoint.due > env.now:
             self._news = env.event()
             yield self._news
         if endpoint.due > env.now:
             yield env.timeout(self.host.core.wake if slept else 0.0)
             return
-        if env.news <= env.now:
-            yield env.quiet_before(nextafter(env.now, inf))
+        yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
         turn.output = endpoint.report(env.now)
         yield env.timeout(self._polling)
 

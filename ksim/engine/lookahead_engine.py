@@ -7,7 +7,7 @@ arrival can change what it decides, it takes many turns first, and works out the
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from math import inf, nan, nextafter
+from math import inf, nextafter
 
 import simpy
 from attrs import define, field
@@ -21,15 +21,12 @@ from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling, StepSummary
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
-from ksim.kv_transfer.endpoint import Endpoint
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 
 __all__ = ["LookaheadEngine"]
 
-#: When a request comes, its number, the request, what its end causes, whether at that moment, and its parameters.
-Sending = tuple[float, int, Request, Callable[[], object], bool, KvTransferParams | None]
 #: When a batch is scheduled and prepared, when GPUs begin and end it, and how their clock scaled it.
 Sent = tuple[float, float, float, float, ClockScaling]
 
@@ -47,10 +44,8 @@ class LookaheadEngine(Engine):
     _forecast: ScheduleForecast = field(init=False)
     _recorder: Recorder = field(init=False)
     _setting: Setting = field(init=False)
-    _sent: list[Sending] = field(factory=list, init=False)
+    _sent: list[tuple[float, int, Request, Callable[[], object]]] = field(factory=list, init=False)
     _tickets: int = field(default=0, init=False)
-    _timely: set[Job] = field(factory=set, init=False)  # jobs whose end concerns others
-    _pausing: float = field(default=inf, init=False)  # until when it waits, if it does
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -64,22 +59,16 @@ class LookaheadEngine(Engine):
                params: KvTransferParams | None = None) -> None:
         self.outstanding += 1
         self.env.coupled |= timely
-        moment = self._frontend.reach(request)
-        heappush(self._sent, (moment, self._tickets, request, done, timely, params))
+        heappush(self._sent, (self._frontend.reach(request), self._tickets, request, done))
         self._tickets += 1
-        if self.endpoint is not None:
-            self._expect(self.endpoint, moment, params)
         self._wake()
 
     def _receive_sent(self, now: float) -> int:
         """Queue the requests that have come when a turn begins *now*; return how many."""
         sent, received = self._sent, 0
         while sent and sent[0][0] <= now:
-            moment, _, request, done, timely, params = heappop(sent)
-            job = self._accept(request, moment, done, params)
-            if self.endpoint is not None and (timely or (params and params.do_remote_decode)):
-                self._timely.add(job)
-            self.scheduler.add(job)
+            moment, _, request, done = heappop(sent)
+            self.scheduler.add(self._accept(request, moment, done))
             received += 1
         return received
 
@@ -99,13 +88,11 @@ class LookaheadEngine(Engine):
             while self._independent_of_arrivals:
                 yield from self._take_undated()
             if env.news < times.now:
-                yield from self._pause(times.now)
+                yield env.quiet_before(times.now)
             if self._sent and self._sent[0][0] <= times.now:
                 self._receive_sent(times.now)
-            if self.endpoint is not None:
-                self.endpoint.begin_turn()
             turn = yield from self._loop.run_turn(self)
-            if turn.work and (more := self._forecast.repeats_left()) > 1 and not self._awaits_transfers:
+            if turn.work and (more := self._forecast.repeats_left()) > 1:
                 batch, seconds = turn.work
                 self._go_on(batch, seconds, more)
 
@@ -124,29 +111,17 @@ class LookaheadEngine(Engine):
             self._recorder.launch(batch, *sent, len(self.scheduler.waiting), len(self.scheduler.running),
                                   cache.pool.used)
             turn.work = batch, load.seconds
-        if self.endpoint is not None:
-            self._tell_workers(turn, sent[1] if not turn.empty else nan)
         return ()
 
     def wait(self, turn: Turn) -> Iterable[simpy.Event]:
-        if self.endpoint is not None and self.scheduler.transfers_pending:
-            return self._wait_for_report(self.endpoint, turn)
-        return self._wait(turn)
-
-    def _wait(self, turn: Turn) -> Iterable[simpy.Event]:
         if turn.empty:
             return ()
         taken, delivered = self._times.finish()
         self._recorder.complete(taken, delivered)
-        return self._pause(taken) if self.watched and self.env.news < taken else ()
+        return (self.env.quiet_before(taken),) if self.watched and self.env.news < taken else ()
 
     def deliver(self, turn: Turn, finished: list[Job]) -> None:
-        times = self._times
-        if self.endpoint is not None:
-            self._take_in(turn, finished, times.now)
-            if turn.empty:
-                times.frontend = max(times.frontend, times.now + self.host.client.deliver)
-        self._give(finished, times.frontend)
+        self._give(finished, self._times.frontend)
 
     def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
         """Launch a batch; return its times."""
@@ -160,9 +135,7 @@ class LookaheadEngine(Engine):
         if not finished:
             return
         self._tell(finished, delivered)
-        timely = self.env.coupled if self.endpoint is None else not self._timely.isdisjoint(finished)
-        self._timely.difference_update(finished)
-        if timely or self.watched:  # somebody waits for this moment
+        if self.env.coupled or self.watched:  # somebody waits for this moment
             self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
         else:
             self._end(finished)
@@ -236,76 +209,11 @@ class LookaheadEngine(Engine):
         waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
         if turn.schedule.preempted:
             return
-        if self.endpoint is not None and self._awaits_transfers:
-            yield from self._sleep_through_transfers(self.endpoint, turn)
-            return
         if (waiting or running) and not self._sent:
             raise self._stuck(self._times.now, waiting, running)
         if not self._sent:
             self._news = self.env.event()
             yield self._news
         while self.env.news <= (first := self._sent[0][0]):  # one that sets out later may overtake it
-            yield from self._pause(nextafter(first, inf))
+            yield self.env.quiet_before(nextafter(first, inf))
         self._times.wake(first)
-
-    # Transfers.
-
-    def _pause(self, moment: float) -> Process:
-        """Wait until no event is left before *moment*; until then, promise others what this engine does not do."""
-        if self.endpoint is not None:
-            self._pausing = moment
-            self.env.promises[self.number] = self._next_effect(self.endpoint)
-        yield self.env.quiet_before(moment)
-        if self.endpoint is not None:
-            self._pausing = inf
-            self.env.promises[self.number] = inf
-
-    def _next_effect(self, endpoint: Endpoint) -> float:
-        """Before when nothing that the engine does concerns others, if it waits now."""
-        now, first = self._pausing, self._sent[0][0] if self._sent else inf
-        if self.watched or endpoint.unsettled:
-            return now
-        if self._timely:
-            first = min(first, self._times.earliest_end)
-        return max(now, first)
-
-    def _expect(self, endpoint: Endpoint, moment: float, params: KvTransferParams | None) -> None:
-        """A request comes at *moment*: it may concern others sooner than was promised."""
-        if params is not None:
-            endpoint.expect(params, moment)
-        if self._pausing < inf:
-            promises = self.env.promises
-            promises[self.number] = min(promises[self.number], max(self._pausing, moment))
-
-    def _tell_workers(self, turn: Turn, prepared: float) -> None:
-        """Let the workers know of the loads and sends of *turn*, with its batch or an empty one."""
-        times = self._times
-        if turn.empty:
-            prepared = times.now = times.now + self.host.core.making(0, 0, self.workers)
-        turn.launched = prepared if turn.empty else times.worker
-        assert self.endpoint is not None, "only an engine with an endpoint transfers"
-        self.endpoint.launch(turn.schedule, turn.now, prepared)
-
-    def _wait_for_report(self, endpoint: Endpoint, turn: Turn) -> Process:
-        if self.env.news <= turn.launched:
-            yield from self._pause(nextafter(turn.launched, inf))
-        turn.output = endpoint.report(turn.launched)
-        yield from self._wait(turn)
-
-    def _sleep_through_transfers(self, endpoint: Endpoint, turn: Turn) -> Process:
-        """Wait for a request, or for the end of a transfer, which is reported with *turn*."""
-        times, env = self._times, self.env
-        while True:
-            first = min(endpoint.due, self._sent[0][0] if self._sent else inf)
-            if (moment := max(times.now, first)) < env.news:
-                break
-            if first == inf:
-                self._news = env.event()
-                yield self._news
-            else:
-                yield from self._pause(nextafter(min(moment, env.news), inf))
-        if endpoint.due <= moment:
-            turn.output, times.now = endpoint.report(moment), moment
-            times.now += self._polling
-        elif first > times.now:
-            times.wake(first)

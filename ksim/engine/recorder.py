@@ -32,6 +32,11 @@ class Recorder:
     _priced: tuple[Batches, StepColumns] | None = None  # of the steps that will be logged next
     _enough: int = ENOUGH
 
+    @property
+    def prepared(self) -> float:
+        """When the inputs of the step that was launched last were prepared."""
+        return self._launched[-1][1]
+
     def foresee(self, batches: Sequence[Batch], completions: int) -> list[StepSummary]:
         """What the clock must know of *batches* that are launched next, while so many steps complete.
 

@@ -1,19 +1,37 @@
 """The transfer of one request's KV cache: when its bytes may move, and when they have."""
 
-from math import inf, nan
-from typing import TYPE_CHECKING
+from math import inf, isnan, nan
+from typing import Protocol
 
 from attrs import define, field
 
 from ksim.flow.events import Transferred
 from ksim.flow.request import Request
-from ksim.kv_transfer.wires import Route, Wires
+from ksim.kv_transfer.wires import Route, Seat, Wires
 from ksim.network.flows import Flow
 from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 
-if TYPE_CHECKING:
-    from ksim.kv_transfer.endpoint import Endpoint
+
+class Side(Protocol):
+    """What a transfer needs of the engine at either of its ends: an `Endpoint`."""
+
+    number: int
+    seat: Seat
+    block_tokens: int
+
+    @property
+    def asking(self) -> set["Transfer"]:
+        """Transfers whose requests wait for the other engine."""
+        ...
+
+    def blocks(self, tokens: int) -> int: ...
+
+    def open(self, transfer: "Transfer") -> None: ...
+
+    def received(self, transfer: "Transfer", now: float, failed: bool = False) -> None: ...
+
+    def sent(self, transfer: "Transfer", now: float) -> None: ...
 
 
 @define(eq=False)
@@ -25,8 +43,8 @@ class Transfer:
     """
 
     wires: Wires
-    source: "Endpoint"
-    target: "Endpoint"
+    source: Side
+    target: Side
     request: Request
     #: P's job, once it has come to P; D's load, once D has blocks for it.
     job: Job | None = None
@@ -42,6 +60,7 @@ class Transfer:
     _allocated: float = field(default=nan, init=False)
     _ready: dict[str, float] = field(factory=dict, init=False)
     _began: float = field(default=nan, init=False)
+    _earliest: float = field(default=nan, init=False)  # when the first chunk can leave
     _alone: float = field(default=nan, init=False)
     _sent: int = field(default=0, init=False)  # of the prompt's tokens, those whose KV moves, has moved or need not
     _left: int = field(default=0, init=False)  # flows that have not ended
@@ -84,8 +103,9 @@ class Transfer:
     def computed(self, tokens: int, moment: float) -> None:
         """From *moment* on, the KV of the first *tokens* tokens is there to be sent."""
         if self.load is not None and not self.ended:
-            start = self.wires.connector.start if self._sent == self.load.start else 0.0
-            self.wires.at(moment + start, lambda: self._send(tokens))
+            if isnan(self._earliest):
+                self._earliest = moment + self.wires.connector.start
+            self.wires.at(max(moment, self._earliest), lambda: self._send(tokens))
 
     def expire(self) -> None:
         """The lease ends: P lets go of the blocks, unless they are being read."""
@@ -143,8 +163,8 @@ class Transfer:
         assert self.load is not None, "bytes go to blocks"
         now = self.wires.env.now
         self.wires.log.add(Transferred(
-            now, self.request.id, self.source.number, self.target.number, self._allocated, self._began, self._alone,
-            self._bytes, self.load.tokens))
+            now, self.request.id, self.source.number, self.target.number, allocated=self._allocated,
+            began=self._began, alone=self._alone, bytes=self._bytes, tokens=self.load.tokens))
         self.target.received(self, now)
         self._let_go()
 

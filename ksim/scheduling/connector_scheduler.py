@@ -113,6 +113,8 @@ class ConnectorScheduler(ConnectorQueues):
             self.cache.free(job.block_table)
         if job.num_computed_tokens == job.num_tokens:  # the last one is computed again: the next is sampled from it
             job.num_computed_tokens -= 1
+            if not job.num_computed_tokens:  # a prompt of one token starts over
+                self.cache.free(job.block_table)
         return True
 
     def _ask(self, job: Job, wish: int) -> bool:

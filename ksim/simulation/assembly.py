@@ -10,6 +10,7 @@ from attrs import frozen
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cost.clock import Clock, Setting
+from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
 from ksim.engine.event_engine import EventEngine
@@ -54,7 +55,8 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     shared = transfers.wires(fleet, env, log) if fleet.splits else None
     assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, shared)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
-    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router, shared)
+    return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
+                   wires=shared)
 
 
 @frozen
@@ -93,7 +95,8 @@ class _Assembly:
             "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
-            return LookaheadEngine(**common, clock=clock, watched=self.watched)
+            kind = ConnectedEngine if endpoint else LookaheadEngine
+            return kind(**common, clock=clock, watched=self.watched)
         return EventEngine(**common, stages=stages, group=group)
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 from attrs import define, evolve, frozen
 
+from ksim.flow.batch import Batch
 from ksim.flow.events import (
     Admitted,
     Arrived,
@@ -166,3 +167,28 @@ def _hand_over(made: _Made, request: Request, source: int, target: int, emitted:
                     Released(loaded + (20.0 if expired else 1e-4), request.id, source, expired),
                     LinkUsed(began, source % 2, size / (loaded - began)), LinkUsed(loaded, source % 2, 0.0)]
     made.arriving[target].append(Loaded(request.id, loaded, request.prompt, request.output))
+
+
+def by_hand(queued: float = 4.5, handed: bool = False) -> Log:
+    """One request, prefilled by engine 5 in its step from 2 to 3 and decoded by engine 1 in steps from 8, 9 and so on.
+
+    Its answer is with the router at 4, blocks are there at 5, the first byte leaves at 5.25, the last arrives at 7.25
+    where 1.5 seconds would have done, and the request is admitted at 7.75.
+    """
+    def step(engine: int, index: int, start: float, batch: Batch) -> Stepped:
+        costs = (fabricate.step_costs(batch)[0],)
+        return Stepped(start + 1.5, engine, index, start - 0.25, start, start, start + 1.0, start + 1.25, batch, 0, 1,
+                       7, costs)
+
+    request, first = Request(3, 0.0, 100, 3), 2 if handed else 1
+    events = [
+        Arrived(0.0, request), Routed(0.0, 3, 1, 5), Received(0.5, 3, 5), Received(queued, 3, 1),
+        Admitted(1.75, 3, 5, 0, 100), step(5, 0, 2.0, Batch.of((100, 0), prompts=[(3, 100, 0)])),
+        Prefilled(4.0, 3, 5, 0), Transferred(7.25, 3, 5, 1, 5.0, 5.25, 1.5, 1e9, 99), Released(7.5, 3, 5),
+        Admitted(7.75, 3, 1, 99, 100), step(1, 0, 8.0, Batch.of((1, 99), prompts=[(3, 1, 99)])),
+        *(step(1, index, 8.0 + index, Batch.of((1, 99 + index))) for index in range(1, 4 - first)),
+        Emitted(12.0, 3, 1, 0, 3 - first), Finished(12.0, 3, 1), LinkUsed(5.25, 0, 5e8), LinkUsed(7.25, 0, 0.0)]
+    events += [Emitted(3.5, 3, 5, 0, 0)] if handed else []
+    log = Log([_built(1, "decode", 1), _built(5, "prefill", 1)], events)
+    log.links += [LinkBuilt(0, "NIC", "nic", 1e9)]
+    return log

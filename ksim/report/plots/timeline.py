@@ -1,5 +1,7 @@
 """Load, throughput, cache and power over the run."""
 
+from itertools import cycle
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,6 +12,7 @@ from ksim.report.plots.style import (
     FAINT,
     GREEN,
     ORANGE,
+    PALETTE,
     PURPLE,
     Margins,
     beside,
@@ -22,7 +25,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats, sums
 from ksim.results.history import History
-from ksim.results.series import kv_usage, power, running, waiting
+from ksim.results.series import kv_usage, moving, power, running, waiting
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens.
 _BINS, _REQUEST_BINS = 240, 60
@@ -57,7 +60,8 @@ def shown_span(history: History) -> tuple[float, str]:
     return end, f"; beyond the axis: {late:,} of {len(requests):,} requests, the last at {number(history.duration)} s"
 
 
-def _area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "") -> None:
+def area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "") -> None:
+    """Draw the means between *edges* as a curve over a pale area."""
     middles = (edges[:-1] + edges[1:]) / 2
     axes.plot(middles, values, color=colour, linewidth=1.3, label=label)
     axes.fill_between(middles, values, color=colour, alpha=0.15, linewidth=0)
@@ -66,8 +70,10 @@ def _area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "
 
 def _load(axes: Axes, history: History, edges: Floats) -> None:
     axes.set_title("Requests")
-    _area(axes, edges, running(history).means(edges), BLUE, "running")
-    _area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
+    area(axes, edges, running(history).means(edges), BLUE, "running")
+    area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
+    if len(history.splits):
+        area(axes, edges, moving(history).means(edges), GREEN, "between engines")
     _legend(axes)
 
 
@@ -89,7 +95,8 @@ def _rates(axes: Axes, history: History, edges: Floats) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1, 1.0), borderaxespad=0.2)
+    _, labels = axes.get_legend_handles_labels()
+    axes.legend(loc="lower right", ncols=len(labels), bbox_to_anchor=(1, 1.0), borderaxespad=0.2)
 
 
 def _tokens(axes: Axes, history: History, edges: Floats) -> None:
@@ -98,20 +105,42 @@ def _tokens(axes: Axes, history: History, edges: Floats) -> None:
     tokens = np.bincount(history.requests.token_steps, minlength=len(steps))
     inside = (steps.time > 0) & (steps.time < edges[-1])
     counts = sums((steps.time[inside] / edges[1]).astype(np.int64), tokens[inside], len(edges))[: len(edges) - 1]
-    _area(axes, edges, counts / edges[1], GREEN)
+    area(axes, edges, counts / edges[1], GREEN)
 
 
 def _cache(axes: Axes, history: History, edges: Floats) -> None:
-    usage = kv_usage(history)
     axes.set_title("KV cache in use")
-    beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
-    _area(axes, edges, usage.means(edges), PURPLE)
-    percent_axis(axes, full=usage.peak > 0.5)
+    parts = [(name, kv_usage(history, places)) for name, places in _pools(history)]
+    if not history.pools:
+        beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
+    for (name, usage), colour in zip(parts, cycle((PURPLE, *PALETTE)), strict=False):
+        area(axes, edges, usage.means(edges), colour, name)
+    percent_axis(axes, full=max(usage.peak for _, usage in parts) > 0.5)
+    if history.pools:
+        _legend(axes)
+
+
+def _pools(history: History) -> list[tuple[str, list[int]]]:
+    """The name of each pool and the places of its engines; without pools, all engines."""
+    if not history.pools:
+        return [("", list(range(len(history.engines))))]
+    return [(name, np.flatnonzero(history.pool == place).tolist()) for place, name in enumerate(history.pools)]
+
+
+def _watts_by_pool(axes: Axes, history: History, edges: Floats) -> None:
+    axes.set_title("Watts per GPU")
+    for (name, places), colour in zip(_pools(history), cycle((ORANGE, *PALETTE)), strict=False):
+        gpus = sum(history.engines[place].ranks * history.engines[place].stages for place in places)
+        area(axes, edges, power(history, places).means(edges) / gpus, colour, name)
+    _legend(axes)
 
 
 def _watts(axes: Axes, history: History, edges: Floats) -> None:
+    if history.pools:
+        _watts_by_pool(axes, history, edges)
+        return
     watts, idle = power(history).means(edges) / history.gpus, history.static_watts / history.gpus
     axes.set_title("Watts per GPU")
     beside(axes, f"mean {number(float(watts.mean()))} W, idle {number(idle)} W")
-    _area(axes, edges, watts, ORANGE)
+    area(axes, edges, watts, ORANGE)
     axes.axhline(idle, color=FAINT, linewidth=1, linestyle=DASHES)
