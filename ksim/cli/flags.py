@@ -134,6 +134,9 @@ def scenario_of(where: str, **flags: Any) -> "Scenario":
     """A scenario without a workload of its own from the flags `model`, `gpu`, `system`, `oracle` and `serve`."""
     from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 
+    if "kv_transfer_config" in (flags["serve"] or {}):
+        raise ConfigError("--kv-transfer-config", f"`ksim {where}` is about one engine, which sends KV to no other;"
+                                                  f" leave it out")
     table = {**flags, "oracle": oracle_of(flags["oracle"]), "serve": flags["serve"] or {}, "workload": ANY_WORKLOAD}
     return Scenario.of(given(table), where)
 

@@ -146,9 +146,18 @@ def _next_step(sides: _Sides, longer: bool) -> str:
     return "a request whose KV has arrived waits until the decode engine schedules its next step"
 
 
+def _communication(sides: _Sides, longer: bool) -> str:
+    first, second = (_gpus(side) for side in sides.decode)
+    return f"an engine has {second} in the second run, {first} in the first, which exchange data in every layer"
+
+
+def _host(sides: _Sides, longer: bool) -> str:
+    return "the hosts of two engines schedule a split request and take in its steps"
+
+
 _WHY: dict[str, Callable[[_Sides, bool], str]] = {
     "queue": _queue, "own prefill": _prefill, "others' prefill": _others, "decode": _decode,
-    "communication": lambda sides, longer: _sizes("tensor-parallel ranks talk in groups of", *sides.decode),
+    "communication": _communication, "host": _host,
     "hop": _hop, "wait for room": _room, "KV transfer": _moved,
     "KV contention": lambda sides, longer: f"transfers share links; {_moved(sides, longer)}", "next step": _next_step,
 }

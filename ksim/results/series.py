@@ -1,6 +1,6 @@
 """Quantities over time: waiting and running requests, cache usage, power."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from attrs import frozen
@@ -96,20 +96,41 @@ def moving(history: History) -> Series:
     return _ups_and_downs([begin, until[~np.isnan(begin)]], [gone, waits[~np.isnan(begin)]])
 
 
-def kv_usage(history: History) -> Series:
-    """The share of all KV blocks in use; an engine without work uses none."""
-    steps = history.steps
+def kv_usage(history: History, places: Iterable[int] | None = None) -> Series:
+    """The share of the KV blocks of the engines at *places*, by default all, in use; an engine without work uses none.
+
+    Those that a prefill engine holds until they are read are in use.
+    """
+    steps, engines = history.steps, range(len(history.engines)) if places is None else list(places)
     changes, times = [np.zeros(0)], [np.zeros(0)]
-    for place in range(len(history.engines)):
-        rows = steps.rows(place)
-        emptied = history.idle_after[rows] > 0
-        moments = np.concatenate([steps.scheduled[rows], steps.end[rows][emptied]])
-        blocks = np.concatenate([steps.blocks[rows], np.zeros(emptied.sum())])
+    for place in engines:
+        rows, held = steps.rows(place), held_blocks(history, place)
+        idle = _idle_moments(history, place, held)
+        moments = np.concatenate([steps.scheduled[rows], idle])
+        blocks = np.concatenate([steps.blocks[rows], held.at(idle)])
         order = np.argsort(moments, kind="stable")
         times.append(moments[order])
         changes.append(np.diff(blocks[order], prepend=0.0))
-    total = max(sum(built.kv_blocks for built in history.engines), 1)
+    total = max(sum(history.engines[place].kv_blocks for place in engines), 1)
     return Series.of_changes(np.concatenate(times), np.concatenate(changes) / total)
+
+
+def _idle_moments(history: History, place: int, held: Series) -> Floats:
+    """When the engine at *place* ran out of work, and when it *held* other blocks while it had none."""
+    steps, rows = history.steps, history.steps.rows(place)
+    emptied = history.idle_after[rows] > 0
+    step = np.searchsorted(steps.scheduled[rows], held.times, side="right") - 1
+    idle = (step >= 0) & np.append(emptied, False)[step] & (held.times > np.append(steps.end[rows], np.inf)[step])
+    return np.append(steps.end[rows][emptied], held.times[idle])
+
+
+def held_blocks(history: History, place: int) -> Series:
+    """KV blocks that the engine at *place* holds for others to read, after it has computed them."""
+    splits = history.splits
+    own = splits.source == place
+    blocks = splits.held_blocks[own].astype(np.float64)
+    times = np.concatenate([splits.prefilled[own], splits.released[own]])
+    return Series.of_changes(times, np.concatenate([blocks, -blocks]))
 
 
 def engine_power(history: History, place: int) -> Series:
@@ -131,18 +152,18 @@ def static_power(history: History, place: int) -> Series:
     return Series.of_changes(times, np.concatenate([[built.static_watts * gpus], -saved, saved]))
 
 
-def power(history: History) -> Series:
-    """Watts of all GPUs."""
-    return _added(history, engine_power)
+def power(history: History, places: Iterable[int] | None = None) -> Series:
+    """Watts of the GPUs of the engines at *places*, by default all."""
+    return _added(history, engine_power, places)
 
 
 def all_static_power(history: History) -> Series:
     """Static watts of all GPUs."""
-    return _added(history, static_power)
+    return _added(history, static_power, None)
 
 
-def _added(history: History, of_engine: Callable[[History, int], Series]) -> Series:
-    engines = [of_engine(history, place) for place in range(len(history.engines))]
+def _added(history: History, of_engine: Callable[[History, int], Series], places: Iterable[int] | None) -> Series:
+    engines = [of_engine(history, place) for place in (range(len(history.engines)) if places is None else places)]
     times = np.concatenate([series.times for series in engines] or [np.zeros(0)])
     changes = np.concatenate([np.diff(series.values, prepend=0.0) for series in engines] or [np.zeros(0)])
     return Series.of_changes(times, changes)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, fields_dict, frozen
 
-from ksim.foundation.config import plain
+from ksim.foundation.config import plain, structure
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
@@ -16,8 +16,10 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.places import place
 from ksim.simulation.pool import Place, Pool
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario_tables import alike, beside
 from ksim.specs.hardware import System
 from ksim.specs.pools import PoolSettings
+from ksim.specs.settings import EngineSettings
 
 T = TypeVar("T")
 
@@ -88,12 +90,13 @@ class Fleet:
 
     @property
     def rates(self) -> Rates:
-        """What a joule and a GPU-second emit and cost; hosts and NICs count as they do for the mean GPU."""
-        rates = [(pool.deployment.rates, len(pool.places) * pool.deployment.serve.gpus) for pool in self.pools]
-        if len({rate.beside for rate, _ in rates}) == 1:
-            return rates[0][0]
-        beside = sum(rate.beside * gpus for rate, gpus in rates) / sum(gpus for _, gpus in rates)
-        return evolve(rates[0][0], beside=beside)
+        """What a joule and a GPU-second of the first pool emit and cost."""
+        return self.pools[0].deployment.rates
+
+    @property
+    def pool_rates(self) -> dict[str, Rates]:
+        """The same of each pool that has a name."""
+        return {pool.name: pool.deployment.rates for pool in self.pools if pool.name}
 
     def check_memory(self) -> None:
         """Raise DoesNotFit where an engine's weights and the KV cache of one whole sequence exceed its memory."""
@@ -187,10 +190,27 @@ def _numbered(pools: Sequence[Pool]) -> Iterator[Pool]:
 
 
 def _resolved(scenario: Scenario, deployments: Mapping[str, Deployment]) -> Scenario:
-    """*scenario* with every setting of its pools filled in."""
-    pools = {name: evolve(settings, gpu=made.scenario.gpu, system=made.scenario.system, serve=plain(made.serve))
-             for (name, settings), made in zip(scenario.pools.items(), deployments.values(), strict=True)}
-    return evolve(scenario, pools=pools)
+    """*scenario* with every setting of its pools filled in: those that all pools share, and what differs by pool."""
+    made = {name: deployment.scenario for name, deployment in deployments.items()}
+    serve = {name: plain(alone.serve) for name, alone in made.items()}
+    whole = _shared(scenario.serve, list(serve.values()))
+    hardware = {(alone.gpu, alone.system) for alone in made.values()}
+    own = {name: {"gpu": None, "system": None} if len(hardware) == 1 else {"gpu": alone.gpu, "system": alone.system}
+           for name, alone in made.items()}
+    pools = {name: evolve(settings, serve=beside(plain(whole), serve[name]), **own[name])
+             for name, settings in scenario.pools.items()}
+    gpu, system = hardware.pop() if len(hardware) == 1 else (scenario.gpu, scenario.system)
+    oracles = [alone.oracle for alone in made.values()]
+    oracle = oracles[0] if all(other == oracles[0] for other in oracles) else scenario.oracle
+    return evolve(scenario, pools=pools, serve=whole, gpu=gpu, system=system, oracle=oracle)
+
+
+def _shared(settings: EngineSettings, of_pools: Sequence[Mapping[str, Any]]) -> EngineSettings:
+    """*settings* with what all pools have alike; as they are where that alone is not possible."""
+    try:
+        return structure(EngineSettings, {**plain(settings), **alike(of_pools)})
+    except ConfigError:
+        return settings
 
 
 def _named(name: str, work: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """A scenario as a table: values that are TOML's, keys with dots, and paths that are absolute."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,26 @@ def _is_folder(model: str, folder: Path) -> bool:
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """*table* with *changes*; tables inside are merged too, except plug-ins, whose options belong together."""
-    def value(key: str) -> Any:
-        old, new = table.get(key), changes[key]
-        tables = isinstance(old, Mapping) and isinstance(new, Mapping) and "name" not in {*old, *new}
-        return merged(old, new) if tables else new  # type: ignore[arg-type]
+    both = {key: merged(table[key], changes[key]) for key in changes if _are_tables(table.get(key), changes[key])}
+    return {**table, **changes, **both}
 
-    return {**table, **{key: value(key) for key in changes}}
+
+def alike(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all *tables* have alike; of tables inside, too."""
+    values: dict[str, list[Any]] = {key: [table.get(key) for table in tables] for key in tables[0]}
+    return {key: same[0] if all(value == same[0] for value in same) else alike(same) for key, same in values.items()
+            if all(value == same[0] for value in same) or _are_tables(*same)}
+
+
+def beside(whole: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """What *table* changes in *whole*: `merged` makes *table* of both."""
+    return {key: beside(whole[key], value) if _are_tables(whole.get(key), value) else value
+            for key, value in table.items() if whole.get(key) != value}
+
+
+def _are_tables(*values: Any) -> bool:
+    """Whether *values* are tables, and none names a plug-in."""
+    return all(isinstance(value, Mapping) and "name" not in value for value in values)
 
 
 def pieces(where: str, key: str, text: str) -> list[str]:

@@ -139,7 +139,8 @@ def _merged(logs: Sequence[Log]) -> Log:
 
 def _result(fleet: Fleet, log: Log, remarks: Sequence[str]) -> Result:
     scenario = fleet.scenario
-    return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), remarks, fleet.rates)
+    return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), remarks, fleet.rates,
+                  fleet.pool_rates)
 
 
 def _with_cap_remarks(fleet: Fleet, result: Result) -> Result:

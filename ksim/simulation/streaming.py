@@ -65,7 +65,7 @@ def stream_requests(fleet: Fleet | Deployment, requests: Iterable[Request], dire
     with run_directory.replacing(target) as new:
         with Sink(new, targets) as sink:
             serve(fleet, requests, sink, on_end)
-            summary = judged(sink.summary(), labels_of(fleet), targets, fleet.rates)
+            summary = judged(sink.summary(), labels_of(fleet), targets, fleet.rates, fleet.pool_rates)
         (new / "scenario.toml").write_text(scenario.to_toml(), encoding="utf-8")
         text = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         (new / "summary.json").write_text(text + "\n", encoding="utf-8")

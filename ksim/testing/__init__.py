@@ -10,6 +10,7 @@ from ksim.testing.cache import CacheFault, check_cache
 from ksim.testing.counter_example import PolicyFault
 from ksim.testing.invariants import INVARIANTS
 from ksim.testing.policy import check_policy, check_scheduler
+from ksim.testing.transfers import TRANSFER_INVARIANTS, check_transfers
 
-__all__ = ["check_policy", "check_scheduler", "check_cache", "check_batching", "INVARIANTS", "PolicyFault",
-           "CacheFault"]
+__all__ = ["check_policy", "check_scheduler", "check_cache", "check_batching", "check_transfers", "INVARIANTS",
+           "TRANSFER_INVARIANTS", "PolicyFault", "CacheFault"]

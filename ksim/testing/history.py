@@ -66,6 +66,7 @@ class Moment:
     received: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
     sent: tuple[int, ...] = ()
+    tokens: dict[int, int] = field(factory=dict)  # of those that wait
 
 
 @define(eq=False)
@@ -107,6 +108,12 @@ class History:
         """The requests whose blocks are held after their end."""
         return set() if self.connector is None else {
             job.number for job in self.jobs if self.connector.holds(job, complete=True)}
+
+    @property
+    def slowest(self) -> int:
+        """The most turns that a transfer takes, with all that a request waits for it."""
+        some = () if self.connector is None else self.connector.transfers.values()
+        return max((transfer.turns + transfer.unknown + transfer.sent + 1 for transfer in some), default=0)
 
     @property
     def spare(self) -> int:
@@ -192,6 +199,8 @@ class Recorder:
     def _note(self, kind: str, now: float, index: int, shares: tuple[Share, ...], preempted: tuple[int, ...],
               finished: tuple[int, ...], **rest: Any) -> None:
         scheduler, pool = self.scheduler, self.scheduler.cache.pool
+        if self.history.connector is not None:
+            rest["tokens"] = {job.number: job.num_tokens for job in scheduler.waiting}
         self.history.moments.append(Moment(
             kind=kind, step=scheduler.steps, now=now, index=index, shares=shares, preempted=preempted,
             finished=finished, running=tuple(job.number for job in scheduler.running),

@@ -97,10 +97,11 @@ def loop(*, policy: Any = None, admission: Any = None, blocks: int = 1000, block
 
     *connector* says what a `StoreConnector` does, for a scheduler that has one.
     """
-    parts = (Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy,
-             cache(blocks, block_tokens, prefix_caching), Always() if admission is None else admission)
+    store = cache(blocks, block_tokens, prefix_caching)
+    parts = (Limits(**(ROOMY | limits)), Fcfs() if policy is None else policy, store,
+             Always() if admission is None else admission)
     if connector is None:
         return Loop(scheduler(*parts))
-    roles: dict[str, Any] = {"block_tokens": block_tokens, **connector}
+    roles: dict[str, Any] = {"block_tokens": store.block_tokens, **connector}
     link = StoreConnector(**roles)
     return Loop(scheduler(*parts, connector=link), connector=link)

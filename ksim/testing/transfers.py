@@ -21,7 +21,8 @@ from ksim.testing.trial import NO_ERROR, Subject
 TRANSFER_INVARIANTS: dict[str, Callable[[History], Any]] = {invariant.__name__: invariant for invariant in (
     limits.token_budget, limits.sequence_limit, limits.one_share_each, limits.chunk_cap, limits.blocks_conserved,
     progress.nobody_lost, transfers.loads_keep_blocks, transfers.sends_keep_blocks, transfers.loads_are_awaited,
-    transfers.loads_leave_room, transfers.computed_on_blocks_stay, transfers.all_ends_once)}
+    transfers.loads_leave_room, transfers.computed_on_blocks_stay, transfers.preempted_gain_nothing,
+    transfers.all_ends_once)}
 
 
 def check_transfers(scheduler: Any = ConnectorScheduler, *, cache: Any = BlockCache, policy: Any = "fcfs",
@@ -57,23 +58,31 @@ def _fault(history: History, names: Sequence[str]) -> tuple[str, Breach] | None:
 
 @st.composite
 def transfer_cases(draw: st.DrawFn) -> Case:
-    """Cases of an engine that loads, sends, or does both."""
-    case = draw(cases())
-    consumes, produces = draw(st.sampled_from([(True, False), (True, True), (False, True)]))
+    """Cases of an engine that loads, sends, or does both; some loads are aborted on their way."""
+    case = draw(cases(aborts=False))
+    consumes, produces = draw(st.sampled_from([(True, False), (False, True), (True, True)]))
     connector = {"consumes": consumes, "produces": produces, "recomputes": draw(st.booleans())}
-    arrivals = tuple(attrs.evolve(arrival, transfer=draw(transfers_of(arrival, case, connector["recomputes"])))
-                     for arrival in case.arrivals)
-    return attrs.evolve(case, settings=case.settings | {"connector": connector}, arrivals=arrivals)
+    kinds = draw(st.lists(moves(connector["recomputes"]), min_size=1, max_size=4))
+    arrivals = tuple(attrs.evolve(arrival, transfer=_fitted(kinds[place % len(kinds)], arrival))
+                     for place, arrival in enumerate(case.coming))
+    drops = draw(st.lists(st.tuples(st.integers(0, len(arrivals) - 1), st.integers(0, 8), st.booleans()), max_size=3))
+    aborts = tuple((arrivals[number].turn + delay, number, when) for number, delay, when in drops)
+    return Case(case.settings | {"connector": connector}, arrivals, aborts)
 
 
-def transfers_of(arrival: Arrival, case: Case, recomputes: bool) -> st.SearchStrategy[Transfer | None]:
-    """What moves for a request, if anything.
+def moves(recomputes: bool) -> st.SearchStrategy[Transfer | None]:
+    """What moves for a request, if anything; `stored` is in quarters of its prompt.
 
     A load that fails leaves its first block good where jobs recompute: vLLM stalls where one that begins again needs
     more than its blocks beside the room that it reserves for itself.
     """
-    bad = [-1, -1, 1, 2] if recomputes else [-1, -1, 0, 1]
-    return st.one_of(st.none(), st.builds(
-        Transfer, stored=st.sampled_from([arrival.prompt, arrival.prompt, arrival.prompt // 2, 0]),
-        turns=st.integers(0, 6), asynchronous=st.sampled_from([True, True, False]), unknown=st.sampled_from([0, 0, 2]),
-        bad=st.sampled_from(bad), sent=st.integers(-1, 8)))
+    bad = [-1, -1, -1, 1] if recomputes else [-1, -1, -1, 0]
+    some = st.builds(
+        Transfer, stored=st.sampled_from([4, 1, 2, 4]), turns=st.sampled_from([0, 1, 3, 8, 20]),
+        asynchronous=st.sampled_from([True, True, True, False]), unknown=st.sampled_from([0, 0, 0, 2]),
+        bad=st.sampled_from(bad), sent=st.sampled_from([-1, 0, 3, 8]))
+    return st.one_of(some, some, st.none())
+
+
+def _fitted(transfer: Transfer | None, arrival: Arrival) -> Transfer | None:
+    return None if transfer is None else attrs.evolve(transfer, stored=-(-arrival.prompt * transfer.stored // 4))

@@ -61,7 +61,8 @@ def differences(recording: Recording, repeats: bool = True) -> Iterator[Differen
 def _replay(recording: Recording, repeats: bool) -> Replay:
     if recording.case.settings.connector is None:
         return Replay(recording.case, repeats)
-    return TransferReplay(recording.case, repeats, frozenset(row["s"] for row in recording.expected.steps))
+    written = frozenset(row["s"] for row in recording.expected.steps if isinstance(row["s"], int))
+    return TransferReplay(recording.case, repeats, written)
 
 
 def _between_steps(row: Row | None, own: Row | None) -> Iterator[Difference]:
@@ -83,7 +84,7 @@ def _between(expected: Row, got: Row, step: int | None, prefix: str = "") -> Ite
 
 def _narrowed(key: str, expected: Any, got: Any) -> tuple[str, Any, Any]:
     """Narrow two different batches to the first grant that differs."""
-    if key != "sched" or not isinstance(expected, list):
+    if key != "sched" or not isinstance(expected, list) or not isinstance(got, list):
         return key, expected, got
     pairs = zip_longest(expected, got)
     return next((f"{key}[{place}]", one, other) for place, (one, other) in enumerate(pairs) if one != other)

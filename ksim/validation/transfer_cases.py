@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import Attribute, field, frozen
-from attrs.validators import ge, gt, in_, optional
+from attrs.validators import ge, gt, in_, le, optional
 
+#: Steps that a transfer may take at most: a replay takes them one by one.
+_MOST = 1 << 16
 #: The blocks of a request are not kept to be sent.
 KEPT = object()
 
 
 def _steps_or_never(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
-    if value is not KEPT and value is not None and (type(value) is not int or value < 0):
-        raise ValueError(f"{attribute.name!r} must be a number of steps from 0 on, or null, not {value!r}")
+    if value is not KEPT and value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+        raise ValueError(f"{attribute.name!r} must be a number of steps from 0 to {_MOST}, or null, not {value!r}")
 
 
 def _all_or_places(_: Any, attribute: "Attribute[Any]", value: Any) -> None:
@@ -33,7 +35,7 @@ class ConnectorSettings:
     kind: str = field(default="nixl", validator=in_(("nixl", "case")))
     role: str = field(default="kv_consumer", validator=in_(("kv_consumer", "kv_producer", "kv_both")))
     on_load_failure: str = field(default="fail", validator=in_(("fail", "recompute")))
-    lease_steps: int = field(default=100, validator=ge(0))
+    lease_steps: int = field(default=100, validator=(ge(0), le(_MOST)))
 
 
 @frozen(kw_only=True)
@@ -41,7 +43,7 @@ class SpeculativeSettings:
     """The drafter of a case, which drafts `k` tokens a step."""
 
     method: str = field(default="eagle", validator=in_(("eagle", "draft_model", "ngram")))
-    k: int = field(default=3, validator=gt(0))
+    k: int = field(default=3, validator=(gt(0), le(_MOST)))
     lookahead_hashes: bool = True
     block_drop: bool = True
 
@@ -50,7 +52,7 @@ class SpeculativeSettings:
 class Remote:
     """A prompt that was prefilled elsewhere: its load ends `recv` steps after it began, well or `bad`."""
 
-    recv: int = field(validator=ge(0))
+    recv: int = field(validator=(ge(0), le(_MOST)))
     bad: Any = field(default=None, validator=_all_or_places)
 
 
@@ -63,10 +65,10 @@ class External(Remote):
     """
 
     tokens: int = field(validator=ge(0))
-    recv: int = field(default=0, validator=ge(0))
+    recv: int = field(default=0, validator=(ge(0), le(_MOST)))
     load: str = field(default="async", validator=in_(("async", "sync")))
-    unknown: int = field(default=0, validator=ge(0))
-    bad_at: int | None = field(default=None, validator=optional(ge(0)))
+    unknown: int = field(default=0, validator=(ge(0), le(_MOST)))
+    bad_at: int | None = field(default=None, validator=optional((ge(0), le(_MOST))))
 
 
 @frozen(kw_only=True)

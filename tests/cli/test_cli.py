@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import tomllib
 
 import pytest
 from pyarrow import parquet
@@ -100,6 +101,33 @@ def test_defaults_are_explained_without_a_run(scenario):
     assert not (scenario / "run").exists()
 
 
+def test_defaults_are_explained_pool_by_pool(scenario):
+    out = ksim("run", "s.toml", "--explain-defaults", "--pool", "p:role=prefill,gpu=l4", "--pool",
+               "d:role=decode,max_num_seqs=7", folder=scenario)
+    first, _, second = out.partition("pool d: ")
+    assert "pool p: " in first and "llama-3.2-1b on L4" in first and "llama-3.2-1b on H200" in second
+    for part, role in ((first, "kv_producer"), (second, "kv_consumer")):
+        rows = {line.split()[0]: " ".join(line.split()[1:]) for line in part.splitlines() if len(line.split()) > 2}
+        assert rows["kv_transfer_config.kv_connector"] == "NixlConnector the default between prefill and decode engines"
+        assert rows["kv_transfer_config.kv_role"].startswith(f"{role} role of pool ")
+    assert rows["max_num_seqs"] == "7 as set"
+
+
+def test_a_trace_is_replayed_with_pools_and_vllms_own_words(scenario):
+    ksim("replay", ROOT / "traces" / "conversation.csv", "--model", "llama-3.2-1b", "--gpu", "h200", "--num-prompts",
+         "12", "--max-model-len", "16384", "--pool", "p:role=prefill", "--pool", "d:role=both,replicas=2",
+         "--pair-router", "llm_d", "--kv-transfer-config",
+         '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config":'
+         ' {"kv_lease_duration": 9}}',
+         "-o", "run", "--no-plots", folder=scenario)
+    summary = json.loads((scenario / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["completed"] == summary["num_transfers"] == 12 and summary["pools"].keys() == {"p", "d"}
+    kept = tomllib.loads((scenario / "run" / "scenario.toml").read_text(encoding="utf-8"))
+    config = kept["serve"]["kv_transfer_config"]  # which both pools share
+    assert kept["pair_router"] == "llm_d" and config["kv_role"] == "kv_both"
+    assert config["kv_connector_extra_config"] == {"kv_lease_duration": 9}
+
+
 def test_another_release_decides_otherwise(scenario):
     """The default of a whole prompt that must fit came after vLLM 0.22."""
     for engine, value in (("vllm-0.33", "True"), ("vllm-0.22", "False")):
@@ -111,6 +139,7 @@ def test_another_release_decides_otherwise(scenario):
     ("gpus", "rtx-pro-6000"), ("systems", "gb200-nvl72"), ("models", "qwen3-30b-a3b"), ("grids", "us-caiso"),
     ("policies", "decode_first"), ("governors", "slack"), ("routers", "prefix_aware"), ("oracles", "measured"),
     ("collectives", "two_shot"), ("traces", "burstgpt"), ("pair_routers", "llm_d"),
+    ("connectors", "nixl"),
 ])
 def test_list_names_what_there_is(kind, name, tmp_path):
     assert name in ksim("list", kind, folder=tmp_path)

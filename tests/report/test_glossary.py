@@ -4,7 +4,7 @@ from pathlib import Path
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
-from tests.results import by_hand
+from tests.results import by_hand, fleet
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
 
@@ -20,16 +20,27 @@ def test_every_key_of_the_summary_is_explained():
     assert sorted(entries("summary.json")) == sorted(Result(by_hand.small(), {}, LatencyTargets()).summary)
 
 
+def test_every_key_of_a_fleets_summary_is_explained():
+    summary = Result(fleet.log(count=20)).summary
+    assert sorted(entries("summary.json") + entries("summary.json of fleets")) == sorted(summary)
+    for pool in summary["pools"].values():
+        assert sorted(entries("summary.json, by pool")) == sorted(pool)
+
+
 def test_every_column_is_explained():
     result = Result(by_hand.small())
     for heading, table in (("requests.parquet", result.requests), ("steps.parquet", result.steps),
                            ("kernels.csv", result.kernels)):
         assert sorted(entries(heading)) == sorted(table.column_names)
+    assert sorted(entries("requests.parquet") + entries("requests.parquet of fleets")) == sorted(
+        Result(fleet.log(count=20)).requests.column_names)
 
 
 def test_every_phase_is_explained():
-    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"])]
+    assert entries("attribution.parquet") == ["id", *phases(["FAMILY"], fleet=True)]
 
 
 def test_every_plot_is_explained(tmp_path):
-    assert sorted(entries("plots")) == sorted(path.name for path in Result(by_hand.small()).plots(tmp_path))
+    plain, found = Result(by_hand.small()).plots(tmp_path), Result(fleet.log(count=20)).plots(tmp_path)
+    names = {*(path.name for path in plain), *(path.name.replace("prefill", "POOL") for path in found)}
+    assert {*entries("plots")} == names - {"composition-decode.png"}

@@ -1,5 +1,5 @@
 from ksim.report.result import Result
-from tests.results import by_hand, fabricate
+from tests.results import by_hand, fabricate, fleet
 
 
 def texts(result: Result) -> str:
@@ -31,3 +31,17 @@ def test_preemptions_are_told_with_their_price():
 
 def test_unfinished_requests_are_told():
     assert "1 request was unfinished" in texts(Result(fabricate.cut(by_hand.small(), 3.25)))
+
+
+def test_pools_that_wait_for_each_other_are_told():
+    found = texts(Result(fleet.log(count=60, rate=40)))
+    assert "The GPUs of pool prefill have nothing to do 85 % of the run, those of pool decode 26 %: fewer" in found
+    assert "KV transfers wait for links: they take 1.59 times as long" in found
+    assert "the busiest is NIC of node 1, out" in found
+    assert "of their time for room on a decode engine" in found
+
+
+def test_leases_that_ended_and_requests_that_failed_are_warnings():
+    warnings = [insight.text for insight in Result(fleet.log(count=60)).insights if insight.warning]
+    assert warnings[0] == "5 requests were ended by an error, most often with: the load failed."
+    assert warnings[1].startswith("The leases of 9 requests ended before")

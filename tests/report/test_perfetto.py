@@ -11,7 +11,8 @@ from ksim.report import perfetto
 from ksim.report.perfetto import trace, write_trace
 from ksim.report.perfetto.requests import DECODE, PREEMPTED, PREFILL, QUEUED, _arrivals, phases
 from ksim.results.history import History
-from tests.results import by_hand, fabricate
+from tests.results import by_hand, fabricate, fleet
+from tests.results.fleet import by_hand as by_hand_split
 
 
 def load(log: Log, window=None) -> dict:
@@ -26,8 +27,11 @@ def slices(events: list[dict]) -> dict[tuple[int, int], list[dict]]:
     return tracks
 
 
-LOGS = [by_hand.small(), fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2), fabricate.pipelined(),
-        fabricate.cut(fabricate.log(count=20), 1.0), by_hand.overlapped(), Log(), Log([by_hand.ENGINE])]
+FLEETS = [fleet.log(count=25, rate=60, preempt_every=9), fleet.log(count=25, rate=600, style=fleet.Style(True, True)),
+          fleet.log(count=25, rate=60, style=fleet.Style(hands_over=True), decode_first=True)]
+LOGS = [by_hand.small(), *FLEETS, fabricate.log(count=20), fabricate.log(count=12, ranks=2, engines=2),
+        fabricate.pipelined(), fabricate.cut(fabricate.log(count=20), 1.0), by_hand.overlapped(), Log(),
+        Log([by_hand.ENGINE])]
 
 
 @pytest.mark.parametrize("log", LOGS)
@@ -136,7 +140,7 @@ def test_arrows_of_a_request_begin_at_its_arrival_and_bind_to_steps(log):
         bound = [next(s for s in tracks[event["pid"], event["tid"]] if s["ts"] <= event["ts"] <= s["ts"] + s["dur"])
                  for event in chain]
         assert bound[0]["name"] == f"request {request}"
-        assert all(s["name"] in ("decode", "mixed", "prefill") for s in bound[1:])
+        assert all(s["name"] in ("decode", "mixed", "prefill", f"request {request}") for s in bound[1:])
 
 
 def test_arrows_go_to_the_steps_of_a_requests_first_and_last_token():
@@ -146,6 +150,42 @@ def test_arrows_go_to_the_steps_of_a_requests_first_and_last_token():
     targets = {request: [steps[event["ts"]] for event in events if event["ph"] in ("t", "f")
                          and event["id"] == request] for request in (7, 8, 9)}
     assert targets == {7: [0, 2], 8: [1], 9: []}
+
+
+@pytest.mark.parametrize("log", FLEETS)
+def test_a_split_requests_arrow_goes_from_its_prefill_through_its_transfer_to_its_decode(log):
+    events, splits = load(log)["traceEvents"], History(log).splits
+    tracks, names, requests = slices(events), track_names(events), splits.requests
+    process = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    for number, source, target, moved in zip(requests.ids[splits.row], splits.source, splits.target,
+                                             ~np.isnan(splits.admitted), strict=True):
+        stops = [(process[e["pid"]].split(":")[0], e["tid"]) for e in events
+                 if e["ph"] in ("t", "f") and e["id"] == number]
+        if moved:
+            engines = [engine for engine, _ in stops]
+            place = engines.index("KV transfers")
+            assert {*engines[:place]} == {f"engine {source}, prefill"}
+            assert {*engines[place + 1:]} == {f"engine {target}, decode"}
+    transfers = [pid for pid, name in process.items() if name == "KV transfers"]
+    shown = [event for track in tracks for event in tracks[track] if track[0] in transfers]
+    assert len(shown) == (~np.isnan(splits.loaded)).sum() and sum(e["args"]["bytes"] for e in shown) == np.nansum(
+        splits.bytes)
+    assert {name.split()[0] for track, name in names.items() if track[0] in transfers} == {"from"}
+
+
+def test_links_have_counters_of_what_they_carry():
+    log = by_hand_split()
+    counted = [(event["name"], event["ts"] / 1e6, event["args"]["value"]) for event in load(log)["traceEvents"]
+               if event["ph"] == "C" and event["name"] == "NIC"]
+    assert counted == [("NIC", 5.25, 500), ("NIC", 7.25, 0)]
+
+
+def test_a_split_request_is_between_engines_after_its_prefill():
+    spans = [(event["name"], event["ph"], event["ts"] / 1e6) for event in load(by_hand_split())["traceEvents"]
+             if event["ph"] in ("b", "e")]
+    assert spans[1:-1] == [("queued", "b", 0.0), ("queued", "e", 1.75), ("prefill", "b", 1.75), ("prefill", "e", 3.0),
+                           ("between engines", "b", 3.0), ("between engines", "e", 7.75), ("decode", "b", 7.75),
+                           ("decode", "e", 11.5)]
 
 
 def test_requests_that_arrive_at_once_have_arrivals_side_by_side():

@@ -39,7 +39,8 @@ def judged(result: Result, trace: str | Path) -> str:
 @pytest.mark.parametrize("changes", [
     {}, {"detail": "kernel", "serve": {"tensor_parallel_size": 2, "max_model_len": 4096}},
     {"model": "qwen3-30b-a3b", "serve": {"data_parallel_size": 2, "max_model_len": 4096}},
-], ids=["columns", "kernel by kernel", "data ranks"])
+    {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "replicas": 2}}},
+], ids=["columns", "kernel by kernel", "data ranks", "pools"])
 def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
     scenario = {"model": "llama-3.2-1b", "gpu": "h200", "serve": {"max_model_len": 4096}, "workload": {"synthetic": {
         "arrivals": {"process": "poisson", "rate": 50}, "count": 20, "max_tokens": 4000,
@@ -49,6 +50,7 @@ def test_a_pickled_log_is_read_without_what_priced_it(tmp_path, changes):
     from ksim.simulation.simulate import simulate
 
     ran = simulate(Scenario.of({**scenario, **changes}))
+    assert ran.history.fleet == ("pools" in changes) == bool(ran.history.links)
     result = Result(ran.log)
     (tmp_path / "log").write_bytes(pickle.dumps(result))
     read = subprocess.run([sys.executable, "-c", READER, tmp_path / "log", tmp_path / "theirs"], check=True,

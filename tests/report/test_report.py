@@ -1,11 +1,12 @@
 import pytest
+from attrs import evolve
 
 from ksim.flow.log import Log
 from ksim.report.result import Result
 from ksim.report.tables import as_text
 from ksim.report.text import bar, report
 from ksim.report.wording import number, percent
-from tests.results import by_hand, fabricate
+from tests.results import by_hand, fabricate, fleet
 
 
 def test_the_report_says_what_ran_and_what_came_out():
@@ -18,6 +19,23 @@ def test_the_report_says_what_ran_and_what_came_out():
     assert "1 request was rejected, most often with: too long." in text
 
 
+def test_the_report_shows_pools_side_by_side():
+    text = Result(fleet.log(count=40), {"model_id": "tiny-lm"}).report()
+    assert "tiny-lm on 4 x h200, prefill: 2 x TP 1, decode: 2 x TP 1" in text
+    rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in text.splitlines() if line.strip()}
+    assert rows["Pools"] == rows["role"] == ["prefill", "decode"]
+    assert rows["engines"] == ["2", "2"]
+    assert rows["TPOT, mean ms"][0] == "-" and rows["GB sent"][0] == rows["GB received"][1]
+    assert "37 requests completed, 3 failed" in text
+
+
+def test_many_pools_are_shown_four_at_a_time():
+    log = fleet.log(count=20, prefill=3, decode=3)
+    log.engines = [evolve(built, pool=f"{built.pool}{built.engine}") for built in log.engines]
+    heads = [line.split() for line in Result(log).report().splitlines() if line.strip().startswith("Pools")]
+    assert [len(head) for head in heads] == [5, 3]
+
+
 def test_the_report_shows_where_the_time_went():
     lines = Result(by_hand.small()).report().splitlines()
     start = next(i for i, line in enumerate(lines) if "GPU time" in line)
@@ -27,7 +45,8 @@ def test_the_report_shows_where_the_time_went():
     assert any("memory 100 %" in line for line in lines)
 
 
-@pytest.mark.parametrize("log", [fabricate.log(), fabricate.log(ranks=4, count=40), by_hand.small(), Log()])
+@pytest.mark.parametrize("log", [fabricate.log(), fabricate.log(ranks=4, count=40), by_hand.small(), Log(),
+                                 fleet.log(count=40)])
 def test_the_report_fits_a_terminal_of_80_columns(log):
     result = Result(log, {"model_id": "m" * 30, "gpu": "g"})
     lines = as_text(report(result.summary, result.kernels, result.insights, result.labels), width=80).splitlines()

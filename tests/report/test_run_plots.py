@@ -10,14 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
+from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
-from ksim.report.plots import composition_figure, energy_figure, latency_figure, roofline_figure, timeline_figure
+from ksim.report.plots import (
+    composition_figure,
+    energy_figure,
+    latency_figure,
+    links_figure,
+    roofline_figure,
+    timeline_figure,
+)
 from ksim.report.plots.style import RED, looks, reach, write_png
 from ksim.report.plots.timeline import shown_span
 from ksim.report.result import Result
 from ksim.results.kernels import families
+from ksim.results.link_use import busiest
 from ksim.results.metrics import LatencyTargets
-from tests.results import by_hand, fabricate
+from tests.results import by_hand, fabricate, fleet
 
 LIMITS = LatencyTargets(ttft=0.05, e2el=2.0)
 LABELS = {"model_id": "llama", "gpu": "h200"}
@@ -38,7 +47,8 @@ DRAWN = {
 
 def drawn(name, found):
     with looks():
-        return DRAWN[name](found).axes
+        draw = DRAWN.get(name) or (lambda found: links_figure(found.history, found.subject))
+        return draw(found).axes
 
 
 def said(axes):
@@ -52,11 +62,11 @@ def numbers(axis):
             if low <= tick.get_loc() <= high and tick.label1.get_visible()]
 
 
-@pytest.mark.parametrize("log", [fabricate.log(count=40, ranks=2, engines=2),
+@pytest.mark.parametrize("log", [fabricate.log(count=40, ranks=2, engines=2), fleet.log(count=40, rate=30),
                                  fabricate.log(count=150, rate=60, seats=2), fabricate.log(count=1)])
 def test_headlines_name_the_run_and_no_labels_collide(log):
     found = result(log)
-    for name in DRAWN:
+    for name in (*DRAWN, *(["links"] if found.history.links else [])):
         for axes in drawn(name, found):
             assert axes.figure.get_suptitle().startswith("llama on")
             axes.figure.draw_without_rendering()
@@ -121,6 +131,38 @@ def test_steps_above_the_limit_are_explained_in_place():
     unlimited = result(log)
     assert not said(drawn("energy", unlimited)[0])
     assert not any("power limit" in insight.text for insight in unlimited.insights)
+
+
+def test_each_pool_has_its_own_figure_of_steps_and_links_have_one(tmp_path):
+    names = [path.name for path in result(fleet.log(count=20)).plots(tmp_path)]
+    assert names == ["latency.png", "timeline.png", "composition-prefill.png", "composition-decode.png",
+                     "roofline.png", "energy.png", "links.png"]
+
+
+def test_links_are_shown_by_their_mean_use():
+    (axes,) = drawn("links", result(fleet.by_hand()))
+    # From 5.25 to 7.25 of 12 seconds, half of the capacity is in use.
+    assert axes.get_title("left") == "NIC"
+    assert axes._right_title.get_text() == "of 1.00 GB/s: mean 8.3 %, at most 50.0 %"
+    (line,) = axes.lines
+    assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(1.0, rel=0.02)
+
+
+def test_at_most_eight_links_are_shown():
+    log = fleet.by_hand()
+    log.links += [LinkBuilt(number, f"NIC {number}", "nic", 1e9) for number in range(1, 20)]
+    for number in range(1, 20):
+        log.add(LinkUsed(1.0, number, 1e7 * number))
+        log.add(LinkUsed(2.0, number, 0.0))
+    found = busiest(result(log).history, 8)
+    assert [link.name for link in found[1:]] == [f"NIC {number}" for number in range(19, 12, -1)]
+
+
+def test_pools_have_curves_of_their_own_over_time():
+    panels = {axes.get_title("left"): axes for axes in drawn("timeline", result(fleet.log(count=30)))}
+    for title in ("KV cache in use", "Watts per GPU"):
+        assert [text.get_text() for text in panels[title].get_legend().get_texts()] == ["prefill", "decode"]
+    assert "between engines" in [text.get_text() for text in panels["Requests"].get_legend().get_texts()]
 
 
 def test_a_figure_is_written_as_it_is_drawn(tmp_path):

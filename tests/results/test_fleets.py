@@ -3,25 +3,12 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from ksim.flow.batch import Batch
 from ksim.flow.events import (
-    Admitted,
-    Arrived,
-    Emitted,
     Failed,
-    Finished,
-    LinkBuilt,
-    LinkUsed,
-    Prefilled,
-    Received,
     Released,
-    Routed,
-    Stepped,
-    Transferred,
 )
-from ksim.flow.log import Log
-from ksim.flow.request import Request
 from ksim.report.result import Result
 from ksim.results.attribution.energy import Energy
 from ksim.results.attribution.handover import HANDOVER
@@ -29,6 +16,8 @@ from ksim.results.footprint import Rates
 from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import simulate
 from tests.properties import examples
 
 from . import fabricate, fleet
@@ -36,37 +25,12 @@ from .partition import assert_a_partition, parts
 from .strategies import fleets
 
 
-def by_hand(queued: float = 4.5, handed: bool = False) -> Log:
-    """One request, prefilled by engine 5 in its step from 2 to 3 and decoded by engine 1 in steps from 8, 9 and so on.
-
-    Its answer is with the router at 4, blocks are there at 5, the first byte leaves at 5.25, the last arrives at 7.25
-    where 1.5 seconds would have done, and the request is admitted at 7.75.
-    """
-    def step(engine: int, index: int, start: float, batch: Batch) -> Stepped:
-        costs = (fabricate.step_costs(batch)[0],)
-        return Stepped(start + 1.5, engine, index, start - 0.25, start, start, start + 1.0, start + 1.25, batch, 0, 1,
-                       7, costs)
-
-    request, first = Request(3, 0.0, 100, 3), 2 if handed else 1
-    events = [
-        Arrived(0.0, request), Routed(0.0, 3, 1, 5), Received(0.5, 3, 5), Received(queued, 3, 1),
-        Admitted(1.75, 3, 5, 0, 100), step(5, 0, 2.0, Batch.of((100, 0), prompts=[(3, 100, 0)])),
-        Prefilled(4.0, 3, 5, 0), Transferred(7.25, 3, 5, 1, 5.0, 5.25, 1.5, 1e9, 99), Released(7.5, 3, 5),
-        Admitted(7.75, 3, 1, 99, 100), step(1, 0, 8.0, Batch.of((1, 99), prompts=[(3, 1, 99)])),
-        *(step(1, index, 8.0 + index, Batch.of((1, 99 + index))) for index in range(1, 4 - first)),
-        Emitted(12.0, 3, 1, 0, 3 - first), Finished(12.0, 3, 1), LinkUsed(5.25, 0, 5e8), LinkUsed(7.25, 0, 0.0)]
-    events += [Emitted(3.5, 3, 5, 0, 0)] if handed else []
-    log = Log([fleet._built(1, "decode", 1), fleet._built(5, "prefill", 1)], events)
-    log.links += [LinkBuilt(0, "NIC", "nic", 1e9)]
-    return log
-
-
 def handed_over(columns: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(columns[name][0]) for name in HANDOVER}
 
 
 def test_the_phases_between_two_engines_by_hand():
-    result = Result(by_hand())
+    result = Result(fleet.by_hand())
     first, after = parts(result)
     assert_a_partition(result)
     assert handed_over(first) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
@@ -78,18 +42,53 @@ def test_the_phases_between_two_engines_by_hand():
 
 def test_a_decode_engine_that_had_the_request_at_once_does_not_wait_for_the_answer():
     """Nothing is between the end of the prefill at 3 and the wait for room until 5."""
-    first, _ = parts(Result(by_hand(queued=0.75)))
+    first, _ = parts(Result(fleet.by_hand(queued=0.75)))
     assert handed_over(first) == {"hop": 0.0, "room": 2.0, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
     assert (first["update"], first["delivery"]) == (0.25, 0.25)
 
 
 def test_a_token_that_is_handed_over_ends_the_first_part():
-    result = Result(by_hand(handed=True))
+    result = Result(fleet.by_hand(handed=True))
     first, after = parts(result)
     assert_a_partition(result)
     assert result.requests["ttft_s"].to_pylist() == [3.5] and result.requests["output_tokens"].to_pylist() == [3]
     assert not any(handed_over(first).values())
     assert handed_over(after) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Small runs of pools that differ in size and cache, with preemptions and prefix caching."""
+    ranks = draw(st.sampled_from([1, 2]))
+
+    def pool(role: str) -> dict[str, object]:
+        serve = {"num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
+                 "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])),
+                 "max_num_seqs": draw(st.integers(2, 20)), "async_scheduling": draw(st.booleans()),
+                 "tensor_parallel_size": ranks}
+        return {"role": role, "replicas": draw(st.integers(1, 2)), "serve": serve}
+
+    load = {"arrivals": {"process": "poisson", "rate": draw(st.sampled_from([20, 3000]))},
+            "count": draw(st.integers(2, 25)), "max_tokens": 2000,
+            "prompt": {"kind": "lognormal", "median": 300, "sigma": 1.0},
+            "output": {"kind": "exponential", "mean": 15}, "prefixes": {"groups": 2, "tokens": 96}}
+    connector = {"kv_connector": draw(st.sampled_from(["nixl", "mooncake", "sglang", "tensorrt_llm"]))}
+    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline",
+                        "serve": {"max_model_len": 2048, "kv_transfer_config": connector},
+                        "pools": {"p": pool("prefill"), "d": pool("decode")}, "seed": draw(st.integers(0, 99)),
+                        "workload": {"synthetic": load}})
+
+
+@given(scenarios())
+@examples(20)
+def test_phases_and_joules_add_up_in_any_run_of_a_fleet(scenario):
+    result = simulate(scenario)
+    assert_a_partition(result)
+    energy = Energy(result.shares)
+    if result.history.requests.completed.all():
+        assert energy.unattributed == pytest.approx(0.0, abs=1e-9 * energy.joules.sum())
+    summary = result.summary
+    assert sum(pool["total_output_tokens"] for pool in summary["pools"].values()) == summary["total_output_tokens"]
 
 
 @given(fleets())
@@ -103,7 +102,7 @@ def test_phases_add_up_in_any_fleet(log):
 
 
 @pytest.mark.parametrize("style", [fleet.Style(), fleet.Style(concurrent=True, by_chunk=True),
-                                   fleet.Style(hands_over=True)])
+                                   fleet.Style(hands_over=True), fleet.Style(hands_over=True, late=True)])
 @pytest.mark.parametrize("decode_first", [False, True])
 def test_every_joule_of_a_fleet_is_somebodys_where_no_request_fails(style, decode_first):
     result = Result(fleet.log(count=10, rate=60, style=style, decode_first=decode_first, preempt_every=6))

@@ -26,8 +26,8 @@ class Recorded:
     def schedule(self, now: float) -> str:
         return next(self.schedules)
 
-    def update(self, schedule: str, index: int) -> list[str]:
-        self.calls.append((schedule, index))
+    def update(self, schedule: str, index: int, *output: str) -> list[str]:
+        self.calls.append((schedule, index, *output))
         return [f"job of {schedule}"]
 
     def repeat(self) -> bool:
@@ -60,6 +60,19 @@ class Notes:
     def sleep(self, turn: Turn) -> tuple[()]:
         self.asked.append("sleep")
         return ()
+
+
+@define
+class Reporting(Notes):
+    """A port whose workers report something with every batch, also with an empty one."""
+
+    def wait(self, turn: Turn) -> list[str]:
+        turn.output = f"output of {turn.schedule}"
+        return []
+
+    def sleep(self, turn: Turn) -> tuple[()]:
+        turn.output = "what ended meanwhile"
+        return super().sleep(turn)
 
 
 def play(schedules: Sequence[str], depth: int = 2) -> tuple[EngineLoop, Notes, list[str]]:
@@ -115,3 +128,18 @@ def test_repeated_turns_are_known_to_the_queue_after_sync(depth, in_flight, retu
     loop.sync()
     assert [(turn.schedule, turn.index) for turn in loop.in_flight] == in_flight
     assert loop.scheduler.calls[-1] == ("sync", returned)
+
+
+def test_what_workers_report_is_taken_in_with_their_batch():
+    loop, notes = EngineLoop(Recorded(iter(["a", "", "b"]))), Reporting()
+    for _ in range(3):
+        loop.run_turn_at_once(notes)
+    assert loop.scheduler.calls == [("a", 0, "output of a"), ("", 0, "output of ")]
+
+
+def test_what_workers_report_while_nothing_is_in_flight_is_taken_in_after_the_sleep():
+    loop, notes = EngineLoop(Recorded(iter(["", ""]))), Reporting()
+    for _ in range(2):
+        loop.run_turn_at_once(notes)
+    assert loop.scheduler.calls == [("", -1, "what ended meanwhile")] * 2
+    assert notes.asked == ["launch ", "sleep", "deliver "] * 2

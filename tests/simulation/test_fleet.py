@@ -2,11 +2,15 @@
 
 import json
 import tomllib
+from pathlib import Path
 
+import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
@@ -14,9 +18,12 @@ from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.places import place
 from ksim.simulation.scenario import Scenario
+from ksim.simulation.scenario_tables import alike, beside, merged
 from ksim.simulation.simulate import independent, simulate
+from ksim.simulation.streaming import stream
 from tests.properties import examples
 
+ROOT = Path(__file__).parents[2]
 UNIFORM = {"synthetic": {"count": 12, "arrivals": {"process": "poisson", "rate": 100.0},
                          "prompt": {"kind": "uniform", "low": 1, "high": 200},
                          "output": {"kind": "uniform", "low": 1, "high": 20}}}
@@ -32,11 +39,20 @@ def both(**changes):
     return {"role": "both", **changes}
 
 
-def numbers(result: Result) -> tuple[object, ...]:
-    """What a run's users see of it, but for its pools."""
-    summary = {key: value for key, value in result.summary.items() if key != "pools"}
-    tables = (result.requests, result.steps, result.kernels, result.attribution)
-    return json.dumps(summary), [str(table.to_pydict()) for table in tables]
+def numbers(result: Result, like: Result | None = None) -> tuple[object, ...]:
+    """What a run's users see of it: all, or what they also see of the run that it is *like*."""
+    like = like or result
+    tables = [(getattr(result, name), getattr(like, name)) for name in ("requests", "steps", "kernels")]
+    return (json.dumps({key: result.summary[key] for key in like.summary}),
+            [str(table.select(other.column_names).to_pydict()) for table, other in tables])
+
+
+def check_alike(pooled: Result, plain: Result) -> None:
+    """Whether a run with pools tells what the *plain* one does; phases that only fleets have add up to nothing."""
+    assert numbers(pooled, plain) == numbers(plain)
+    for name in plain.attribution.column_names:
+        seconds, others = (np.array(run.attribution[name].to_pylist(), dtype=float) for run in (pooled, plain))
+        np.testing.assert_allclose(seconds, others, rtol=1e-9, atol=1e-12)
 
 
 serves = st.fixed_dictionaries({}, optional={
@@ -49,17 +65,17 @@ routers = st.sampled_from(["round_robin", "least_outstanding", "prefix_aware"])
 @given(serve=serves, router=routers, seed=st.integers(0, 1000), model=st.sampled_from(["llama-3.2-1b", "gpt-oss-20b"]))
 @examples(25)
 def test_one_pool_gives_what_the_scenario_gives_without_it(serve, router, seed, model):
-    with_pool = scenario({"all": both(serve=serve)}, router=router, seed=seed, model=model)
-    assert numbers(simulate(with_pool)) == numbers(simulate(scenario(serve=serve, router=router, seed=seed,
-                                                                     model=model)))
+    pooled = simulate(scenario({"all": both(serve=serve)}, router=router, seed=seed, model=model))
+    plain = simulate(scenario(serve=serve, router=router, seed=seed, model=model))
+    check_alike(pooled, plain)
 
 
 @given(replicas=st.integers(1, 4), router=routers, seed=st.integers(0, 1000))
 @examples(15)
 def test_replicas_of_a_dense_model_are_what_data_parallel_ranks_are(replicas, router, seed):
-    as_pool = scenario({"all": both(replicas=replicas)}, router=router, seed=seed)
-    as_ranks = scenario(serve={"data_parallel_size": replicas}, router=router, seed=seed)
-    assert numbers(simulate(as_pool)) == numbers(simulate(as_ranks))
+    pooled = simulate(scenario({"all": both(replicas=replicas)}, router=router, seed=seed))
+    ranks = simulate(scenario(serve={"data_parallel_size": replicas}, router=router, seed=seed))
+    check_alike(pooled, ranks)
 
 
 @given(pools=st.dictionaries(st.sampled_from("abc"), st.fixed_dictionaries({}, optional={
@@ -74,6 +90,36 @@ def test_the_result_is_the_same_for_any_number_of_processes(pools, jobs, seed):
     assert not apart.remarks if Fleet.of(made).engines > 1 else "there is one engine" in apart.remarks[0]
     whole = simulate(made)
     assert (numbers(apart), apart.scenario) == (numbers(whole), whole.scenario)
+
+
+def stepping(made: Scenario) -> Fleet:
+    """The fleet of a scenario, whose engines take every step by itself."""
+    fleet = Fleet.of(made)
+    return evolve(fleet, pools=tuple(
+        evolve(pool, deployment=evolve(pool.deployment, skips=False)) for pool in fleet.pools))
+
+
+@given(roles=st.sampled_from([("prefill", "decode"), ("prefill", "both"), ("prefill", "decode", "both")]),
+       router=st.sampled_from(catalog.names("cluster.pair_routers")), replicas=st.integers(1, 2),
+       seed=st.integers(0, 99), connector=st.sampled_from(catalog.names("kv_transfer.connectors")),
+       prefixes=st.booleans())
+@examples(25)
+def test_going_ahead_of_the_clock_changes_nothing(roles, router, replicas, seed, connector, prefixes):
+    load = {"synthetic": UNIFORM["synthetic"] | ({"prefixes": {"groups": 2, "tokens": 64}} if prefixes else {})}
+    pools = {f"{role}s": {"role": role, "replicas": replicas} for role in roles}
+    made = scenario(pools, pair_router=router, seed=seed, workload=load,
+                    serve={"kv_transfer_config": {"kv_connector": connector}})
+    ahead, steps = simulate(made), simulate(stepping(made))
+    for key in ahead.summary.keys() - {"pools"}:
+        assert nearly(ahead.summary[key], steps.summary[key]), key
+    for name in ahead.steps.column_names:
+        assert nearly(ahead.steps[name].to_pylist(), steps.steps[name].to_pylist()), name
+
+
+def nearly(one, other) -> bool:
+    """Whether values are the same but for rounding: a moment is a sum, which begins elsewhere."""
+    whole = isinstance(one, int | str) or one is None or (isinstance(one, list) and isinstance(one[0], int | str))
+    return one == other if whole else one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 @given(sizes=st.lists(st.integers(1, 20), max_size=12), per_node=st.integers(1, 10))
@@ -143,12 +189,29 @@ def test_ranks_that_share_experts_stay_in_one_process():
         (0, "a", 0, "a0"), (0, "a", 0, "a1"), (2, "a", 1, "a2"), (2, "a", 1, "a3"), (-1, "b", 0, "b0")]
 
 
-def test_energy_counts_each_pools_host():
-    """Hosts draw the same watts, which more GPUs share in one pool than in the other."""
-    energy = {"host_watts": 1000.0, "nic_watts": 10.0}
-    fleet = Fleet.of(scenario({"a": both(replicas=3), "b": both(system="gb200-nvl72", gpu="gb200")}, energy=energy))
-    beside = [pool.deployment.rates.beside for pool in fleet.pools]
-    assert fleet.rates.beside == pytest.approx((3 * beside[0] + beside[1]) / 4) and beside[0] != beside[1]
+def test_energy_counts_the_hosts_of_each_pool():
+    """A host draws the same watts, which more GPUs share in one pool than in the other."""
+    pools = {"a": both(replicas=3), "b": both(gpu="gb200")}
+    summary = simulate(scenario(pools, energy={"host_watts": 1000.0, "nic_watts": 10.0})).summary
+    watts = 3 * (1000 / 8 + 10) + (1000 / 72 + 10)
+    assert summary["host_energy_joules"] == pytest.approx(watts * summary["duration"])
+
+
+def test_a_fleet_that_splits_runs_in_one_process_and_it_is_said_why():
+    made = scenario({"p": {"role": "prefill"}, "d": {"role": "decode"}})
+    apart, whole = simulate(made, jobs=2), simulate(made)
+    assert apart.remarks[0] == ("ran in one process, not in 2: prefill and decode engines send each other what they"
+                                " computed")
+    assert numbers(apart) == numbers(whole) and whole.summary["num_transfers"] == whole.summary["completed"] == 12
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("prefill", "both"), ("both", "both")])
+def test_a_streamed_run_has_the_numbers_of_a_run_in_memory(roles, tmp_path):
+    made = scenario({"a": {"role": roles[0]}, "b": {"role": roles[1], "gpu": "h100"}}, nodes=2)
+    streamed, whole = stream(made, tmp_path / "run").summary, simulate(made).summary
+    for key in ("completed", "duration", "output_throughput", "energy_joules", "gpu", "gpus"):
+        assert streamed[key] == (pytest.approx(whole[key]) if isinstance(whole[key], float) else whole[key])
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["pools"].keys() == {"a", "b"}
 
 
 def test_a_power_cap_is_checked_against_each_gpu():
@@ -158,3 +221,25 @@ def test_a_power_cap_is_checked_against_each_gpu():
 
 def test_the_summary_names_every_gpu():
     assert simulate(scenario({"a": both(), "b": both(gpu="l4"), "c": both()})).summary["gpu"] == "h200, l4"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scenarios" / "fleets").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_fleet_that_ships_runs(path):
+    made = Scenario.read(path)
+    size = "workload.replay.limit" if made.workload.replay else "workload.synthetic.count"
+    summary = simulate(made.with_values({size: 20})).summary
+    assert summary["completed"] == 20 and summary["pools"].keys() == made.pools.keys()
+    assert bool(summary["num_transfers"]) == Fleet.of(made).splits
+
+
+values = st.sampled_from([1, 2, {"name": "a"}, {"name": "a", "b": 1}])
+tables = st.dictionaries(st.sampled_from("pqr"), values | st.dictionaries(st.sampled_from("xyz"), values))
+
+
+@given(tables=st.lists(tables, min_size=1, max_size=4))
+@examples(200)
+def test_what_is_alike_and_what_is_beside_make_the_tables_again(tables):
+    """A table that leaves out a key takes it from what is alike, so only what all have is."""
+    whole = alike(tables)
+    for table in tables:
+        assert whole.keys() <= table.keys() and merged(whole, beside(whole, table)) == table

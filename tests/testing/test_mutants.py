@@ -10,12 +10,12 @@ from ksim.testing.case import Arrival, Case
 from ksim.testing.strategies import cases
 from ksim.testing.trial import Subject
 from tests.properties import share
-from tests.testing.mutants import caches, policies, schedulers
+from tests.testing.mutants import caches, policies, schedulers, transfers
 
 #: Hardly any case that a scenario can hold shows these faults, so all kinds of cases are searched from the start.
 UNTOLD = {"leak_at_abort", "stop_not_honoured", "resumes_at_once", "partial_chunks_forgotten", "last_come_first",
           "youngest_starves_eldest", "reserve_ignored"}
-MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS]
+MUTANTS = [*schedulers.MUTANTS, *caches.MUTANTS, *policies.MUTANTS, *transfers.MUTANTS]
 DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->"
 

@@ -16,6 +16,7 @@ from ksim.report.perfetto.kernels import cut_marks, kernel_slices
 from ksim.report.perfetto.requests import REQUEST_EVENTS, flows, request_spans
 from ksim.report.perfetto.steps import StageTimes, process_names, step_slices
 from ksim.report.perfetto.tracks import counters, host_slices
+from ksim.report.perfetto.transfers import Transfers, link_counters, transfer_slices
 from ksim.results.history import History
 
 #: Kernel slices beyond this are left out unless a window asks for them.
@@ -54,8 +55,11 @@ def trace(history: History, window: tuple[float, float] | None = None, model: st
     yield from request_spans(history, stride)
     yield from step_slices(timed, stride)
     yield from host_slices(history, stride)
-    yield from flows(timed, stride)
+    transfers = Transfers.of(history)
+    yield from transfer_slices(history, transfers, stride)
+    yield from flows(timed, transfers, stride)
     yield from counters(history, stride)
+    yield from link_counters(history, stride)
     yield from kernel_slices(timed, kernels)
     yield from cut_marks(timed, kernels)
     yield b"\n]}\n"

@@ -1,8 +1,9 @@
 """The phases of each request, and arrows from it to its steps.
 
-Queued, prefill, decode and preempted are spans nested in the request's own.  Arrows go to the step after every
-admission, to that of the first token, and to that of the last.  Perfetto draws arrows between slices of threads only,
-so a request's begins at a short slice of its own, on a track of arrivals.
+Queued, prefill, decode and preempted are spans nested in the request's own, and so is the time between two engines.
+Arrows go to the step after every admission, to that of the first token, and to that of the last; those of a split
+request also to the step of the last prompt token and to the transfer of its KV.  Perfetto draws arrows between slices
+of threads only, so a request's begins at a short slice of its own, on a track of arrivals.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ import pyarrow as pa
 from attrs import frozen
 
 from ksim.flow.events import Admitted
+from ksim.flow.log import only
 from ksim.report.perfetto.steps import REQUESTS_PROCESS, StageTimes, engine_process, name_of
 from ksim.report.perfetto.text import joined, lines, microseconds, picked, taken, thousandths, whole
+from ksim.report.perfetto.transfers import Transfers
 from ksim.results import arrow
 from ksim.results.arrays import Bools, Floats, Ints
 from ksim.results.history import History
-from ksim.results.requests import Requests
+from ksim.results.requests import STATUS, Requests
 
 #: About how many events one request takes.
 REQUEST_EVENTS = 12
@@ -26,8 +29,9 @@ _BLOCK = 1 << 12
 #: The thread of arrivals, and how long, in ns, a slice there lasts at least and at most.
 ARRIVALS, _SHORTEST, _LONGEST = 1, 100, 1_000_000
 
-QUEUED, PREFILL, DECODE, PREEMPTED, _REQUEST = range(5)
-_NAMES = ("queued", "prefill", "decode", "preempted", "request")
+QUEUED, PREFILL, DECODE, PREEMPTED, BETWEEN, _REQUEST = range(6)
+_NONE = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
+_NAMES = ("queued", "prefill", "decode", "preempted", "between engines", "request")
 
 
 @frozen(eq=False)
@@ -43,9 +47,9 @@ class Phases:
 def request_spans(history: History, stride: int) -> Iterator[memoryview]:
     """Every *stride*-th request with its phases."""
     requests = history.requests
-    ends = np.where(requests.completed, requests.last_token, requests.rejected)
+    ends = np.where(requests.completed, requests.last_token, np.fmin(requests.rejected, requests.failed))
     ends = np.where(np.isnan(ends), history.duration, ends)
-    found = phases(requests.arrival, _moves(history), requests.came, requests.first, ends)
+    found = phases(requests.arrival, _moves(history), requests.came, requests.first, ends, _hand_overs(history))
     arguments = _arguments(requests)
     row, name, edge, time, argument = _edges(found, requests.arrival, ends, stride)
     for begin in range(0, len(row), _BLOCK):
@@ -58,10 +62,9 @@ def request_spans(history: History, stride: int) -> Iterator[memoryview]:
 
 def _arguments(requests: Requests) -> pa.Array:
     """The arguments of each request's span, and an empty text at the end."""
-    status = np.where(requests.completed, 0, np.where(np.isnan(requests.rejected), 1, 2))
     (texts,) = joined(
         ',"args":{"request":', whole(requests.ids), ',"prompt":', whole(requests.prompt), ',"output":',
-        whole(requests.output), ',"status":"', picked(("completed", "unfinished", "rejected"), status), '"}')
+        whole(requests.output), ',"status":"', picked(STATUS, requests.status_numbers), '"}')
     return pa.concat_arrays([texts, arrow.texts([""])])
 
 
@@ -82,17 +85,18 @@ def _edges(found: Phases, arrival: Floats, ends: Floats, stride: int) -> tuple[I
 
 
 def phases(arrival: Floats, moves: tuple[Ints, Floats, Bools], came: Callable[[Ints], Floats], first: Ints,
-           ends: Floats) -> Phases:
+           ends: Floats, hand_overs: tuple[Ints, Floats, Ints] = _NONE) -> Phases:
     """The phases of requests from their *arrival* to their *ends*.
 
     *moves* say which was admitted (True) or preempted (False) when; *came* tells when the tokens at some places came,
     of which those of row r begin at ``first[r]``.  While a request runs, all is prefill, or recomputation, up to its
-    next token.
+    next token.  *hand_overs* say which began to be BETWEEN engines, or to DECODE on the second, when.
     """
-    whose, when, admitted = moves
-    row, begin = np.concatenate([np.arange(len(arrival)), whose]), np.concatenate([arrival, when])
-    name = np.concatenate([np.full(len(arrival), QUEUED), np.where(admitted, PREFILL, PREEMPTED)])
-    order = np.lexsort(((name == PREFILL) * 2 + (name == PREEMPTED), begin, row))
+    (whose, when, admitted), (handed, then, named) = moves, hand_overs
+    row, begin = np.concatenate([np.arange(len(arrival)), whose, handed]), np.concatenate([arrival, when, then])
+    name = np.concatenate([np.full(len(arrival), QUEUED), np.where(admitted, PREFILL, PREEMPTED), named])
+    rank = (name == PREFILL) * 2 + (name == PREEMPTED) + (name == DECODE) * 2 + (name == BETWEEN)
+    order = np.lexsort((rank, begin, row))
     row, begin, name = row[order], begin[order], name[order]
     until, followed = ends[row], np.flatnonzero(row[1:] == row[:-1])
     until[followed] = begin[followed + 1]
@@ -119,13 +123,27 @@ def _next(came: Callable[[Ints], Floats], first: Ints, last: Ints, times: Floats
 def _moves(history: History) -> tuple[Ints, Floats, Bools]:
     """Admissions and preemptions: the row of the request, the time, and whether it was admitted."""
     requests, admitted = history.requests, history.events[Admitted]
+    if len(splits := history.splits):
+        rows = requests.rows(admitted["request_id"])
+        loaded = np.full(len(requests), np.nan)
+        loaded[splits.row] = np.where(np.isnan(splits.prefilled), np.nan, splits.admitted)
+        admitted = only(admitted, admitted["time"] != loaded[rows])
     events = (admitted, requests.preempted)
     row, time = (np.concatenate(columns) for columns in zip(
         *((requests.rows(each["request_id"]), each["time"]) for each in events), strict=True))
     return row, time, np.arange(len(row)) < len(admitted["time"])
 
 
-def flows(timed: StageTimes, stride: int) -> Iterator[bytes | memoryview]:
+def _hand_overs(history: History) -> tuple[Ints, Floats, Ints]:
+    """When split requests left their prefill engines, and when they came to their decode engines."""
+    splits = history.splits
+    left, came = splits.between
+    known, second = ~np.isnan(left), ~np.isnan(left) & ~np.isnan(came)
+    return (np.concatenate([splits.row[known], splits.row[second]]), np.concatenate([left[known], came[second]]),
+            np.repeat([BETWEEN, DECODE], [known.sum(), second.sum()]))
+
+
+def flows(timed: StageTimes, transfers: Transfers, stride: int) -> Iterator[bytes | memoryview]:
     """Every *stride*-th request's slice of arrival, and its arrows to those of every *stride*-th step."""
     requests = timed.history.requests
     rows = np.flatnonzero(np.arange(len(requests)) % stride == 0)
@@ -139,7 +157,7 @@ def flows(timed: StageTimes, stride: int) -> Iterator[bytes | memoryview]:
                     ',"output":', whole(requests.output[rows[part]]), "}}")
     sources = np.zeros(len(requests), np.int64)
     sources[rows] = begin + _SHORTEST // 2  # inside the slice, and before any step that the request can be in
-    yield from _arrows(timed, sources, stride)
+    yield from _arrows(timed, transfers, sources, stride)
 
 
 def _arrivals(times: Ints) -> tuple[Ints, Ints]:
@@ -153,18 +171,16 @@ def _arrivals(times: Ints) -> tuple[Ints, Ints]:
     return np.maximum.accumulate(times - earlier) + earlier, lasts
 
 
-def _arrows(timed: StageTimes, sources: Ints, stride: int) -> Iterator[memoryview]:
+def _arrows(timed: StageTimes, transfers: Transfers, sources: Ints, stride: int) -> Iterator[memoryview]:
     """The arrows of each request that came to a shown step, from *sources* in nanoseconds."""
-    row, place = _visited(timed, stride)
+    row, process, thread, middle = _stops(timed, transfers, stride)
     if not len(row):
         return
     last = np.append(row[1:] != row[:-1], True)
-    of, requests, steps = np.unique(row), timed.history.requests, timed.history.steps
-    process = engine_process(0) + steps.engine[steps.stage_step_rows[place]]
-    middle = timed.begin[place] + (timed.end - timed.begin)[place] // 2
+    of, requests = np.unique(row), timed.history.requests
     columns = (np.concatenate([of, row]), np.concatenate([np.zeros(len(of), np.int64), 1 + last]),
                np.concatenate([np.full(len(of), REQUESTS_PROCESS), process]),
-               np.concatenate([np.full(len(of), ARRIVALS), 1 + timed.stage[place]]),
+               np.concatenate([np.full(len(of), ARRIVALS), thread]),
                np.concatenate([sources[of], middle]))
     for first in range(0, len(columns[0]), _BLOCK):
         whose, kind, pid, tid, time = (column[first: first + _BLOCK] for column in columns)
@@ -173,17 +189,34 @@ def _arrows(timed: StageTimes, sources: Ints, stride: int) -> Iterator[memoryvie
                     ',"ts":', thousandths(time), "}")
 
 
+def _stops(timed: StageTimes, transfers: Transfers, stride: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """Where arrows of each request go, in the order of time: its row, process and thread, and the time in ns."""
+    (row, place), steps = _visited(timed, stride), timed.history.steps
+    columns = (row, engine_process(0) + steps.engine[steps.stage_step_rows[place]], 1 + timed.stage[place],
+               timed.begin[place] + (timed.end - timed.begin)[place] // 2)
+    some = np.flatnonzero(transfers.row % stride == 0)
+    if not len(some):
+        return columns
+    moved = (transfers.row[some], np.full(len(some), engine_process(len(timed.history.engines))),
+             1 + transfers.track[some], (transfers.begin + (transfers.end - transfers.begin) // 2)[some])
+    row, process, thread, time = (np.concatenate(pair) for pair in zip(columns, moved, strict=True))
+    order = np.lexsort((time, row))
+    return row[order], process[order], thread[order], time[order]
+
+
 def _visited(timed: StageTimes, stride: int) -> tuple[Ints, Ints]:
     """The row of each request and the stage step that an arrow of it goes to, in the order of time.
 
-    They are the first stages of the steps after its admissions, of its first and of its last token, each once.
+    They are the first stages of the steps after its admissions, of its last prompt token on a prefill engine, of its
+    first and of its last token, each once.
     """
     history, steps = timed.history, timed.history.steps
     requests, admitted = history.requests, history.events[Admitted]
     some = np.flatnonzero(requests.output > 0)
     first, last = (requests.token_steps[places] for places in (requests.first[some], requests.first[some + 1] - 1))
-    row = np.concatenate([requests.rows(admitted["request_id"]), some, some])
-    step = np.concatenate([_next_steps(timed, admitted["engine"], admitted["time"]), first, last])
+    splits = history.splits
+    row = np.concatenate([requests.rows(admitted["request_id"]), some, some, splits.row])
+    step = np.concatenate([_next_steps(timed, admitted["engine"], admitted["time"]), first, last, splits.last_prefill])
     shown = (step >= 0) & (row % stride == 0) & (step % stride == 0)
     pairs = np.unique(np.stack([row[shown], step[shown]], axis=1).astype(np.int64), axis=0)
     of_step = np.searchsorted(steps.stage_step_rows, pairs[:, 1])

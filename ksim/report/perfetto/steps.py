@@ -82,8 +82,8 @@ def process_names(history: History, model: str = "", subject: str = "") -> Itera
     yield name_of("process", REQUESTS_PROCESS, 0, f"requests: {subject}" if subject else "requests")
     for place, built in enumerate(history.engines):
         process = engine_process(place)
-        gpus = f"{built.ranks * built.stages} x {built.gpu}"
-        yield name_of("process", process, 0, f"engine {built.engine}: {model or built.name} on {gpus}")
+        gpus, pool = f"{built.ranks * built.stages} x {built.gpu}", f", {built.pool}" if built.pool else ""
+        yield name_of("process", process, 0, f"engine {built.engine}{pool}: {model or built.name} on {gpus}")
         for stage in range(built.stages):
             suffix = f", stage {stage}" if built.stages > 1 else ""
             yield name_of("thread", process, 1 + stage, f"steps{suffix}")

@@ -53,12 +53,12 @@ def counters(history: History, stride: int) -> Iterator[memoryview]:
         for name in ("waiting", "running", "blocks"):
             values = np.concatenate([getattr(steps, name)[rows], np.zeros(int(idle.sum()), np.int64)])
             label = "KV blocks" if name == "blocks" else name
-            yield from _track(label, process, times[order][::stride], values[order][::stride])
+            yield from counter(label, process, times[order][::stride], values[order][::stride])
         if not np.isnan(steps.stage_steps.scaling.clock).any() and len(times):
             clocks = np.rint(1e-6 * _of_steps(history, rows)).astype(np.int64)
-            yield from _track("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
+            yield from counter("SM MHz", process, steps.start[rows][::stride], clocks[::stride])
         power = engine_power(history, place)
-        yield from _track("watts", process, power.times[::stride], np.rint(power.values[::stride]).astype(np.int64))
+        yield from counter("watts", process, power.times[::stride], np.rint(power.values[::stride]).astype(np.int64))
 
 
 def _of_steps(history: History, rows: slice) -> Floats:
@@ -69,7 +69,8 @@ def _of_steps(history: History, rows: slice) -> Floats:
     return clocks
 
 
-def _track(name: str, process: int, times: Floats, values: Ints) -> Iterator[memoryview]:
+def counter(name: str, process: int, times: Floats, values: Ints) -> Iterator[memoryview]:
+    """A track of whole numbers over time, told where they change."""
     changed = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])[: len(values)])
     for begin in range(0, len(changed), _BLOCK):
         rows = changed[begin: begin + _BLOCK]

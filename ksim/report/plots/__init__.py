@@ -3,6 +3,7 @@
 Identical input gives identical PNG files.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,17 +12,19 @@ from ksim.report.plots.attribution import plot_breakdown, plot_changes
 from ksim.report.plots.composition import composition_figure
 from ksim.report.plots.energy import energy_figure
 from ksim.report.plots.latency import latency_figure
+from ksim.report.plots.links import links_figure, shown_links
 from ksim.report.plots.roofline import roofline_figure
 from ksim.report.plots.style import looks, write
 from ksim.report.plots.timeline import timeline_figure
 from ksim.report.plots.trace import plot_trace, trace_figure
+from ksim.results.arrays import Bools
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import families
 from ksim.results.metrics import LatencyTargets, Summary
 
-__all__ = ["composition_figure", "energy_figure", "latency_figure", "plot_breakdown", "plot_changes", "plot_trace",
-           "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
+__all__ = ["composition_figure", "energy_figure", "latency_figure", "links_figure", "plot_breakdown", "plot_changes",
+           "plot_trace", "roofline_figure", "save_plots", "timeline_figure", "trace_figure"]
 
 
 def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, directory: Path, limits: LatencyTargets,
@@ -39,10 +42,23 @@ def save_plots(history: History, usage: KernelUsage, kernels: pa.Table, director
         if len(history.steps):
             files.append(write(timeline_figure(history, f"Over time: {subject}"), directory / "timeline.png"))
         if history.busy_gpu_seconds > 0:
-            figure = composition_figure(history, usage, f"Steps: {subject}")
-            files.append(write(figure, directory / "composition.png"))
+            for name, pool, which in _compositions(history):
+                figure = composition_figure(history, usage, f"Steps{pool}: {subject}", which)
+                files.append(write(figure, directory / name))
             files.append(write(roofline_figure(history, usage, f"Roofline: {subject}"),
                                directory / "roofline.png"))
             figure = energy_figure(history, families(kernels), f"Energy: {subject}")
             files.append(write(figure, directory / "energy.png"))
+        if shown_links(history):
+            files.append(write(links_figure(history, f"Links: {subject}"), directory / "links.png"))
     return files
+
+
+def _compositions(history: History) -> Iterator[tuple[str, str, Bools | None]]:
+    """The file, the pool and the steps of each figure of steps: one figure for each pool that had any."""
+    if not history.pools:
+        yield "composition.png", "", None
+    for place, name in enumerate(history.pools):
+        which = history.pool[history.steps.engine] == place
+        if which.any():
+            yield f"composition-{name}.png", f" of pool {name}", which

@@ -22,7 +22,7 @@ from ksim.report.plots.style import (
     percent_axis,
 )
 from ksim.report.wording import number
-from ksim.results.arrays import Floats, Ints, sums
+from ksim.results.arrays import Bools, Floats, Ints, sums
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 
@@ -42,25 +42,32 @@ class Composition:
     seconds: Floats
 
 
-def composition(history: History, usage: KernelUsage) -> Composition:
-    """Bin the steps by the tokens in their batch, leaving out empty bins; largest part first, the host last."""
+def composition(history: History, usage: KernelUsage, which: Bools | None = None) -> Composition:
+    """Bin the steps in *which*, by default all, by the tokens in their batch, leaving out empty bins.
+
+    The largest part is first, the host last.
+    """
+    some = slice(None) if which is None else which
     names, seconds = usage.seconds_by(attrgetter("family"))
+    seconds = seconds[some]
     totals = seconds.sum(axis=0)
     order = sorted(range(len(names)), key=lambda i: (-totals[i], names[i]))
     large = sum(1 for i in order[: len(PALETTE)] if totals[i] >= _SMALL * totals.sum())
     kept, rest = order[:large], order[large:]
-    columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else []) + [history.host_waits]
-    bins = np.log2(np.maximum(history.steps.tokens, 1)).astype(np.int64)
-    present, which = np.unique(bins, return_inverse=True)
-    counts = np.bincount(which, minlength=len(present))
-    grouped = np.stack([sums(which, column, len(present)) for column in columns], axis=1)
+    columns = [seconds[:, i] for i in kept] + ([seconds[:, rest].sum(axis=1)] if rest else [])
+    columns.append(history.host_waits[some])
+    bins = np.log2(np.maximum(history.steps.tokens[some], 1)).astype(np.int64)
+    present, place = np.unique(bins, return_inverse=True)
+    counts = np.bincount(place, minlength=len(present))
+    grouped = np.stack([sums(place, column, len(present)) for column in columns], axis=1)
     parts = [names[i] for i in kept] + ([_OTHER] if rest else []) + [_HOST]
     return Composition(present, counts, parts, grouped / counts[:, None])
 
 
-def composition_figure(history: History, usage: KernelUsage, title: str = "Steps") -> Figure:
+def composition_figure(history: History, usage: KernelUsage, title: str = "Steps",
+                       which: Bools | None = None) -> Figure:
     """Steps by the tokens in their batch: their duration above, the shares of kernel families and host below."""
-    data = composition(history, usage)
+    data = composition(history, usage, which)
     figure = canvas(10, 6.2, title, "what a step is made of: means over the steps with about as many tokens in a batch",
                     fixed=True)
     legend = 0.75 + 0.085 * max(map(len, data.parts))

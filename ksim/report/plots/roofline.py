@@ -26,6 +26,7 @@ from ksim.report.plots.style import (
     grid_of,
 )
 from ksim.report.wording import percent
+from ksim.results.arrays import Bools
 from ksim.results.history import History
 from ksim.results.kernel_usage import KernelUsage
 from ksim.results.kernels import work_columns
@@ -158,20 +159,28 @@ class Panel:
 
 
 def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline") -> Figure:
-    """Rooflines of a run, one for steps that only decode and one for steps with prompts.
+    """Rooflines of a run, one for steps that only decode and one for steps with prompts; with pools, one for each.
 
     A mark for each kernel shows the FLOP/s that it achieved over its FLOP per byte.
     """
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
-    figure = canvas(10, 5.4, title, note, fixed=True)
-    with_prompts = history.steps.prefills > 0
-    panels = [Panel(title, list(_marks(work_columns(usage, which))))
-              for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))]
+    panels = [Panel(title, list(_marks(work_columns(usage, which)))) for title, which in _kinds(history)]
+    figure = canvas(max(10, 5 * len(panels)), 5.4, title, note, fixed=True)
     roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
     alone = len(roofs) == 1  # then its name is in the title
     _draw(figure, [Roof("" if alone else name, *peaks) for name, *peaks in roofs], panels,
           margins=Margins(left=0.85, columns=0.9))
     return figure
+
+
+def _kinds(history: History) -> Iterator[tuple[str, Bools]]:
+    """The steps of each panel, and its title."""
+    if history.pools:
+        for place, name in enumerate(history.pools):
+            yield f"Steps of pool {name}", history.pool[history.steps.engine] == place
+    else:
+        with_prompts = history.steps.prefills > 0
+        yield from (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))
 
 
 def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Panel]) -> Figure:

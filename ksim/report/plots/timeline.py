@@ -1,5 +1,8 @@
 """Load, throughput, cache and power over the run."""
 
+from collections.abc import Callable
+from itertools import cycle
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,6 +13,7 @@ from ksim.report.plots.style import (
     FAINT,
     GREEN,
     ORANGE,
+    PALETTE,
     PURPLE,
     Margins,
     beside,
@@ -22,7 +26,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats, sums
 from ksim.results.history import History
-from ksim.results.series import kv_usage, power, running, waiting
+from ksim.results.series import Series, kv_usage, moving, power, running, waiting
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens.
 _BINS, _REQUEST_BINS = 240, 60
@@ -57,7 +61,8 @@ def shown_span(history: History) -> tuple[float, str]:
     return end, f"; beyond the axis: {late:,} of {len(requests):,} requests, the last at {number(history.duration)} s"
 
 
-def _area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "") -> None:
+def area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "") -> None:
+    """Draw the means between *edges* as a curve over a pale area."""
     middles = (edges[:-1] + edges[1:]) / 2
     axes.plot(middles, values, color=colour, linewidth=1.3, label=label)
     axes.fill_between(middles, values, color=colour, alpha=0.15, linewidth=0)
@@ -66,8 +71,11 @@ def _area(axes: Axes, edges: Floats, values: Floats, colour: str, label: str = "
 
 def _load(axes: Axes, history: History, edges: Floats) -> None:
     axes.set_title("Requests")
-    _area(axes, edges, running(history).means(edges), BLUE, "running")
-    _area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
+    area(axes, edges, running(history).means(edges), BLUE, "running")
+    area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
+    if len(history.splits):
+        area(axes, edges, moving(history).means(edges), GREEN, "between engines")
+        axes.set_ylim(0, 1.06 * max(float(np.max(np.asarray(line.get_ydata()))) for line in axes.lines) or 1.0)
     _legend(axes)
 
 
@@ -89,7 +97,8 @@ def _rates(axes: Axes, history: History, edges: Floats) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1, 1.0), borderaxespad=0.2)
+    _, labels = axes.get_legend_handles_labels()
+    axes.legend(loc="lower right", ncols=len(labels), bbox_to_anchor=(1, 1.0), borderaxespad=0.2)
 
 
 def _tokens(axes: Axes, history: History, edges: Floats) -> None:
@@ -98,20 +107,43 @@ def _tokens(axes: Axes, history: History, edges: Floats) -> None:
     tokens = np.bincount(history.requests.token_steps, minlength=len(steps))
     inside = (steps.time > 0) & (steps.time < edges[-1])
     counts = sums((steps.time[inside] / edges[1]).astype(np.int64), tokens[inside], len(edges))[: len(edges) - 1]
-    _area(axes, edges, counts / edges[1], GREEN)
+    area(axes, edges, counts / edges[1], GREEN)
 
 
 def _cache(axes: Axes, history: History, edges: Floats) -> None:
-    usage = kv_usage(history)
     axes.set_title("KV cache in use")
+    if history.pools:
+        _by_pool(axes, history, edges, kv_usage)
+        top = axes.get_ylim()[1]
+        percent_axis(axes, full=top > 0.5)
+        axes.set_ylim(top=1.02 if top > 0.5 else top)
+        return
+    usage = kv_usage(history)
     beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
-    _area(axes, edges, usage.means(edges), PURPLE)
+    area(axes, edges, usage.means(edges), PURPLE)
     percent_axis(axes, full=usage.peak > 0.5)
 
 
+def _by_pool(axes: Axes, history: History, edges: Floats, of: Callable[[History, list[int]], Series],
+             per_gpu: bool = False) -> None:
+    """Draw a quantity of the engines of each pool, or its mean *per_gpu*."""
+    most = 0.0
+    for (place, name), colour in zip(enumerate(history.pools), cycle(PALETTE), strict=False):
+        places = np.flatnonzero(history.pool == place).tolist()
+        gpus = sum(history.engines[own].ranks * history.engines[own].stages for own in places)
+        values = of(history, places).means(edges) / (gpus if per_gpu else 1)
+        area(axes, edges, values, colour, name)
+        most = max(most, float(values.max(initial=0.0)))
+    axes.set_ylim(0, 1.06 * most or 1.0)
+    _legend(axes)
+
+
 def _watts(axes: Axes, history: History, edges: Floats) -> None:
-    watts, idle = power(history).means(edges) / history.gpus, history.static_watts / history.gpus
     axes.set_title("Watts per GPU")
+    if history.pools:
+        _by_pool(axes, history, edges, power, per_gpu=True)
+        return
+    watts, idle = power(history).means(edges) / history.gpus, history.static_watts / history.gpus
     beside(axes, f"mean {number(float(watts.mean()))} W, idle {number(idle)} W")
-    _area(axes, edges, watts, ORANGE)
+    area(axes, edges, watts, ORANGE)
     axes.axhline(idle, color=FAINT, linewidth=1, linestyle=DASHES)

@@ -63,7 +63,7 @@ def bounded_wait(history: History) -> Iterator[tuple[int, str]]:
 def longest(history: History) -> int:
     """The bound of `everything_ends`."""
     sizes = [history.size(number) for number in range(len(history.jobs))]
-    return (len(sizes) + 1) * _per_token(history) * (sum(sizes) + 1)
+    return (len(sizes) + 1) * _per_token(history) * (sum(sizes) + 1) * (1 + history.slowest)
 
 
 def _bound(history: History, number: int) -> int:

@@ -108,6 +108,19 @@ def computed_on_blocks_stay(history: History) -> Iterator[tuple[int, str]]:
                     yield moment.step, f"blocks {free} are free while the batch of step {step} computes on them"
 
 
+def preempted_gain_nothing(history: History) -> Iterator[tuple[int, str]]:
+    """On an engine that only sends, a preempted request gets no token from batches made before: it computes them
+    again."""
+    if history.consumes:
+        return
+    tokens: dict[int, int] = {}
+    for moment in history.moments:
+        for number, known in moment.tokens.items():
+            if known != tokens.get(number, known):
+                yield moment.step, f"request {number} waits, and its tokens grow from {tokens[number]} to {known}"
+        tokens = moment.tokens
+
+
 def all_ends_once(history: History) -> Iterator[tuple[int, str]]:
     """In the end all blocks are free, and each request has ended once: it was aborted, failed, or has its tokens."""
     if not history.moments or history.error is not None:
