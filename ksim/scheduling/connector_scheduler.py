@@ -22,23 +22,27 @@ class ConnectorScheduler(ConnectorQueues):
     """
 
     _stopped: bool = field(default=False, init=False)  # did a victim in flight end the pass over the running jobs?
+    _passed_over: bool = field(default=False, init=False)  # may a job that was passed over be let in by the next one?
     _begun: list[Job] = field(factory=list, init=False)
     _unknown: list[Job] = field(factory=list, init=False)
 
     @property
     def steady(self) -> bool:
-        """Whether the next schedule is like the latest, unless a job comes or ends, or a transfer ends."""
+        """Whether the next schedule is like the latest, unless a job comes or ends, or a transfer ends.
+
+        A load that did not fit does not fit again: only what ends can free blocks.
+        """
         latest, transfers = self.latest, self.transfers
         if latest.loads or latest.sends or transfers.late or self._ended:
             return False
-        return len(self.running) >= self.limits.active or (
-            not self.waiting.waiting and not transfers.received
-            and all(job.state is State.LOADING for job in self.waiting.holding))
+        if len(self.running) >= self.limits.active:
+            return True
+        return not self._passed_over and all(self._loads(job) for job in self.waiting.holding)
 
     # Schedules.
 
     def _begin(self) -> None:
-        self._batch, self._stopped = self._newest, False
+        self._batch, self._stopped, self._passed_over = self._newest, False, False
         super()._begin()
         self.latest.loads = []
 
@@ -87,11 +91,12 @@ class ConnectorScheduler(ConnectorQueues):
     # Admission.
 
     def _admit(self, job: Job, wish: int) -> bool:
-        if self.latest.preempted or len(self.running) >= self.limits.active:
+        if self.latest.preempted or len(self.running) >= self.limits.active or self._budget <= 0:
             return False
-        if self.decodes.awaits(job) or (job.state is State.LOADING and not self._promote(job)):
-            job.passed_over = True
+        if job.state is State.LOADING and not self._promote(job):
             return True
+        if self.decodes.awaits(job):
+            return self._pass_over(job)
         if self.guard.demands and self.decodes.length:
             self._dissolve_decodes()
         if self.cache.held_blocks(job.block_table):
@@ -99,6 +104,10 @@ class ConnectorScheduler(ConnectorQueues):
             job.cached = cached
             return admitted
         return self._ask(job, wish)
+
+    def _pass_over(self, job: Job) -> bool:
+        job.passed_over = self._passed_over = True
+        return True
 
     def _promote(self, job: Job) -> bool:
         """Let a loading *job* go on if its load has ended; vLLM's `_update_waiting_for_remote_kv`."""
@@ -122,9 +131,8 @@ class ConnectorScheduler(ConnectorQueues):
         hit = self._find_prefix(job)
         tokens, asynchronous = self.connector.external_tokens(job, hit.tokens)
         if tokens is None:
-            job.passed_over = True
             self._unknown.append(job)
-            return True
+            return self._pass_over(job)
         load = Load(job, hit.tokens, tokens if job.reads_cache else 0, asynchronous)
         if load.tokens and asynchronous:
             return self._load(load, hit)
