@@ -9,6 +9,8 @@ from ksim.scheduling.queue import HoldingQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.transfers import BadBlocks, Transfers
 
+NOTHING = ConnectorOutput()
+
 
 @define(eq=False)
 class ConnectorQueues(DraftScheduler):
@@ -75,7 +77,7 @@ class ConnectorQueues(DraftScheduler):
 
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule* and what the workers report; return the jobs now done, or failed."""
-        output = output or ConnectorOutput()
+        output = output or NOTHING
         self.transfers.pass_fence(schedule.number)
         failing = self._strike(output, schedule) if output.failed else {}
         finished = super().update(schedule, index)

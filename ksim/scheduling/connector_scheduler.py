@@ -23,7 +23,7 @@ class ConnectorScheduler(ConnectorQueues):
 
     _stopped: bool = field(default=False, init=False)  # did a victim in flight end the pass over the running jobs?
     _passed_over: bool = field(default=False, init=False)  # may a job that was passed over be let in by the next one?
-    _begun: list[Job] = field(factory=list, init=False)
+    _begun: list[Load] = field(factory=list, init=False)
     _unknown: list[Job] = field(factory=list, init=False)
 
     @property
@@ -44,18 +44,19 @@ class ConnectorScheduler(ConnectorQueues):
     def _begin(self) -> None:
         self._batch, self._stopped, self._passed_over = self._newest, False, False
         super()._begin()
-        self.latest.loads = []
 
     def _conclude(self) -> Schedule:
         schedule = super()._conclude()
         for entry in schedule.entries:
             if entry.samples:  # its prompt is finished, but loads of this very schedule still left it room
                 self.transfers.unfinished.pop(entry.job, None)
-        for job in self._begun:
-            self.waiting.hold(job)
+        for load in self._begun:
+            if load.asynchronous:
+                self.waiting.hold(load.job)
         for job in self._unknown:
             self.waiting.let_go(job)
-        schedule.sends, self._sends, self._begun, self._unknown, self._ended = self._sends, [], [], [], False
+        schedule.loads, schedule.sends, self._ended = self._begun, self._sends, False
+        self._begun, self._sends, self._unknown = [], [], []
         return schedule
 
     def _extend(self, job: Job, wish: int) -> bool:
@@ -99,7 +100,7 @@ class ConnectorScheduler(ConnectorQueues):
             return self._pass_over(job)
         if self.guard.demands and self.decodes.length:
             self._dissolve_decodes()
-        if self.cache.held_blocks(job.block_table):
+        if self.cache.held_blocks(job.block_table):  # though a prompt of one token has nothing computed
             cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
             job.cached = cached
             return admitted
@@ -118,12 +119,11 @@ class ConnectorScheduler(ConnectorQueues):
         job.state, job.passed_over = State.WAITING, False
         if job.num_computed_tokens:
             self._publish(job, job.num_computed_tokens)
-        else:  # all was spoilt
+        else:  # all was spoilt, and what it needs again counts against itself
             self.cache.free(job.block_table)
+            transfers.unfinished[job] = None
         if job.num_computed_tokens == job.num_tokens:  # the last one is computed again: the next is sampled from it
             job.num_computed_tokens -= 1
-            if not job.num_computed_tokens:  # a prompt of one token starts over
-                self.cache.free(job.block_table)
         return True
 
     def _ask(self, job: Job, wish: int) -> bool:
@@ -154,15 +154,14 @@ class ConnectorScheduler(ConnectorQueues):
             return False
         Scheduler._attach(self, job, hit, end)  # a drafter needs no slots yet
         job.state, job.num_computed_tokens, job.cached, job.passed_over = State.LOADING, end, hit.tokens, True
-        self.transfers.unfinished[job] = None
-        self._begun.append(job)
+        self.transfers.begin(job, extra)
         self._tell(load)
         return True
 
     def _tell(self, load: Load) -> None:
         self.connector.begin(load)
         if load.tokens:
-            self.latest.loads = [*self.latest.loads, load]
+            self._begun.append(load)
 
     def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
         if hit is not HELD:
