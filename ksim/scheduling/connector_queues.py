@@ -163,7 +163,9 @@ class ConnectorQueues(DraftScheduler):
                 and self._dropped.get(job, -1) < self.decodes.returned)
 
     def _deliver(self, job: Job, index: int) -> bool:
-        return self._takes(job) and super()._deliver(job, index)
+        if (self._struck or self._dropped) and not self._takes(job):
+            return False
+        return super()._deliver(job, index)
 
     def _share(self, entry: ScheduledTokens) -> None:
         if self._takes(entry.job):
