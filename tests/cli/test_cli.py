@@ -123,8 +123,9 @@ def test_a_trace_is_replayed_with_pools_and_vllms_own_words(scenario):
     summary = json.loads((scenario / "run" / "summary.json").read_text(encoding="utf-8"))
     assert summary["completed"] == summary["num_transfers"] == 12 and summary["pools"].keys() == {"p", "d"}
     kept = tomllib.loads((scenario / "run" / "scenario.toml").read_text(encoding="utf-8"))
-    assert kept["pair_router"] == "llm_d" and kept["pools"]["d"]["serve"]["kv_transfer_config"]["kv_role"] == "kv_both"
-    assert kept["pools"]["p"]["serve"]["kv_transfer_config"]["kv_connector_extra_config"] == {"kv_lease_duration": 9}
+    config = kept["serve"]["kv_transfer_config"]  # which both pools share
+    assert kept["pair_router"] == "llm_d" and config["kv_role"] == "kv_both"
+    assert config["kv_connector_extra_config"] == {"kv_lease_duration": 9}
 
 
 def test_another_release_decides_otherwise(scenario):

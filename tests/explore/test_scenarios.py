@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, note
 
 from ksim import KsimError, Result, Scenario, simulate
 from ksim.results.metrics import LATENCIES, PERCENTILES
-from tests.explore.strategies import scenarios
+from tests.explore.strategies import fleets, scenarios
 from tests.properties import examples
 
 pytestmark = pytest.mark.explore
@@ -36,6 +36,28 @@ def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
             assert str(error).strip() and "\n" not in str(error)
             return
         check(scenario, result)
+
+
+@given(table=fleets())
+@examples(100, suppress_health_check=list(HealthCheck))
+def test_a_fleet_is_refused_or_its_run_keeps_the_laws(table):
+    note(tomli_w.dumps(table))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            result = simulate(Scenario.of(table))
+        except KsimError as error:
+            assert str(error).strip() and "\n" not in str(error)
+            return
+        latencies_are_ordered(result)
+        energy_adds_up(result)
+        numbers_are_numbers(result)
+        summary = result.summary
+        assert summary["completed"] + summary["failed"] == table["workload"]["synthetic"]["count"] or (
+            "sessions" in table["workload"]["synthetic"])
+        assert summary["unfinished"] == 0 and result.report() and result.attribution is not None
+        again = simulate(Scenario.of(tomllib.loads(result.scenario)))
+        assert again.summary == summary and again.scenario == result.scenario
 
 
 def check(scenario: Scenario, result: Result) -> None:

@@ -50,6 +50,7 @@ class Batches:
 class Splits:
     """What is assumed about disaggregated runs beyond what `Recipes` says of all; the data file has the sources."""
 
+    engines: Mapping[str, str]
     connectors: Mapping[str, str]
     batches: tuple[Batches, ...]
     rules: tuple[Pools, ...]
@@ -70,6 +71,7 @@ def table_of(row: Row) -> dict[str, Any]:
     prefill, decode = _sides(row)
     # The columns of such a row that say how an engine's GPUs share the work are wrong or empty.
     table = recipes.table_of(evolve(row, tensor=1, pipeline=1, attention_dp=1, moe_tp=1, moe_ep=1))
+    table["engine"] = splits().engines.get(row.backend, table["engine"])
     fields = fields_of(row)
     for rule in splits().rules:
         if recipes.matches(rule.when, fields):
