@@ -58,7 +58,8 @@ class EventEngine(Engine):
                params: KvTransferParams | None = None) -> None:
         self.outstanding += 1
         self._coming += 1
-        moment = self._frontend.forward(request, lambda: self._receive(request, done, params))
+        moment = self._frontend.forward(request, lambda: self._receive(request, done, params),
+                                        params is not None and params.tokenized)
         if self.endpoint is not None and params is not None:
             self.endpoint.expect(params, moment)
 

@@ -139,36 +139,6 @@ def scenarios() -> Tables:
     return some.builds(_known_to_the_engine, hardware, rest, some.integers(0, 9))
 
 
-def fleets() -> Tables:
-    """Scenarios with pools, whose engines mostly can send each other KV."""
-    roles = some.sampled_from([["prefill", "decode"], ["prefill", "both"], ["prefill", "decode", "both"], ["both"],
-                               ["both", "both"], ["prefill"], ["decode", "both"]])
-    differing = some.fixed_dictionaries({}, optional={
-        "tensor_parallel_size": some.sampled_from([1, 2, 4]), "pipeline_parallel_size": some.sampled_from([1, 2]),
-        "data_parallel_size": some.sampled_from([1, 2]), "max_num_seqs": some.sampled_from([1, 5, 64]),
-        "max_num_batched_tokens": some.sampled_from([64, 512, 8192]), "async_scheduling": some.booleans(),
-        "num_gpu_blocks_override": some.sampled_from([60, 300]), "quantization": some.sampled_from(["auto", "fp8"]),
-        "scheduling_policy": plugins("scheduling.policies"),
-        "kv_transfer_config": some.just({"kv_load_failure_policy": "recompute"})})
-    pool = some.fixed_dictionaries({}, optional={
-        "replicas": some.integers(1, 3), "serve": differing, "gpu": some.sampled_from(["h200", "h100", "l40s"]),
-        "nodes": some.sampled_from([1, 2])})
-    connector = some.fixed_dictionaries({"kv_connector": plugins("kv_transfer.connectors")})
-    return some.builds(_with_pools, scenarios(), roles.flatmap(lambda names: some.tuples(*(
-        pool.map(lambda table, role=role: {**table, "role": role}) for role in names))), some.one_of(  # type: ignore[misc]
-            some.none(), connector), some.one_of(some.none(), plugins("cluster.pair_routers")))
-
-
-def _with_pools(table: dict[str, Any], pools: tuple[dict[str, Any], ...], connector: dict[str, Any] | None,
-                pair_router: str | None) -> dict[str, Any]:
-    splits = any(pool["role"] == "prefill" for pool in pools)
-    if splits:
-        table.pop("router", None)
-        table |= {"pair_router": pair_router} if pair_router else {}
-        table["serve"] |= {"kv_transfer_config": connector} if connector else {}
-    return {**table, "pools": {f"pool{number}": pool for number, pool in enumerate(pools)}}
-
-
 def _known_to_the_engine(hardware: dict[str, Any], rest: dict[str, Any], chance: int) -> dict[str, Any]:
     """One scenario, mostly without the settings that its release of an engine lacks."""
     unknown = engine_of(rest.get("engine", "vllm-0.33")).unknown_settings if chance else ()
