@@ -157,7 +157,7 @@ def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_no
     norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
     return (
         op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
-           part="attention"),
+           part="attention_inputs"),
         *norms,
         pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
         pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),

@@ -91,7 +91,9 @@ def _part(operation: Operation) -> str:
         return "norms"
     if _attention_kind(operation):
         return "attention"
-    return operation.part or LABELS.get(operation.label, "other") if isinstance(operation, Product) else "other"
+    if not isinstance(operation, Product):
+        return "other"
+    return operation.part.removesuffix("_inputs") or LABELS.get(operation.label, "other")
 
 
 def _attention_kind(operation: Operation) -> str:

@@ -54,7 +54,7 @@ class PerToken:
 
 
 #: From latent vectors to the values and the content of keys of each head.
-UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention")
+UP = op("tc,cKw->tKw", "kv_up", parallel="K", part="attention_inputs")
 #: What vLLM launches around it: the rotary key, which all heads share, is copied beside the content of each head's key;
 #: cached latent vectors are gathered from their blocks; attention over new and over cached tokens is merged.
 CONCAT = pointwise("copy", "tKn,tp->tKd", "k_concat", parallel="K")
@@ -159,10 +159,10 @@ def attention(config: Config, *attend: Operation) -> blocks.Operations:
     attention over all keys.
     """
     return (
-        op("tm,mu->tu", "qkv_down", part="attention"),
+        op("tm,mu->tu", "qkv_down", part="attention_inputs"),
         pointwise("rms_norm", "tq->tq", "q_norm", scale="q"),
         pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
-        op("tq,qKd->tKd", "q_up", parallel="K", part="attention"),
+        op("tq,qKd->tKd", "q_up", parallel="K", part="attention_inputs"),
         pointwise("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
         pointwise("kv_write", "tb->tb", "kv_write", writes="cache"),
         *(attend or (AttendLatent(),)),
@@ -173,7 +173,7 @@ def attention(config: Config, *attend: Operation) -> blocks.Operations:
 def sparse_attention(config: Config) -> blocks.Operations:
     """Latent attention over the keys that a lightning indexer chooses, which every rank computes whole, as in vLLM."""
     return (
-        op("tq,qkj->tkj", "index_q", part="attention"),
+        op("tq,qkj->tkj", "index_q", part="attention_inputs"),
         op("tm,ma->ta", "index_k", quantized=False),
         pointwise("layer_norm", "tj->tj", "index_norm", scale="j,j"),
         pointwise("rope", "tkj,tj->tkj,tj", "index_rope"),

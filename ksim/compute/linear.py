@@ -57,7 +57,7 @@ class AttendLinear:
 def attention(config: Config) -> blocks.Operations:
     """A gated delta network, from the normed hidden state to the output projection."""
     return (
-        op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention"),
+        op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention_inputs"),
         op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
         AttendLinear(_state(config)),
         pointwise("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),

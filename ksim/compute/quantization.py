@@ -12,7 +12,6 @@ from attrs import frozen
 
 from ksim.compute.model import Config
 from ksim.foundation.errors import ConfigError
-from ksim.specs.shard import PARTS
 
 __all__ = ["Stored", "stored"]
 
@@ -57,8 +56,8 @@ def stored(config: Config) -> Stored:
     left = [pattern for key in LEFT for pattern in part.texts(key)]
     cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.table.get("kv_cache_scheme") else "auto"
     if name == "mxfp4":  # of experts alone, whatever else is listed
-        return Stored(name, tuple(part for part in PARTS if part != "experts"), cache)
-    return Stored(name, tuple(part for part in PARTS if _left(config, part, left)), cache)
+        return Stored(name, tuple(part for part in MODULES if part != "experts"), cache)
+    return Stored(name, tuple(part for part in MODULES if _left(config, part, left)), cache)
 
 
 def _fp8(part: Config, key: str = "weight_block_size") -> str:

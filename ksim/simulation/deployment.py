@@ -144,4 +144,4 @@ def _check_gpus(serve: EngineSettings, system: System) -> None:
 
 def _for_release(oracle: Any, version: EngineVersion) -> Any:
     """*oracle* with its times scaled to the kernels that *version* launches."""
-    return ScaledOracle(oracle, version.paces) if version.paces else oracle
+    return ScaledOracle(oracle, version.paces, version.ceilings) if version.paces or version.ceilings else oracle

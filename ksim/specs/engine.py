@@ -34,7 +34,8 @@ class EngineVersion:
     """A release's defaults, and the decisions in which releases differ; the data files say what each means.
 
     `block_size` is the default; the attention kernels take blocks of any multiple of `block_multiple` tokens.
-    `paces` are how long kernels of its libraries take, by "family/format of weights", over what profiles say of vLLM's.
+    `paces` are how long kernels of its libraries take, by "family/format of weights", over what profiles say of vLLM's;
+    those in `ceilings` take at most so many times the roofline.
     """
 
     name: str
@@ -47,6 +48,7 @@ class EngineVersion:
     budgets: tuple[Budget, ...] = field(validator=validators.min_len(1))
     source: str
     paces: Mapping[str, float] = field(factory=dict)
+    ceilings: Mapping[str, float] = field(factory=dict)
     block_multiple: int = field(default=1, validator=validators.gt(0))
 
     def step(self, usage: str, gpu: str, memory: float) -> Step:

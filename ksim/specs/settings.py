@@ -90,8 +90,9 @@ class EngineSettings:
     quantization: str = field(default="auto", validator=in_(tuple(QUANTIZATIONS)))
     """Format of weights and activations; "auto" takes that of config.json, "none" is BF16. Source: vLLM."""
     unquantized: tuple[str, ...] | None = field(default=None, validator=_of_parts)
-    """Parts of the model that stay in BF16, some of attention, mlp, shared_experts, experts. Default: as config.json
-    says, else usual for the format. Source: ksim. Example: ["attention"]."""
+    """Parts of the model that stay in BF16, some of attention, attention_inputs (all of it but the output projection),
+    mlp, shared_experts, experts. Default: as config.json says, else usual for the format. Source: ksim. Example:
+    ["attention"]."""
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))

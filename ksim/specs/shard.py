@@ -8,8 +8,9 @@ from attrs.validators import ge
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 
-#: Parts that a quantized checkpoint may leave in BF16.  Embedding, head, router and norms always are in BF16.
-PARTS = ("attention", "mlp", "shared_experts", "experts")
+#: Parts that a quantized checkpoint may leave in BF16: "attention_inputs" is attention without its output projection.
+#: Embedding, head, router and norms always are in BF16.
+PARTS = ("attention", "mlp", "shared_experts", "experts", "attention_inputs")
 #: By vLLM's `--quantization`: the formats of weights and activations, and the parts kept in BF16.  "auto" is that of
 #: the model's config.  "fp8_w8a16", "mxfp4" and "int4_w4a16" are computed by vLLM's Marlin and Triton kernels;
 #: "mxfp4_mxfp8" is "mxfp4" with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1, on Blackwell.
@@ -43,7 +44,8 @@ class Precision:
 
     def of(self, part: str) -> tuple[DType, DType]:
         """The formats of a part's weights and activations; "" stands for what is never kept."""
-        return (DType.BF16, DType.BF16) if part in self.kept else (self.weights, self.activations)
+        kept = part in self.kept or (part == "attention_inputs" and "attention" in self.kept)
+        return (DType.BF16, DType.BF16) if kept else (self.weights, self.activations)
 
 
 def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:

@@ -48,7 +48,8 @@ def test_gpus_of_an_engine():
     ({"tensor_parallel_size": 0}, "'tensor_parallel_size' must be > 0: 0"),
     ({"gpu_memory_utilization": 1.5}, "'gpu_memory_utilization' must be <= 1: 1.5"),
     ({"quantization": "fp6"}, "'quantization' must be in"),
-    ({"unquantized": ["heads"]}, "'unquantized' must be some of attention, mlp, shared_experts, experts, not 'heads'"),
+    ({"unquantized": ["heads"]}, "'unquantized' must be some of attention, mlp, shared_experts, experts,"
+                                 " attention_inputs, not 'heads'"),
     ({"all2all_backend": "naive"}, "'all2all_backend' must be in"),
     ({"all2all_backend": "deepep_low_latency", "data_parallel_size": 2}, "sends tokens to whole experts; set enable"),
     ({"enable_eplb": True}, "enable_eplb places whole experts; set enable_expert_parallel, or leave it out"),

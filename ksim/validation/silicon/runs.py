@@ -12,6 +12,7 @@ from ksim.oracles.efficiency.physics import Array
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.simulate import simulate
 from ksim.validation.silicon.recipes import NotRun, recipes
+from ksim.validation.silicon.rounding import rounded
 from ksim.validation.silicon.rows import Row
 from ksim.validation.silicon.scenarios import scenario
 
@@ -66,7 +67,7 @@ def answer(row: Row) -> Answer:
     began = time.perf_counter()
     try:
         played = scenario(row)
-        result = simulate(played)
+        result = simulate(rounded(played) if played.pools else played)
     except NotRun as why:
         return Answer(row, str(why))
     except KsimError as error:
