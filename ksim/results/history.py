@@ -81,7 +81,7 @@ class History:
 
     @property
     def links(self) -> list[LinkBuilt]:
-        """The links of the fleet; none for a run without pools, whose flows nobody else's can meet."""
+        """The links of the fleet; none for a run without pools."""
         return self.log.links if self.fleet else []
 
     @cached_property
