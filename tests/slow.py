@@ -18,8 +18,8 @@ SLOW = frozenset({
     # Every command and key with what it must refuse.
     "cli/test_bad_inputs.py", "cli/test_files.py", "simulation/test_numbers.py",
     # Figures and traces, drawn and written.
-    "cli/test_explain.py", "cli/test_pareto.py", "cli/test_roofline.py", "report/test_perfetto.py",
-    "report/test_run_plots.py",
+    "cli/test_explain.py", "cli/test_explain_fleets.py", "cli/test_pareto.py", "cli/test_roofline.py",
+    "report/test_perfetto.py", "report/test_run_plots.py", "simulation/test_why_not_split.py",
     # The whole repository.
     "simulation/test_scenario_examples.py", "test_notebooks.py", "test_readme.py", "test_speed_gate.py",
 })

@@ -16,8 +16,11 @@ def explain_defaults(scenario: "Scenario") -> None:
     """Print every setting that *scenario* leaves open, the value that the engine derives, and why."""
     from ksim.simulation.fleet import Fleet
 
-    for pool in Fleet.of(scenario).pools:
+    fleet = Fleet.of(scenario)
+    for pool in fleet.pools:
         _explain(pool, scenario.of_pool(pool.name) if pool.name else scenario)
+    if fleet.splits and scenario.pair_router is None:
+        console().print("pair_router: each_side, the default between prefill and decode engines")
 
 
 def _explain(pool: "Pool", scenario: "Scenario") -> None:

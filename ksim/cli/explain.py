@@ -68,7 +68,8 @@ def _heading(breakdown: "Breakdown", request: int | None) -> str:
     if request is None:
         return f"the completed requests, {len(breakdown.ids):,} of them"
     row = breakdown.place(request)
-    return f"request {request}, {int(breakdown.output[row]):,} output tokens"
+    engines = breakdown.engines(request)
+    return f"request {request}, {int(breakdown.output[row]):,} output tokens{f', {engines}' if engines else ''}"
 
 
 def _draw(folder: Path | None, title: str, note: str, columns: "dict[str, Floats]", names: list[str]) -> str:

@@ -1,6 +1,7 @@
 """The cluster: engines behind a router, and the journey of each request."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from math import inf
 from typing import Any
 
 import simpy
@@ -10,6 +11,7 @@ from ksim.cluster.pair_routers import PairRouter
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
+from ksim.engine.horizon import Horizon
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -30,7 +32,7 @@ class Cluster:
     `on_end` is told of each request that is finished or turned away.
     """
 
-    env: simpy.Environment
+    env: Horizon
     router: Router
     engines: Sequence[Engine | RemoteReplica]
     log: Log
@@ -51,7 +53,11 @@ class Cluster:
 
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
+        foreseen = self.pair_router is not None and self._slots is None
         for request in requests:
+            if foreseen:
+                foreseen = not request.session
+                self.env.next_request = request.arrival if foreseen else -inf
             if request.arrival > self.env.now:
                 yield self.env.timeout(request.arrival - self.env.now)
             if self._slots is None and not request.session:
@@ -63,6 +69,8 @@ class Cluster:
             end = self.env.process(self._journey(request, slot, before))
             if request.session:
                 self._sessions[request.session] = end
+        if foreseen:
+            self.env.next_request = inf
 
     def close(self) -> None:
         """Have all engines write down what is not in the log yet."""
@@ -137,6 +145,7 @@ class Cluster:
         other."""
         assert self.wires and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
         transfer = Transfer(self.wires, prefill.endpoint, decode.endpoint, request)
+        decode.endpoint.expected.add(transfer)
         rest, handed_over = self._rest(request, decode)
 
         def go_on() -> None:

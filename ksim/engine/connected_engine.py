@@ -62,9 +62,9 @@ class ConnectedEngine(LookaheadEngine):
     # Turns.
 
     def _run(self) -> Process:
-        env, times = self.env, self._times
+        times = self._times
         while True:
-            if env.news < times.now:
+            if self._horizon < times.now:
                 yield from self._pause(times.now)
             self._receive_sent(times.now)
             self.endpoint.begin_turn()
@@ -106,6 +106,9 @@ class ConnectedEngine(LookaheadEngine):
         if not finished:
             return
         self._tell(finished, delivered)
+        for job in finished:
+            if job.kv_transfer_params is not None:
+                job.kv_transfer_params.transfer.answered = delivered
         if self.watched or not self._concerning.isdisjoint(finished):  # somebody waits for this moment
             self._concerning.difference_update(finished)
             self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
@@ -113,6 +116,28 @@ class ConnectedEngine(LookaheadEngine):
             self._end(finished)
 
     # Waiting.
+
+    @property
+    def _horizon(self) -> float:
+        """The first moment at which something may happen that concerns this engine.
+
+        If none of its transfers is under way, that is only a request: one that a user sends, or one that another
+        engine has prefilled.
+        """
+        env = self.env
+        if self.watched or env.next_request == -inf or self._awaits_transfers:
+            return env.news
+        first = env.next_request
+        for transfer in self.endpoint.expected:
+            answered = transfer.answered
+            if answered == inf and (answered := env.promises.get(transfer.source.number, inf)) == inf:
+                return env.news
+            first = min(first, answered)
+        return first
+
+    @property
+    def _news_at(self) -> float:
+        return min(self._horizon, self._sent[0][0] if self._sent else inf)
 
     def _pause(self, moment: float, news: simpy.Event | None = None) -> Process:
         """Wait until no event is left before *moment*, or for *news*.

@@ -2,6 +2,7 @@
 
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 
 import simpy
 
@@ -22,6 +23,8 @@ class Horizon(simpy.Environment):
         #: Before when nothing that an engine does concerns others, by the numbers of those that say so; inf while one
         #: goes on, or sleeps until an event wakes it.
         self.promises: dict[int, float] = {}
+        #: When the next request comes from a user; -inf where that depends on what engines do.
+        self.next_request = -inf
 
     @property
     def news(self) -> float:

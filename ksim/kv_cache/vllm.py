@@ -205,11 +205,11 @@ class VllmCache(OldNames):
 
     def _give_back(self, extent: Extent) -> None:
         """Queue *extent*, which has no users left; if nobody can find it, it leaves the tree."""
-        node, blocks = extent.node, extent.node.tokens // self.block_tokens
+        node = extent.node
         if extent.hashed:
-            self.pool.to_back(extent, blocks)
+            self.pool.to_back(extent, node.tokens // self.block_tokens)
             return
-        self.pool.to_front(blocks)
+        self._free_unhashed(node.tokens)
         node.extents.remove(extent)
         self.tree.prune(node)
 

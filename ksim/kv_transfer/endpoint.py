@@ -43,6 +43,8 @@ class Endpoint:
     wake: Callable[[], object] = field(default=lambda: None)
     #: Transfers whose requests wait for the other engine.
     asking: set[Transfer] = field(factory=set, init=False)
+    #: Transfers whose requests will come to the engine.
+    expected: set[Transfer] = field(factory=set, init=False)
     #: Finished jobs of which the workers were not told.
     untold: int = field(default=0, init=False)
     _reports: deque[_Report] = field(factory=deque, init=False)
@@ -139,6 +141,7 @@ class Endpoint:
         """A request comes to the engine at *moment*."""
         if params.do_remote_prefill:
             self._awaiting += 1
+            self.expected.discard(params.transfer)
             params.transfer.expect(moment)
 
     def _time_leases(self) -> None:

@@ -56,6 +56,7 @@ class Transfer:
     ended: bool = False  # nobody needs P's blocks
     kept: bool = False  # D prolongs the lease
     deadline: float = inf  # of the lease
+    answered: float = inf  # when the router has P's answer, once that is known
     flows: list[Flow] = field(factory=list, init=False)
     _allocated: float = field(default=nan, init=False)
     _ready: dict[str, float] = field(factory=dict, init=False)

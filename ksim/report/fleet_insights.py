@@ -23,7 +23,7 @@ def fleet_insights(history: History, summary: Summary) -> Iterator[Insight]:
     if summary["num_kv_expired_reqs"]:
         yield Insight(
             f"The leases of {number(summary['num_kv_expired_reqs'])} requests ended before a decode engine had read"
-            " their blocks; a longer kv_lease_duration, or more decode engines, would help.", True)
+            " their blocks; a longer lease, or more decode engines, would help.", True)
     yield from _idle(pools)
     yield from _host(pools)
     if len(history.splits):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ksim.report.pools_text import pool_rows
 from ksim.report.wording import Insight, endings, number, percent
 from ksim.results.metrics import LATENCIES, PERCENTILES, Summary
 
@@ -91,7 +92,13 @@ def result_html(summary: Summary, notes: Sequence[Insight], labels: Mapping[str,
                  for name in LATENCIES]
     return html_block(title, f"{ended} in {number(summary['duration'])} s of simulated time",
                  html_table(("latency (ms)", *(f">{statistic}" for statistic in statistics)), latencies),
-                 html_table(("run", ">"), _html_rows(summary)), *(note.text for note in notes))
+                 html_table(("run", ">"), _html_rows(summary)), *_html_pools(summary), *(note.text for note in notes))
+
+
+def _html_pools(summary: Summary) -> Iterator[str]:
+    """The pools side by side; nothing for a run without pools."""
+    if pools := summary.get("pools"):
+        yield html_table(("pools", *(f">{name}" for name in pools)), pool_rows(pools))
 
 
 def _html_rows(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -40,8 +40,8 @@ def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
             f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
             " length of the run.", True)
-    for status, ended in ((REJECTED, "rejected"), (FAILED, "failed by an error")):
-        yield from _turned_away(history, status, ended)
+    yield from _turned_away(history, REJECTED, "rejected")
+    yield from _turned_away(history, FAILED, "ended by an error")
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)

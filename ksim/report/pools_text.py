@@ -1,6 +1,6 @@
 """The pools of a run, side by side, for people."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -61,14 +61,16 @@ def _table(pools: dict[str, Summary]) -> Table:
     table.add_column("Pools", min_width=22, no_wrap=True)
     for name in pools:
         table.add_column(name, justify="right", max_width=14, no_wrap=True)
-    table.add_row("role", *(pool["role"] for pool in pools.values()))
-    table.add_row("GPU", *(pool["gpu"] for pool in pools.values()))
-    for row in _told(pools.values()):
-        table.add_row(row.title, *(row.show(pool.get(row.key)) for pool in pools.values()))
+    for cells in pool_rows(pools):
+        table.add_row(*cells)
     return table
 
 
-def _told(pools: Iterable[Summary]) -> Iterator[_Row]:
-    """The rows that say something of these pools."""
-    known = list(pools)
-    return (row for row in _ROWS if row.always or any(pool.get(row.key) for pool in known))
+def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
+    """The titles and numbers of these pools, of all rows that say something of one of them."""
+    found = list(pools.values())
+    yield ["role", *(pool["role"] for pool in found)]
+    yield ["GPU", *(pool["gpu"] for pool in found)]
+    for row in _ROWS:
+        if row.always or any(pool.get(row.key) for pool in found):
+            yield [row.title, *(row.show(pool.get(row.key)) for pool in found)]

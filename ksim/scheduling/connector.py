@@ -55,7 +55,8 @@ class Connector(Protocol):
         load is asynchronous; vLLM's `get_num_new_matched_tokens`.
 
         A job is asked for whenever it could be admitted with nothing computed: in every schedule while it does not
-        fit, and again after a preemption.
+        fit, and again after a preemption.  While it does not fit, the answer stays the same once it is known: schedules
+        that only repeat are not made anew.
         """
         ...
 

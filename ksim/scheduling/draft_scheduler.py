@@ -16,16 +16,20 @@ class DraftScheduler(Scheduler):
 
     speculation: Speculation | None = field(default=None, kw_only=True)
     _lookahead: int = field(default=0, init=False)
+    _key_tokens: int = field(default=0, init=False)
+    _input_slots: int = field(default=0, init=False)
     _amid_prefill: bool = field(default=False, init=False)  # is a running job of this step in the middle of its prompt?
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.speculation is not None:
             self._foresees, self._lookahead = False, self.speculation.lookahead
+            self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
 
     def _begin(self) -> None:
         super()._begin()
         self._amid_prefill = False
+        self._budget -= self._input_slots
 
     # Running jobs.
 
@@ -62,17 +66,19 @@ class DraftScheduler(Scheduler):
     def _schedule_drafts(self, job: Job, tokens: int, drafts: int, admitted: bool) -> None:
         """Schedule *tokens* tokens, of which the last *drafts* are drafted."""
         end = job.num_computed_tokens + tokens
-        self.cache.publish(job.block_table, min(end, job.num_tokens))
-        self._budget -= tokens
+        self.cache.publish(job.block_table, min(end, job.num_tokens - self._key_tokens))
+        self._budget -= tokens + self._input_slots
         job.step = self.steps
         samples = end - drafts == job.num_tokens + job.num_output_placeholders
         self.latest.entries.append(ScheduledTokens(job, tokens, job.num_computed_tokens, samples, admitted,
                                                    prompt=admitted or not job.decoding, drafts=drafts))
 
     def _preempt(self) -> Job | None:
+        entries = len(self.latest.entries)
         victim = super()._preempt()
         if victim is not None:
             victim.drafts = 0
+            self._budget += self._input_slots * (entries - len(self.latest.entries))
         return victim
 
     # Admission.
@@ -113,11 +119,11 @@ class DraftScheduler(Scheduler):
         super()._attach(job, hit, self._slots(tokens) if self._lookahead else tokens)
 
     def _schedule_tokens(self, job: Job, tokens: int, admitted: bool) -> None:
-        padding = self.speculation is not None and admitted and tokens > job.num_tokens - job.num_computed_tokens
-        if padding:
-            self._schedule_drafts(job, tokens, tokens - 1, admitted=True)
-        else:
+        if self.speculation is None:
             super()._schedule_tokens(job, tokens, admitted)
+        else:
+            padding = max(0, tokens - (job.num_tokens - job.num_computed_tokens))
+            self._schedule_drafts(job, tokens, padding, admitted)
 
     # What batches bring.
 
@@ -150,10 +156,10 @@ class DraftScheduler(Scheduler):
         if not self._takes(job):
             return False
         ahead, running = self.limits.async_scheduling, job.state is State.RUNNING
-        if running:
-            rejected = entry.drafts - entry.accepted
+        rejected = entry.drafts - entry.accepted
+        job.num_output_placeholders -= rejected * ahead
+        if running:  # a preemption has set the count back
             job.num_computed_tokens -= rejected
-            job.num_output_placeholders -= rejected * ahead
         done = self._append(job, 1 + entry.accepted, index)
         if running:
             self.cache.publish(job.block_table, job.num_computed_tokens - job.num_output_placeholders)

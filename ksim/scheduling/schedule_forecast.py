@@ -61,11 +61,13 @@ class ScheduleForecast:
         """How many more schedules will be just like the latest, if no job comes and none is aborted."""
         scheduler = self.scheduler
         latest, decodes, waiting = scheduler.latest, scheduler.decodes, scheduler.waiting
-        if isinstance(scheduler, ConnectorScheduler) and not scheduler.steady:
-            return 0
+        if isinstance(scheduler, ConnectorScheduler):
+            if not scheduler.steady:
+                return 0
+            waiting = scheduler.waiting.waiting  # those that load are not asked for
         if scheduler.changed or latest.entries or latest.preempted or len(decodes.members) < len(scheduler.running):
             return 0
-        if waiting and scheduler.connector is None and not self._refuses_again(waiting):
+        if waiting and not self._refuses_again(waiting):
             return 0
         return decodes.first_end() - scheduler.steps - (not scheduler.limits.async_scheduling)
 

@@ -21,6 +21,17 @@ class Speculation(Protocol):
         """Whether a prefix hit loses its last block, as with EAGLE whose block keys are plain."""
         ...
 
+    @property
+    def keys_ahead(self) -> bool:
+        """Whether a block's key covers the first token after it too, as with EAGLE by default: then the names of blocks
+        do, and a block is published one token later."""
+        ...
+
+    @property
+    def input_slots(self) -> int:
+        """Tokens of the budget that each scheduled job costs beyond its own: 1 for a draft model, otherwise 0."""
+        ...
+
     def accepted(self, job: Job, drafts: int) -> int:
         """How many of *drafts* drafted tokens of *job*, in the batch just made, the model accepts."""
         ...

@@ -125,6 +125,7 @@ class CaseDrafter:
 
     settings: SpeculativeSettings
     requests: dict[Job, CaseRequest]
+    connected: bool = False
     _verified: Counter[Job] = field(factory=Counter)
     _drafted: Counter[Job] = field(factory=Counter)
 
@@ -138,13 +139,26 @@ class CaseDrafter:
 
     @property
     def drops_block(self) -> bool:
-        return self.settings.method == "eagle" and self.settings.block_drop
+        return self.settings.method == "eagle" and self.settings.block_drop and not self.keys_ahead
+
+    @property
+    def keys_ahead(self) -> bool:
+        return keys_ahead(self.settings) and not self.connected
+
+    @property
+    def input_slots(self) -> int:
+        return int(self.settings.method == "draft_model")
 
     def accepted(self, job: Job, drafts: int) -> int:
         return min(_next(self.requests[job].accept, job, self._verified, self.k), drafts)
 
     def proposed(self, job: Job) -> int:
         return min(_next(self.requests[job].drafts, job, self._drafted, self.k), self.k)
+
+
+def keys_ahead(settings: SpeculativeSettings) -> bool:
+    """Whether keys of blocks cover the next token, unless there is a KV connector."""
+    return settings.method == "eagle" and settings.block_drop and settings.lookahead_hashes
 
 
 def _next(plan: Sequence[int] | None, job: Job, used: Counter[Job], default: int) -> int:
@@ -160,5 +174,5 @@ def scheduler_options(settings: Settings, requests: dict[Job, CaseRequest]) -> d
     if settings.connector is not None:
         options["connector"] = CaseConnector(settings.connector, requests)
     if settings.speculative is not None:
-        options["speculation"] = CaseDrafter(settings.speculative, requests)
+        options["speculation"] = CaseDrafter(settings.speculative, requests, settings.connector is not None)
     return options

@@ -21,9 +21,10 @@ def tokens(pieces: Iterable[Any]) -> Tokens:
     return np.concatenate([_tokens(piece) for piece in pieces])
 
 
-def blocks(content: Tokens, size: int) -> Sequence[bytes]:
-    """*content* in blocks of *size* tokens, as bytes; the last block is partial or empty."""
-    return [content[first: first + size].tobytes() for first in range(0, len(content) + 1, size)]
+def blocks(content: Tokens, size: int, more: int = 0) -> Sequence[bytes]:
+    """*content* in blocks of *size* tokens, as bytes, each with *more* tokens of the next; the last block is partial or
+    empty."""
+    return [content[first: first + size + more].tobytes() for first in range(0, len(content) + 1, size)]
 
 
 def _count(place: int, piece: Any) -> int:

@@ -19,7 +19,7 @@ from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.scheduling.scheduler import Scheduler
 from ksim.validation import prompts
-from ksim.validation.case_connector import scheduler_options
+from ksim.validation.case_connector import keys_ahead, scheduler_options
 from ksim.validation.cases import Abort, Case, CaseRequest, Row, Settings
 
 _STOP = 2  # the token that ends an output before the scheduler can see it coming
@@ -99,8 +99,7 @@ class Replay:
         self._loop.put(schedule, step)
         stirs = not self._loop.idle or bool(schedule.preempted)
         row = {"s": step, "sched": self._granted(schedule, step), **self._state(), "upd": None}
-        if schedule.preempted:
-            row["pre"] = [self._places[job] for job in schedule.preempted]
+        row |= self._told(schedule)
         if self._loop.full:
             if aborted := self._abort("during", step):
                 row["ab2"], stirs = aborted, True
@@ -108,6 +107,13 @@ class Replay:
             if finished := self._take_in_oldest(step):
                 row["fin"] = finished
         return row | self._state("2"), stirs
+
+    def _told(self, schedule: Schedule) -> dict[str, Any]:
+        """Who is preempted by *schedule*, and whose drafts are verified."""
+        told = {"pre": [self._places[job] for job in schedule.preempted],
+                "spec": [[self._places[entry.job], entry.drafts, entry.accepted]
+                         for entry in schedule.entries if entry.drafts]}
+        return {key: value for key, value in told.items() if value}
 
     def _schedule(self, step: int) -> Schedule:
         """Make the next schedule, or repeat the latest where that is known to be the next, as engines do that skip."""
@@ -193,7 +199,8 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
     output = np.full(min(request.output_len, settings.max_model_len), request.output_token, np.uint64)
     if request.limit > request.output_len == len(output):
         output[-1] = _STOP
-    content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size)
+    ahead = settings.speculative is not None and settings.connector is None and keys_ahead(settings.speculative)
+    content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size, int(ahead))
     asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
     job = Job.of(asked, number, settings.block_size, limit=request.limit, block_table=cache.block_table(asked))
     job.reads_cache = not request.skip_cache

@@ -83,16 +83,13 @@ class TransferReplay(Replay):
             outcome = self._outcomes[self._places[load.job]]
             outcome["hit"] += load.start
             outcome["ext"] += load.tokens
-        told = {"pre": [self._places[job] for job in schedule.preempted],
-                "spec": [[self._places[entry.job], entry.drafts, entry.accepted]
-                         for entry in schedule.entries if entry.drafts],
-                "ext": [[self._places[load.job], load.start, load.tokens, int(load.asynchronous)]
+        told = {"ext": [[self._places[load.job], load.start, load.tokens, int(load.asynchronous)]
                         for load in schedule.loads],
                 "unk": [self._places[job] for job in connector.unknown]}
         connector.begun.clear()
         connector.unknown.clear()
         self._reports[step] = self._workers.see(schedule, step)
-        return row | {key: value for key, value in told.items() if value}
+        return row | self._told(schedule) | {key: value for key, value in told.items() if value}
 
     def _updated(self, step: int) -> dict[str, Any]:
         """Carry out aborts, and take in the oldest batch with what the workers report; return that part of the row."""

@@ -1,8 +1,9 @@
 """Schedules that vLLM 0.33's own scheduler made are ours too: every step of every recorded case.
 
 A few of the recordings are kept in tests/golden: in schedules those of a plain
-engine, and in transfers those of one with a KV connector.  The whole sets lie
-beside the repository, and are tried where they are there.
+engine, in transfers those of one with a KV connector, and in speculation those
+of one that decodes speculatively.  The whole sets lie beside the repository, and
+are tried where they are there.
 """
 
 from pathlib import Path
@@ -14,7 +15,8 @@ from ksim.validation import cases, replay, schedules
 
 OWN = Path(__file__).parents[1] / "golden"
 ALL = Path(__file__).parents[3] / "shared" / "data"
-RECORDINGS = [path for folder in ("schedules", "transfers") for path in cases.find(OWN / folder)]
+RECORDINGS = [path for folder in ("schedules", "transfers", "speculation")
+              for path in cases.find(OWN / folder)]
 
 
 #: Whether schedules are repeated that are known, as engines do that skip.
@@ -30,15 +32,15 @@ def test_own_recordings_come_out_exactly(path, repeats):
 
 
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
-@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv"])
+@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_spec"])
 @repeating
 def test_all_recordings_come_out_exactly(folder, repeats):
     verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL / folder)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []
 
 
-@pytest.mark.parametrize("path", cases.find(OWN / "transfers"), ids=lambda path: path.name.partition(".")[0])
-def test_transfers_are_the_same_block_by_block(path, monkeypatch):
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
+def test_they_are_the_same_block_by_block(path, monkeypatch):
     """The cache that counts runs of blocks decides as the one that knows each, also where loads fail."""
     monkeypatch.setattr(replay, "VllmCache", BlockCache)
     assert schedules.compare(cases.read(path)).difference is None

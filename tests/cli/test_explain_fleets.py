@@ -47,6 +47,7 @@ def runs(tmp_path_factory):
 
 def test_one_request_of_two_engines_is_explained(runs):
     out = ksim("explain", "split", "--request", 11, "--json", "e.json", "-o", "plots", folder=runs)
+    assert "prefilled by engine 0, decoded by 1" in out
     rows = {line.strip().split("  ")[0]: line.split() for line in out.splitlines() if line.strip()}
     assert {"hop", "wait for room", "KV transfer", "KV contention", "next step"} <= rows.keys()
     first = json.loads((runs / "e.json").read_text())["times"]["to_first"]

@@ -7,6 +7,7 @@ import json
 import tomllib
 import warnings
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import HealthCheck, given, note
 
 from ksim import KsimError, Result, Scenario, simulate
 from ksim.results.metrics import LATENCIES, PERCENTILES
+from ksim.simulation.fleet import Fleet
+from tests.explore.fleets import fleets
 from tests.explore.strategies import scenarios
 from tests.properties import examples
 
@@ -26,6 +29,16 @@ SHARES = ("mfu", "mbu", "gpu_busy_share", "kv_cache_usage_peak", "kv_cache_usage
 @given(table=scenarios())
 @examples(100, suppress_health_check=list(HealthCheck))
 def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
+    refused_or_lawful(table)
+
+
+@given(table=fleets())
+@examples(150, suppress_health_check=list(HealthCheck))
+def test_a_fleet_is_refused_or_its_run_keeps_the_laws(table):
+    refused_or_lawful(table)
+
+
+def refused_or_lawful(table: dict[str, Any]) -> None:
     note(tomli_w.dumps(table))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -43,6 +56,8 @@ def check(scenario: Scenario, result: Result) -> None:
     latencies_are_ordered(result)
     energy_adds_up(result)
     numbers_are_numbers(result)
+    phases_add_up(result)
+    transfers_add_up(result)
     assert result.report() and result.kernels.num_rows and result.attribution is not None
     again = simulate(Scenario.of(tomllib.loads(result.scenario)))
     assert again.summary == result.summary and again.scenario == result.scenario
@@ -53,18 +68,38 @@ def requests_are_accounted_for(scenario: Scenario, result: Result) -> None:
     sent = {request.id: request for request in scenario.workload.requests(scenario.seed)}
     assert summary["completed"] + summary["failed"] + summary["unfinished"] == len(rows) == len(sent)
     assert summary["unfinished"] == 0
-    longest = tomllib.loads(result.scenario)["serve"]["max_model_len"]
+    longest = [pool.deployment.serve.max_model_len for pool in Fleet.of(scenario).pools for _ in pool.places]
     for row in rows:
         request = sent[row["id"]]
         assert row["prompt_tokens"] == request.prompt
         if row["status"] == "completed":
-            assert row["output_tokens"] == min(request.output, longest - request.prompt)
+            assert row["output_tokens"] == min(request.output, longest[row["engine"]] - request.prompt)
             assert 0 <= row["cached_tokens"] < request.prompt + request.output
         else:
-            assert row["reason"] and not row["output_tokens"]
+            assert row["reason"] and (not row["output_tokens"] or row["prefill_engine"] >= 0)
     done = [row for row in rows if row["status"] == "completed"]
     assert summary["total_output_tokens"] == sum(row["output_tokens"] for row in done)
     assert summary["total_input_tokens"] == sum(row["prompt_tokens"] for row in done)
+
+
+def phases_add_up(result: Result) -> None:
+    rows = {row["id"]: row for row in result.requests.to_pylist()}
+    for phases in result.attribution.to_pylist():
+        row, seconds = rows[phases.pop("id")], {"to_first": 0.0, "after": 0.0}
+        for name, spent in phases.items():
+            assert spent is None or spent >= -1e-9, name
+            seconds[name.partition(".")[0]] += spent or 0.0
+        assert seconds["to_first"] == pytest.approx(row["ttft_s"], abs=1e-8)
+        assert sum(seconds.values()) == pytest.approx(row["e2e_s"], abs=1e-8)
+
+
+def transfers_add_up(result: Result) -> None:
+    """Bytes that pools sent are those that pools received."""
+    pools = list(result.summary.get("pools", {}).values())
+    sent, received = (sum(pool.get(f"bytes_{way}") or 0.0 for pool in pools) for way in ("sent", "received"))
+    assert sent == pytest.approx(received)
+    if any(pool["role"] == "prefill" for pool in pools):
+        assert received == pytest.approx(result.summary["bytes_transferred"])
 
 
 def latencies_are_ordered(result: Result) -> None:

@@ -35,11 +35,13 @@ class Walk:
     chunk_tokens: int
     waiting: list[Pair] = field(factory=list)
     running: list[Pair] = field(factory=list)
+    held: list[Pair] = field(factory=list)  # that have ended, and share blocks with one that lost its content
+    spoils: int = 0  # how often content is lost while blocks are in use
 
     def step(self) -> None:
         """Do one thing to both."""
         weights = {"admit": 6, "allocate": 2, "reserve": 1, "publish": 3, "free": 5 if len(self.running) > 4 else 2,
-                   "find_prefix": 1, "foresee": 1}
+                   "find_prefix": 1, "foresee": 1, "compare": 1, "spoil": self.spoils, "let_go": 1}
         (name,) = self.random.choices(list(weights), list(weights.values()))
         getattr(self, name)()
         self.check_room()
@@ -119,6 +121,44 @@ class Walk:
         self.blocks.free(pair.in_blocks, pair.known if finished else 0)
         self.waiting.append(pair)
 
+    def compare(self) -> None:
+        """Two requests have the same block at a place in both caches, or in neither."""
+        for pair in self.running:
+            assert self.runs.held_blocks(pair.in_runs) == self.blocks.held_blocks(pair.in_blocks)
+            self.sharers(pair, self.random.randint(0, 12))
+
+    def sharers(self, pair: Pair, place: int) -> list[Pair]:
+        """The running requests that have the block of *pair* at *place*."""
+        same = [self.runs.same_block(pair.in_runs, other.in_runs, place) for other in self.running]
+        assert same == [self.blocks.same_block(pair.in_blocks, other.in_blocks, place) for other in self.running]
+        return [other for other, shares in zip(self.running, same, strict=True) if shares]
+
+    def spoil(self) -> None:
+        """The content of blocks in use is lost from some place on; whoever has that block ends, or only holds it."""
+        if not self.running:
+            return
+        pair = self.random.choice(self.running)
+        place = self.random.randint(0, 8)
+        for other in self.running:
+            self.runs.publish(other.in_runs, other.known)
+        sharers = self.sharers(pair, place)
+        self.runs.invalidate(pair.in_runs, place)
+        self.blocks.invalidate(pair.in_blocks, place)
+        for other in sharers:
+            self.running.remove(other)
+            self.held.append(other)
+        if sharers:
+            self.held.remove(pair)
+            self.end(pair)
+
+    def let_go(self) -> None:
+        if self.held:
+            self.end(self.held.pop(self.random.randrange(len(self.held))))
+
+    def end(self, pair: Pair) -> None:
+        self.runs.free(pair.in_runs)
+        self.blocks.free(pair.in_blocks)
+
     def find_prefix(self) -> None:
         """Waiting requests and a new one find the same prefix in both."""
         request = self.request()
@@ -139,6 +179,8 @@ class Walk:
         """Free all requests, then take all blocks one by one: the same content is lost with each."""
         while self.running:
             self.free()
+        while self.held:
+            self.let_go()
         in_runs, in_blocks = BlockTable(), BlockTable()
         self.runs.attach_prefix(in_runs, PrefixHit(0))
         self.blocks.attach_prefix(in_blocks, PrefixHit(0))
@@ -159,9 +201,10 @@ class Walk:
         assert {extent for extent in extents if not extent.users} == set(queue)
 
     def check_nodes(self) -> None:
-        """Every node has an extent and follows its parent, and nobody uses it twice."""
+        """Every node has an extent, or had one that was lost, and follows its parent, and nobody uses it twice."""
         for run in nodes(self.runs.tree):
-            assert run.extents and run.parent is not None and run.start == run.parent.end < run.end
+            assert run.extents or (self.runs.tree.lost and run.children)
+            assert run.parent is not None and run.start == run.parent.end < run.end
             assert run.start % self.runs.block_tokens == run.end % self.runs.block_tokens == 0
             users = [user for extent in run.extents for user in extent.users]
             assert len(users) == len(set(users))
@@ -175,11 +218,12 @@ class Walk:
 @given(seed=st.integers(0, 2**32), capacity=st.sampled_from([4, 15, 30, 60, 100]),
        block_tokens=st.sampled_from([1, 2, 4]), chunk_tokens=st.sampled_from([1, 4, 6, 8]),
        caches=st.sampled_from([True, True, True, False]), unhashed_first=st.booleans(),
-       steps=st.sampled_from([15, 120]))
-@examples(100)
-def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, unhashed_first, steps):
+       steps=st.sampled_from([15, 120]), spoils=st.sampled_from([0, 2]))
+@examples(200)
+def test_both_answer_the_same(seed, capacity, block_tokens, chunk_tokens, caches, unhashed_first, steps, spoils):
     walk = Walk(Random(seed), VllmCache(capacity, block_tokens, caches, unhashed_first),
-                BlockCache(capacity, block_tokens, caches, unhashed_first=unhashed_first), chunk_tokens)
+                BlockCache(capacity, block_tokens, caches, unhashed_first=unhashed_first), chunk_tokens,
+                spoils=spoils)
     for _ in range(steps):
         walk.step()
         walk.check_nodes()

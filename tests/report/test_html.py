@@ -9,7 +9,7 @@ from ksim import Layer, attend, communicate, op, pointwise, ring, ulysses
 from ksim.flow.log import Log
 from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report.result import TABLES, Result
-from tests.results import by_hand, fabricate
+from tests.results import by_hand, fabricate, fleet
 
 NASTY = '<script>alert("&")</script>'
 SIZES = {"b": 1, "s": 4096, "z": 4096, "m": 4096, "K": 8, "r": 4, "h": 128, "F": 14336}
@@ -73,3 +73,9 @@ def test_without_pandas_an_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtra, match=r"needs pandas: pip install 'ksim\[pandas\]'"):
         Result(by_hand.small()).to_pandas()
+
+
+def test_pools_of_a_run_stand_side_by_side():
+    tables = list(parsed(Result(fleet.log(count=20))._repr_html_()).iter("table"))
+    assert [cell.text for cell in tables[-1].iter("th")] == ["pools", "prefill", "decode"]
+    assert len(list(parsed(Result(by_hand.small())._repr_html_()).iter("table"))) == len(tables) - 1

@@ -43,5 +43,5 @@ def test_pools_that_wait_for_each_other_are_told():
 
 def test_leases_that_ended_and_requests_that_failed_are_warnings():
     warnings = [insight.text for insight in Result(fleet.log(count=60)).insights if insight.warning]
-    assert warnings[0] == "5 requests were failed by an error, most often with: the load failed."
+    assert warnings[0] == "5 requests were ended by an error, most often with: the load failed."
     assert warnings[1].startswith("The leases of 9 requests ended before")

@@ -6,7 +6,7 @@ Every seventh request is not split, every eleventh fails before it is decoded, a
 from collections import defaultdict
 
 import numpy as np
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from ksim.flow.batch import Batch
 from ksim.flow.events import (
@@ -36,11 +36,15 @@ KV_BYTES, LINK = 131072.0, 25e9
 
 @frozen
 class Style:
-    """How the connector works: `concurrent`, `by_chunk` and `hands_over_token`, as its plug-in says."""
+    """How the connector works: `concurrent`, `by_chunk` and `hands_over_token`, as its plug-in says.
+
+    A token that is handed over comes to the user from the prefill engine, or *late*, with the decode engine's first.
+    """
 
     concurrent: bool = False
     by_chunk: bool = False
     hands_over: bool = False
+    late: bool = False
 
 
 PULL = Style()
@@ -51,12 +55,14 @@ class Decoder(fabricate._Engine):
     """Decodes what was loaded: all tokens but one are there when a request is first admitted."""
 
     handed: int = 0
+    loaded: set[int] = field(factory=set)
 
     def _receive(self) -> None:
         before = len(self.waiting)
         super()._receive()
         for job in list(self.waiting)[before:]:
             if isinstance(job.request, Loaded):
+                self.loaded.add(job.request.id)
                 job.out = self.handed
 
     def _admit(self) -> None:
@@ -96,7 +102,7 @@ def log(count: int = 60, *, rate: float = 12.0, output: int = 24, prefill: int =
         engine = Decoder(number, 1, 1, 2048, seats, handed=int(style.hands_over))
         engine.arrivals.extend(sorted(made.arriving[number], key=lambda request: request.arrival))
         engine.run(preempt_every)
-        made.events += engine.events
+        made.events += [*(_late_tokens(engine) if style.hands_over and style.late else ()), *engine.events]
     built = [_built(number, "prefill", ranks) for number in sources] + [_built(n, "decode", 1) for n in targets]
     order = {kind: place for place, kind in enumerate(
         (Arrived, Routed, Received, Stepped, Emitted, Prefilled, Transferred, Released, Failed, Finished))}
@@ -104,6 +110,15 @@ def log(count: int = 60, *, rate: float = 12.0, output: int = 24, prefill: int =
     log = Log(built, made.events)
     log.links += [LinkBuilt(number, f"NIC of node {number}, out", "nic", LINK) for number in range(prefill)]
     return log
+
+
+def _late_tokens(engine: Decoder) -> list[Event]:
+    """The tokens that were handed over to *engine*, each from the first step of its request."""
+    first: dict[int, Emitted] = {}
+    for event in engine.events:
+        if isinstance(event, Emitted):
+            first.setdefault(event.request_id, event)
+    return [evolve(event, last=event.first) for event in first.values() if event.request_id in engine.loaded]
 
 
 def _built(number: int, pool: str, ranks: int) -> EngineBuilt:
@@ -149,7 +164,7 @@ def _hand_over(made: _Made, request: Request, source: int, target: int, emitted:
     answered = emitted.time + 2e-4
     made.events.append(Prefilled(answered, request.id, source, emitted.last))
     if style.hands_over:
-        made.events.append(emitted)
+        made.events += [emitted] if request.output == 1 or not style.late else []
         if request.output == 1:
             made.events += [Released(answered, request.id, source), Finished(answered, request.id, source)]
             return

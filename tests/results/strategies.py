@@ -37,7 +37,7 @@ def fleets(draw: st.DrawFn) -> Log:
         output=draw(st.sampled_from([2, 12])),
         prefill=draw(st.integers(1, 3)), decode=draw(st.integers(1, 3)),
         ranks=draw(st.sampled_from([1, 2])),
-        style=fleet.Style(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        style=fleet.Style(*(draw(st.booleans()) for _ in range(4))),
         preempt_every=draw(st.sampled_from([0, 5])),
         seats=draw(st.sampled_from([2, 64])),
         decode_first=draw(st.booleans()), seed=draw(st.integers(1, 9)),

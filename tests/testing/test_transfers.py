@@ -3,11 +3,13 @@
 import attrs
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.testing import check_transfers
 from ksim.testing.history import digest
 from ksim.testing.strategies import cases
@@ -34,6 +36,23 @@ def test_sglangs_cache_keeps_what_is_loaded():
 @given(case=transfer_cases())
 def test_runs_of_blocks_are_loaded_as_each_block_is(case):
     one, other = (Subject("fcfs", ConnectorScheduler, cache).play(case) for cache in (BlockCache, VllmCache))
+    assert digest(one) == digest(other)
+
+
+class Repeating(ConnectorScheduler):
+    """Repeats the latest schedule where that is known to be the next."""
+
+    def schedule(self, now):
+        if ScheduleForecast(self).repeats_left() > 0 and self.repeat():
+            return self.repeated()
+        return super().schedule(now)
+
+
+@examples(150)
+@given(case=transfer_cases(), cache=st.sampled_from([BlockCache, VllmCache]),
+       policy=st.sampled_from(["fcfs", "priority"]))
+def test_repeating_what_is_known_equals_making_it_anew(case, cache, policy):
+    one, other = (Subject(policy, scheduler, cache).play(case) for scheduler in (ConnectorScheduler, Repeating))
     assert digest(one) == digest(other)
 
 

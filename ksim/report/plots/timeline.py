@@ -1,5 +1,6 @@
 """Load, throughput, cache and power over the run."""
 
+from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
@@ -25,7 +26,7 @@ from ksim.report.plots.style import (
 from ksim.report.wording import number, percent
 from ksim.results.arrays import Floats, sums
 from ksim.results.history import History
-from ksim.results.series import kv_usage, moving, power, running, waiting
+from ksim.results.series import Series, kv_usage, moving, power, running, waiting
 
 #: Points of a curve; bins for requests, of which there are far fewer than tokens.
 _BINS, _REQUEST_BINS = 240, 60
@@ -74,6 +75,7 @@ def _load(axes: Axes, history: History, edges: Floats) -> None:
     area(axes, edges, waiting(history).means(edges), ORANGE, "waiting")
     if len(history.splits):
         area(axes, edges, moving(history).means(edges), GREEN, "between engines")
+        axes.set_ylim(0, 1.06 * max(float(np.max(np.asarray(line.get_ydata()))) for line in axes.lines) or 1.0)
     _legend(axes)
 
 
@@ -110,37 +112,38 @@ def _tokens(axes: Axes, history: History, edges: Floats) -> None:
 
 def _cache(axes: Axes, history: History, edges: Floats) -> None:
     axes.set_title("KV cache in use")
-    parts = [(name, kv_usage(history, places)) for name, places in _pools(history)]
-    if not history.pools:
-        beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
-    for (name, usage), colour in zip(parts, cycle((PURPLE, *PALETTE)), strict=False):
-        area(axes, edges, usage.means(edges), colour, name)
-    percent_axis(axes, full=max(usage.peak for _, usage in parts) > 0.5)
     if history.pools:
-        _legend(axes)
+        _by_pool(axes, history, edges, kv_usage)
+        top = axes.get_ylim()[1]
+        percent_axis(axes, full=top > 0.5)
+        axes.set_ylim(top=1.02 if top > 0.5 else top)
+        return
+    usage = kv_usage(history)
+    beside(axes, f"fullest engine: up to {percent(float(history.steps.kv_usage.max()))}")
+    area(axes, edges, usage.means(edges), PURPLE)
+    percent_axis(axes, full=usage.peak > 0.5)
 
 
-def _pools(history: History) -> list[tuple[str, list[int]]]:
-    """The name of each pool and the places of its engines; without pools, all engines."""
-    if not history.pools:
-        return [("", list(range(len(history.engines))))]
-    return [(name, np.flatnonzero(history.pool == place).tolist()) for place, name in enumerate(history.pools)]
-
-
-def _watts_by_pool(axes: Axes, history: History, edges: Floats) -> None:
-    axes.set_title("Watts per GPU")
-    for (name, places), colour in zip(_pools(history), cycle((ORANGE, *PALETTE)), strict=False):
-        gpus = sum(history.engines[place].ranks * history.engines[place].stages for place in places)
-        area(axes, edges, power(history, places).means(edges) / gpus, colour, name)
+def _by_pool(axes: Axes, history: History, edges: Floats, of: Callable[[History, list[int]], Series],
+             per_gpu: bool = False) -> None:
+    """Draw a quantity of the engines of each pool, or its mean *per_gpu*."""
+    most = 0.0
+    for (place, name), colour in zip(enumerate(history.pools), cycle(PALETTE), strict=False):
+        places = np.flatnonzero(history.pool == place).tolist()
+        gpus = sum(history.engines[own].ranks * history.engines[own].stages for own in places)
+        values = of(history, places).means(edges) / (gpus if per_gpu else 1)
+        area(axes, edges, values, colour, name)
+        most = max(most, float(values.max(initial=0.0)))
+    axes.set_ylim(0, 1.06 * most or 1.0)
     _legend(axes)
 
 
 def _watts(axes: Axes, history: History, edges: Floats) -> None:
+    axes.set_title("Watts per GPU")
     if history.pools:
-        _watts_by_pool(axes, history, edges)
+        _by_pool(axes, history, edges, power, per_gpu=True)
         return
     watts, idle = power(history).means(edges) / history.gpus, history.static_watts / history.gpus
-    axes.set_title("Watts per GPU")
     beside(axes, f"mean {number(float(watts.mean()))} W, idle {number(idle)} W")
     area(axes, edges, watts, ORANGE)
     axes.axhline(idle, color=FAINT, linewidth=1, linestyle=DASHES)

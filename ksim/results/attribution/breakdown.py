@@ -75,6 +75,17 @@ class Breakdown:
         row = self.place(request)
         return {TO_FIRST: self.to_first[row], AFTER: self.after[row], "all": self.to_first[row] + self.after[row]}
 
+    def engines(self, request: int) -> str:
+        """Which engines prefilled and decoded a request, in a run with pools; "" in any other."""
+        table = _columns(self.directory / "requests.parquet")
+        if "prefill_engine" not in table:
+            return ""
+        row = int(np.flatnonzero(table["id"] == request)[0])
+        engine, source = table["engine"][row], table["prefill_engine"][row]
+        if source is None or np.isnan(source):
+            return f"served by engine {engine:.0f}"
+        return f"prefilled by engine {source:.0f}, decoded by {engine:.0f}"
+
     def metric(self, name: str) -> Floats:
         """The phases of each request's TTFT, TPOT or E2EL, in seconds; outputs of one token have no TPOT."""
         if name == "tpot":

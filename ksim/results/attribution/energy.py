@@ -155,7 +155,8 @@ class Energy:
         """The step of each token of the requests at *rows*, and the length of its sequence then.
 
         The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up,
-        and for requests that did not complete, because their steps may compute more than one token.
+        and for requests that did not complete, because their steps may compute more than one token.  It is also 0 for
+        a token from the same step as the one before it, which was handed over by another engine.
         """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
@@ -163,7 +164,13 @@ class Energy:
         known = np.repeat(ahead, requests.output[rows]) + np.arange(begin, end)
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
-        return requests.token_steps[begin:end], known
+        steps = requests.token_steps[begin:end]
+        if len(self.history.splits):
+            again = np.zeros(len(steps), dtype=np.bool_)
+            again[1:] = steps[1:] == steps[:-1]
+            again[requests.first[rows][requests.output[rows] > 0] - begin] = False
+            known[again] = 0
+        return steps, known
 
     @cached_property
     def _caught_up(self) -> Ints:

@@ -1,0 +1,106 @@
+"""Each connector's timeline: who has a request when, what is held, and what is computed again."""
+
+import pytest
+
+from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefilled, Received, Released, Transferred
+from ksim.foundation import catalog
+from ksim.foundation.config import Choice
+from ksim.kv_transfer.connectors.nixl import Nixl
+from ksim.simulation.plugins import plugin
+from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
+
+ALONE = requests(1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 5})
+
+
+def one(log, kind, engine=None):
+    (event,) = [event for event in log.of(kind) if engine is None or event.engine == engine]
+    return event
+
+
+@pytest.mark.parametrize("name", catalog.names("kv_transfer.connectors"))
+def test_a_connector_answers_all_questions(name):
+    connector = plugin("kv_transfer.connectors", Choice(name))
+    answers = [getattr(connector, key) for key in ("concurrent", "by_chunk", "pull", "hands_over_token",
+                                                   "equal_tensor_parallel", "renews")]
+    assert all(isinstance(answer, bool) for answer in answers)
+    assert connector.lease > 0 and connector.start >= 0 and 0 < connector.share <= 1
+    assert name in CONNECTORS and connector.alias.endswith("Connector")
+
+
+def test_nixl_reads_after_the_answer_and_computes_one_token_again(model):
+    log = run(scenario(model, "nixl", workload=ALONE)).log
+    received, moved = one(log, Received, engine=1), one(log, Transferred)
+    assert one(log, Prefilled).time < received.time < moved.allocated < moved.began
+    assert moved.began - moved.allocated >= Nixl().start
+    assert one(log, Admitted, engine=1).cached == 99
+    assert one(log, Emitted).engine == 1
+
+
+def test_mooncake_writes_before_the_answer_comes(model):
+    log = run(scenario(model, "mooncake", workload=ALONE)).log
+    moved = one(log, Transferred)
+    assert one(log, Received, engine=1).time < moved.allocated < one(log, Prefilled).time
+    assert one(log, Admitted, engine=1).cached == 99
+
+
+def test_sglang_prefills_once_there_is_room_and_sends_chunk_by_chunk(model):
+    log = run(scenario(model, "sglang", workload=ALONE)).log
+    moved, prefill = one(log, Transferred), one(log, Admitted, engine=0)
+    assert moved.allocated < prefill.time < moved.began
+    assert moved.began < one(log, Prefilled).time + plugin("kv_transfer.connectors", Choice("sglang")).start
+    assert one(log, Admitted, engine=1).cached == 100
+
+
+@pytest.mark.parametrize("name", ["sglang", "tensorrt_llm"])
+def test_a_token_that_is_handed_over_comes_with_the_first_step(model, name):
+    log = run(scenario(model, name, workload=ALONE)).log
+    first, others = log.of(Emitted)
+    assert (first.engine, first.first, first.last) == (1, others.first, others.first)
+    assert others.last - others.first == 3
+
+
+def test_the_prompt_that_waits_for_room_is_prefilled_late_by_sglang_alone(model):
+    """The decode engine has room for one prompt."""
+    workload = requests(2, 5000, prompt={"kind": "fixed", "value": 200}, output={"kind": "fixed", "value": 30})
+    pools = {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "serve": {"num_gpu_blocks_override": 17}}}
+    for name, late in (("sglang", True), ("mooncake", False), ("nixl", False)):
+        log = run(scenario(model, name, workload=workload, pools=pools)).log
+        ends = min(event.time for event in log.of(Finished))
+        second = [event.time for event in log.of(Prefilled)][1]
+        assert (second > ends) == late
+
+
+def test_what_the_decode_engine_has_cached_does_not_move(model):
+    """Turns of a session go to the same engine, which keeps what it decoded."""
+    workload = requests(4, 1, prompt={"kind": "fixed", "value": 100}, output={"kind": "fixed", "value": 20},
+                        sessions={"turns": {"kind": "fixed", "value": 2}, "think": {"kind": "fixed", "value": "0 s"}})
+    log = run(scenario(model, "nixl", workload=workload, enable_prefix_caching=True)).log
+    prompts = {event.request.id: event.request.prompt for event in log.of(Arrived)}
+    lacked = [(moved.tokens, prompts[moved.request_id]) for moved in log.of(Transferred)]
+    assert any(tokens < prompt for tokens, prompt in lacked)
+
+
+LATE = {"kv_lease_duration": "0.01 ms"}
+
+
+def test_requests_fail_whose_lease_ends_before_the_decode_engine_has_them(model):
+    log = run(scenario(model, "nixl", options=LATE)).log
+    assert not any(log.of(Finished)) and not any(log.of(Transferred))
+    assert {event.engine for event in log.of(Failed)} == {1}
+    assert len([*log.of(Failed)]) == 20 == len([event for event in log.of(Released) if event.lease])
+
+
+def test_or_their_prompts_are_computed_again(model):
+    log = run(scenario(model, "nixl", options=LATE, policy="recompute", num_gpu_blocks_override=500)).log
+    assert len([*log.of(Finished)]) == 20 and not any(log.of(Failed))
+    assert all(event.cached == 0 for event in log.of(Admitted))
+
+
+def test_a_lease_does_not_end_while_the_decode_engine_has_the_request(model):
+    """The second waits for room, much longer than the lease."""
+    workload = requests(2, 5000, prompt={"kind": "fixed", "value": 200}, output={"kind": "fixed", "value": 30})
+    pools = {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "serve": {"num_gpu_blocks_override": 17}}}
+    log = run(scenario(model, "nixl", workload=workload, pools=pools, options={"kv_lease_duration": "5 ms"})).log
+    waited = max(moved.time - answered.time for moved, answered in zip(log.of(Transferred), log.of(Prefilled),
+                                                                       strict=True))
+    assert waited > 0.02 and len([*log.of(Finished)]) == 2
