@@ -166,7 +166,8 @@ class Energy:
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
         if len(self.history.splits):
-            again = np.append(False, steps[1:] == steps[:-1])
+            again = np.zeros(len(steps), dtype=np.bool_)
+            again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
             known[again] = 0
         return steps, known
