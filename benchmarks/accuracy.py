@@ -1,4 +1,7 @@
-"""`python -m benchmarks.accuracy RUNS SILICON [LIMIT]`: write the tables of whole runs in docs/accuracy.md anew."""
+"""`python -m benchmarks.accuracy RUNS SILICON [LIMIT]`: write the tables of whole runs in docs/accuracy.md anew.
+
+The ladders lie in the folder `cluster` beside that of the public runs.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,10 +14,10 @@ from rich.console import Console
 
 from benchmarks.pages import put
 from ksim.foundation.config import Choice
-from ksim.validation import silicon
+from ksim.validation import ladders, silicon
 from ksim.validation.serving import comparison
 from ksim.validation.serving.replay import ServerSpec
-from ksim.validation.silicon.scores import Error, Quantity, Score
+from ksim.validation.silicon.scores import Error, Quantity, Score, backend_of, scores, tier_of
 
 PAGE = Path("docs/accuracy.md")
 #: What is bold is worse than this, in per cent: TTFT, TPOT, throughput and energy of our H200; a step's time.
@@ -22,6 +25,11 @@ GOALS = {"ttft_p50_ms": 6.0, "tpot_p50_ms": 3.0, "throughput": 2.0, "joules": 8.
 STEPS = (3.0, 10.0)
 #: TTFT and TPOT by backend.
 SILICON = {"vllm": (20.0, 8.0), "trtllm": (30.0, 12.0), "sglang": (30.0, 12.0)}
+#: TTFT, TPOT and throughput of disaggregated runs, and the tiers whose deployments are sure.
+SPLIT, SURE = (35.0, 12.0, 12.0), ("exact_mean", "recipe", "recipe+median", "median")
+#: What is bold in ladders, in per cent: more than repeated runs differ by in throughput, and stacks in latency.
+LADDERS = {"req_s": 8.0, "out_tok_s": 8.0, "ttft_mean_s": 180.0, "ttft_p95_s": 180.0, "e2e_mean_s": 35.0,
+           "e2e_p95_s": 35.0, "tpot_mean_ms": 35.0}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -35,6 +43,11 @@ def main(arguments: Sequence[str]) -> None:
     put(PAGE, "steps", _steps(runs))
     console.print("public runs")
     put(PAGE, "silicon", _silicon(public, limit))
+    console.print("disaggregated runs")
+    put(PAGE, "split", split(silicon.validate(silicon.Question(path=public, mode="disagg", jobs=2, limit=limit))))
+    console.print("ladders")
+    measured = public.parent.parent / "cluster/ladders.csv"
+    put(PAGE, "ladders", laddered(ladders.validate(ladders.Question(measured, "pd-", jobs=2))))
 
 
 def _medians(label: str, report: comparison.ServingReport) -> str:
@@ -93,7 +106,7 @@ def _spread(errors: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:
 
 def _silicon(path: Path, limit: int) -> Iterator[str]:
     """Every backend, then every kind of run."""
-    report = silicon.validate(silicon.Question(path=path, jobs=2, limit=limit))
+    report = silicon.validate(silicon.Question(path=path, mode="agg", jobs=2, limit=limit))
     if limit:
         yield f"Of {len(report.answers)} rows, drawn by the hash of their groups (`--limit {limit}`):"
         yield ""
@@ -106,6 +119,46 @@ def _silicon(path: Path, limit: int) -> Iterator[str]:
         yield f"| not played: {reason} | {count} | | | | | |"
 
 
+def split(report: silicon.SiliconReport) -> Iterator[str]:
+    """The sure tiers together and by engine, then every engine, GPU and tier, then what was not played."""
+    answered = [answer for answer in report.answers if not answer.reason]
+    sure = [answer for answer in answered if answer.row.split and answer.row.split.tier in SURE]
+    yield ("| disaggregated runs | rows | TTFT: median, mean (bias) | TPOT: median, mean (bias) |"
+           " tokens/s/GPU: median, mean (bias) |")
+    yield "|---|--:|--:|--:|--:|"
+    for key in (lambda _: ("all of the four sure tiers",), backend_of):
+        yield from map(_compared, scores(sure, key, "", {}))
+    yield from map(_compared, scores(answered, tier_of, "", {}))
+    for reason, count in report.reasons.items():
+        yield f"| not played: {reason} | {count} | | | |"
+
+
+def _compared(score: Score) -> str:
+    errors = [quantity.error for quantity in (score.ttft, score.tpot, score.throughput)]
+    cells = [_told(error, error is not None and error.median > goal) for error, goal in zip(errors, SPLIT, strict=True)]
+    return f"| {' '.join(score.name)} | {score.answered} | {' | '.join(cells)} |"
+
+
+def laddered(report: ladders.LadderReport) -> Iterator[str]:
+    """Every stage, predicted beside measured, with the error in per cent; then what was not simulated."""
+    yield f"| ladder | arm | requests/s | {' | '.join(LADDERS)} |"
+    yield f"|---|---|--:|{'--:|' * len(LADDERS)}"
+    for cell in report.cells:
+        row = cell.row
+        rate = row.stage if isnan(row.rate) else f"{row.rate:g}"
+        name = f"{row.ladder.removesuffix('-gpt-oss-120b-h200')} {row.run}"
+        cells = [_beside(cell, what, noise) for what, noise in LADDERS.items()]
+        yield f"| {name} | {row.arm} | {rate} | {' | '.join(cells)} |"
+    for reason, count in report.reasons.items():
+        yield f"| {count} rows not simulated: {reason} | | | {' | '.join('' for _ in LADDERS)} |"
+
+
+def _beside(cell: ladders.Cell, name: str, noise: float) -> str:
+    if name not in cell.errors:
+        return "-"
+    return f"{cell.predicted[name]:.3g} / {cell.row.measured[name]:.3g}, {marked(cell.errors[name], noise)}"
+
+
 def _scored(score: Score) -> str:
     backend = next(name for name in score.name if name in SILICON)
     cells = [cell for quantity, goal in zip((score.ttft, score.tpot), SILICON[backend], strict=True)
@@ -114,12 +167,14 @@ def _scored(score: Score) -> str:
 
 
 def _quantity(quantity: Quantity, goal: float) -> tuple[str, str]:
-    def told(error: Error | None) -> str:
-        return "-" if error is None else f"{error.median:.1f}, {error.mean:.1f} ({error.bias:+.1f})"
-
-    ours, reference = told(quantity.error), told(quantity.reference)
     failing = quantity.error is not None and quantity.error.median > goal
-    return (f"**{ours}**" if failing else ours), reference
+    return _told(quantity.error, failing), _told(quantity.reference)
+
+
+def _told(error: Error | None, failing: bool = False) -> str:
+    """Median, mean and bias, bold where they are *failing*."""
+    text = "-" if error is None else f"{error.median:.1f}, {error.mean:.1f} ({error.bias:+.1f})"
+    return f"**{text}**" if failing else text
 
 
 if __name__ == "__main__":

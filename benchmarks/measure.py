@@ -11,11 +11,11 @@ from ksim.foundation import process
 @process.dedicated()
 def measure(name: str) -> Figures:
     """Simulate workload *name*; seconds are CPU time of this process, without what it loads before."""
-    from benchmarks.workloads import scenarios
+    from benchmarks.workloads import fleets, scenarios
     from ksim.simulation.scenario import Scenario
     from ksim.simulation.simulate import simulate
 
-    scenario = Scenario.of(scenarios()[name], name)
+    scenario = Scenario.of({**scenarios(), **fleets()}[name], name)
     begin = time.process_time()
     result = simulate(scenario)
     simulated = time.process_time()

@@ -28,6 +28,15 @@ def scenarios() -> dict[str, dict[str, Any]]:
     return found
 
 
+def fleets() -> dict[str, dict[str, Any]]:
+    """The same conversations on eight engines: each serves whole requests, or half of them prefill for the others."""
+    if not MOONCAKE.exists():
+        return {}
+    split = {**_mooncake({}), "pools": {"prefill": {"role": "prefill", "replicas": 4},
+                                        "decode": {"role": "decode", "replicas": 4}}}
+    return {"mooncake, 8 replicas": _mooncake({"data_parallel_size": 8}), "mooncake, 4 prefill and 4 decode": split}
+
+
 def conversations() -> dict[str, Any]:
     """The first of the peers' workloads, or where it is not at hand, one that is drawn alike."""
     if PEERS[0].exists():

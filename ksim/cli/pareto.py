@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from ksim.cli.output import write_json
+from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
 from ksim.foundation import process
 from ksim.foundation.errors import KsimError
@@ -39,7 +40,7 @@ def pareto(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write all points to this file,"
                                                    " with all of their numbers")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, show_default="one per CPU", help="number of processes")] = None,
-    settings: Settings = None, seed: Seed = None, force: Force = False,
+    settings: Settings = None, pool: Pools = None, seed: Seed = None, force: Force = False,
 ) -> None:
     """Run a scenario with every combination of some settings, and show those that no other beats."""
     from ksim.cli.pareto_output import check
@@ -49,7 +50,7 @@ def pareto(
 
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
     required = [Requirement.parse(text) for text in require or []]
-    chosen = changed(Scenario.read(scenario), settings, seed)
+    chosen = changed(Scenario.read(scenario), settings, seed, pool)
     combined = combinations(axes, sample, chosen.seed)
     check(output, json_file, force)
     outcomes, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)

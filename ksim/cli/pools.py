@@ -1,7 +1,7 @@
 """`--pool NAME:KEY=VALUE,...`: pools of a fleet on the command line."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated, Any
 
 import typer
 from attrs import fields_dict
@@ -10,26 +10,23 @@ from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.specs.pools import PoolSettings
 from ksim.specs.settings import EngineSettings
 
-if TYPE_CHECKING:
-    from ksim.simulation.scenario import Scenario
-
 Pools = Annotated[list[str] | None, typer.Option("--pool", metavar="NAME:KEY=VALUE,...", help="a pool of a fleet: its"
                                                 " role, replicas, gpu and others, and the engine settings in which it"
                                                 " differs, such as decode:role=decode,tensor_parallel_size=4; may be"
                                                 " repeated")]
 
 
-def pool_changes(texts: Sequence[str], scenario: "Scenario") -> dict[str, Any]:
-    """The values by dotted key that the *texts* of ``--pool`` give to *scenario*.
+def pool_changes(texts: Sequence[str], known: Collection[str] = ()) -> dict[str, Any]:
+    """The values by dotted key that the *texts* of ``--pool`` give to a scenario, which has the *known* pools.
 
     Raises ConfigError for a text that cannot be read, and for a new pool without a role, and UnknownName for a key that
     is neither a pool's nor an engine setting, and for a pool that is not there.
     """
     changes = dict(change for text in texts for change in _changes(text))
     for name in dict.fromkeys(key.split(".")[1] for key in changes):
-        if name not in scenario.pools and f"pools.{name}.role" not in changes:
-            if scenario.pools:
-                raise UnknownName("pool", name, scenario.pools)
+        if name not in known and f"pools.{name}.role" not in changes:
+            if known:
+                raise UnknownName("pool", name, known)
             raise ConfigError("--pool", f"{name} is a new pool, and needs a role, such as {name}:role=both")
     return changes
 

@@ -92,6 +92,7 @@ def replay(
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.simulation.scenario import Scenario
+    from ksim.simulation.scenario_tables import put
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
@@ -102,9 +103,12 @@ def replay(
         "slo": _targets(goodput or []),
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
-    scenario = Scenario.of(given(table), "replay", Path.cwd())
+    table = given(table)
+    for key, value in pool_changes(pool or []).items():
+        put(table, key, value)
+    scenario = Scenario.of(table, "replay", Path.cwd())
     kept = Kept(output, plots, trace, _seconds(trace_window), stream, force)
-    run_and_keep(changed(scenario, settings, seed, pool), kept, quiet, jobs)
+    run_and_keep(changed(scenario, settings, seed), kept, quiet, jobs)
 
 
 def _targets(pairs: list[str]) -> dict[str, str]:
@@ -122,7 +126,7 @@ def changed(scenario: Any, settings: list[str] | None, seed: int | None, pools: 
     """*scenario* with the values that ``--pool``, ``--set`` and ``--seed`` give."""
     from ksim.simulation.scenario import setting
 
-    changes = pool_changes(pools or [], scenario) | dict(setting(text) for text in settings or [])
+    changes = pool_changes(pools or [], scenario.pools) | dict(setting(text) for text in settings or [])
     if seed is not None:
         changes["seed"] = seed
     return scenario.with_values(changes) if changes else scenario

@@ -113,9 +113,10 @@ class StepTimer:
         """Let the timer of another stage, with the same oracle and GPU, know what kernels of batches cost."""
         other._batches = self._batches
 
-    def launches(self, batch: Batch) -> list[tuple[Kernel | Collective, KernelCost, int]]:
+    def launches(self, batch: Batch, tokens_by_rank: Sequence[int] = ()
+                 ) -> list[tuple[Kernel | Collective, KernelCost, int]]:
         """The kernels and collectives of *batch* in order, what each costs, and how often it runs."""
-        blocks = self._plans.launched(self._shape(batch))
+        blocks = self._plans.launched(self._shape(batch, tokens_by_rank))
         priced = self._plans.price([op for ops, _ in blocks for op in ops])
         launches: list[tuple[Kernel | Collective, KernelCost, int]] = []
         for ops, repeat in blocks:

@@ -9,14 +9,15 @@ from attrs import define, field
 from ksim.cost.clock import FREE
 from ksim.engine.data_parallel_group import DataParallelGroup, Dummy, Round, wait
 from ksim.engine.engine import Engine, Process
+from ksim.engine.meeting import Meeting
 from ksim.engine.stages import InFlightBatch, Stages
+from ksim.engine.work import Work
 from ksim.engine.workers import Workers
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
-from ksim.flow.steps import StepCost
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -30,33 +31,17 @@ DUMMY = Batch.of((1, 0), samples=0)
 NOBODY = Batch.of()
 
 
-@define(eq=False)
-class Work:
-    """The batch of step `index` on its way through the host and the stages.
-
-    When it was scheduled, so many jobs waited and ran, and so many KV blocks were used.
-    """
-
-    index: int
-    scheduled: float
-    batch: Batch
-    waiting: int
-    running: int
-    blocks: int
-    step_costs: tuple[StepCost, ...] = ()
-    prepared: float = 0.0
-    in_flight: InFlightBatch | None = None
-
-
 @define(eq=False, kw_only=True)
 class EventEngine(Engine):
     """Its batches go through `stages`; the engines of a `group` take their steps together.
 
+    What its steps send between nodes meets the flows of transfers in a `meeting`.
     In a round without a batch of this engine, its GPUs compute a dummy step, which is logged like any other.
     """
 
     stages: Stages
     group: DataParallelGroup | None = None
+    meeting: Meeting | None = None
     _threads: Workers = field(init=False)
     _coming: int = field(default=0, init=False)  # requests on their way through the front end
     _inbox: list[Job] = field(factory=list, init=False)
@@ -73,7 +58,8 @@ class EventEngine(Engine):
                params: KvTransferParams | None = None) -> None:
         self.outstanding += 1
         self._coming += 1
-        moment = self._frontend.forward(request, lambda: self._receive(request, done, params))
+        moment = self._frontend.forward(request, lambda: self._receive(request, done, params),
+                                        params is not None and params.tokenized)
         if self.endpoint is not None and params is not None:
             self.endpoint.expect(params, moment)
 
@@ -127,6 +113,7 @@ class EventEngine(Engine):
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
         work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
+        sent = self.meeting.crossing(self.timers, batch, tokens_by_rank, work.step_costs) if self.meeting else None
         touched = schedule.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         launches = self._threads.launch(batch, work.step_costs, ready)
@@ -138,7 +125,12 @@ class EventEngine(Engine):
         if self.group and together:
             alone = work.in_flight.end
             work.in_flight = yield from self.group.meet(self.number, together, work.in_flight)
-            work.step_costs = (*work.step_costs[:-1], work.step_costs[-1].followed_by(wait(work.in_flight.end - alone)))
+            costs = work.step_costs
+            work.step_costs = (*costs[:-1], costs[-1].followed_by(wait(work.in_flight.end - alone)))
+        if self.meeting:
+            work.in_flight = self.meeting.meet(work.in_flight, sent, together)
+            if self.group:
+                self.group.latest = work.in_flight
         free = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 

@@ -18,15 +18,18 @@ class Frontend:
     _free: float = field(default=0.0, init=False)
     _delivered: float = field(default=0.0, init=False)
 
-    def reach(self, request: Request) -> float:
-        """Accept *request*; return when it will have come to the engine."""
+    def reach(self, request: Request, tokenized: bool = False) -> float:
+        """Accept *request*; return when it will have come to the engine.
+
+        If it is *tokenized*, its prompt comes as tokens from the engine that prefilled it.
+        """
         client = self.client
         self._free = max(self._free, self.env.now) + client.accept
-        return self._free + client.travel + client.travel_token * request.prompt
+        return self._free + client.travel + (0.0 if tokenized else client.travel_token * request.prompt)
 
-    def forward(self, request: Request, receive: Callable[[], None]) -> float:
+    def forward(self, request: Request, receive: Callable[[], None], tokenized: bool = False) -> float:
         """Call *receive* when *request* has come to the engine; return when that is."""
-        moment = self.reach(request)
+        moment = self.reach(request, tokenized)
         self._call(receive, moment)
         return moment
 

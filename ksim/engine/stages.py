@@ -12,6 +12,8 @@ from ksim.engine.workers import LaunchTimes
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
 
+Process = Generator[simpy.Event, Any, None]
+
 
 @define(eq=False)
 class InFlightBatch:
@@ -64,6 +66,10 @@ class WholeSteps:
             scalings.append(pace)
         return InFlightBatch(self.env.timeout(end - self.env.now), start, end, tuple(scalings))
 
+    def hold(self, end: float, late: float) -> None:
+        """Keep the only stage busy until *end*; if there are several, let each be free *late* seconds later."""
+        self._free = [max(end, *self._free)] if self.stages == 1 else [free + late for free in self._free]
+
 
 @define(eq=False)
 class KernelByKernel:
@@ -85,7 +91,7 @@ class KernelByKernel:
         self._queues[0].put((in_flight, step_costs, launches, source, settings))
         return in_flight
 
-    def _stage(self, stage: int) -> Generator[simpy.Event, Any, None]:
+    def _stage(self, stage: int) -> Process:
         while True:
             in_flight, step_costs, launches, source, settings = yield self._queues[stage].get()
             if stage == 0 and source is not None:
@@ -104,6 +110,6 @@ class KernelByKernel:
                 in_flight.end = self.env.now
                 in_flight.done.succeed()
 
-    def _until(self, moment: float) -> Generator[simpy.Event, Any, None]:
+    def _until(self, moment: float) -> Process:
         if moment > self.env.now:
             yield self.env.timeout(moment - self.env.now)

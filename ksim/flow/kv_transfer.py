@@ -17,3 +17,8 @@ class KvTransferParams:
     do_remote_prefill: bool = False
     transfer: Any = None
     handed_over: bool = False
+
+    @property
+    def tokenized(self) -> bool:
+        """Whether the prompt comes as tokens: with the first token come those before it."""
+        return self.do_remote_prefill and self.handed_over

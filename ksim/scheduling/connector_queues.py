@@ -9,6 +9,8 @@ from ksim.scheduling.queue import HoldingQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.transfers import BadBlocks, Transfers
 
+NOTHING = ConnectorOutput()
+
 
 @define(eq=False)
 class ConnectorQueues(DraftScheduler):
@@ -75,7 +77,7 @@ class ConnectorQueues(DraftScheduler):
 
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule* and what the workers report; return the jobs now done, or failed."""
-        output = output or ConnectorOutput()
+        output = output or NOTHING
         self.transfers.pass_fence(schedule.number)
         failing = self._strike(output, schedule) if output.failed else {}
         finished = super().update(schedule, index)
@@ -161,7 +163,9 @@ class ConnectorQueues(DraftScheduler):
                 and self._dropped.get(job, -1) < self.decodes.returned)
 
     def _deliver(self, job: Job, index: int) -> bool:
-        return self._takes(job) and super()._deliver(job, index)
+        if (self._struck or self._dropped) and not self._takes(job):
+            return False
+        return super()._deliver(job, index)
 
     def _share(self, entry: ScheduledTokens) -> None:
         if self._takes(entry.job):

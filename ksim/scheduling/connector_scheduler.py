@@ -6,7 +6,7 @@ from ksim.kv_cache.cache import PrefixHit
 from ksim.scheduling.connector import Load
 from ksim.scheduling.connector_queues import ConnectorQueues
 from ksim.scheduling.job import Job, State
-from ksim.scheduling.schedule import Schedule, ScheduledTokens
+from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
 #: The prefix hit of a job that holds its blocks already.
@@ -21,9 +21,9 @@ class ConnectorScheduler(ConnectorQueues):
     output says that the load has ended.
     """
 
-    _stopped: bool = field(default=False, init=False)  # did a victim in flight end the pass over the running jobs?
     _passed_over: bool = field(default=False, init=False)  # may a job that was passed over be let in by the next one?
-    _begun: list[Job] = field(factory=list, init=False)
+    _noted: int = field(default=0, init=False)  # entries of the schedule being made that loads know of
+    _begun: list[Load] = field(factory=list, init=False)
     _unknown: list[Job] = field(factory=list, init=False)
 
     @property
@@ -42,31 +42,32 @@ class ConnectorScheduler(ConnectorQueues):
     # Schedules.
 
     def _begin(self) -> None:
-        self._batch, self._stopped, self._passed_over = self._newest, False, False
+        self._batch, self._passed_over, self._noted = self._newest, False, 0
+        self._stops = self.limits.self_preemption_ends_turn
         super()._begin()
-        self.latest.loads = []
 
     def _conclude(self) -> Schedule:
         schedule = super()._conclude()
-        for entry in schedule.entries:
-            if entry.samples:  # its prompt is finished, but loads of this very schedule still left it room
-                self.transfers.unfinished.pop(entry.job, None)
-        for job in self._begun:
-            self.waiting.hold(job)
+        self._note_progress(0)
+        if self.transfers.unfinished:
+            for entry in schedule.entries:
+                if entry.samples:  # its prompt is finished, but loads of this very schedule still left it room
+                    self.transfers.unfinished.pop(entry.job, None)
+        for load in self._begun:
+            if load.asynchronous:
+                self.waiting.hold(load.job)
         for job in self._unknown:
             self.waiting.let_go(job)
-        schedule.sends, self._sends, self._begun, self._unknown, self._ended = self._sends, [], [], [], False
+        schedule.loads, schedule.sends, self._ended = self._begun, self._sends, False
+        self._begun, self._sends, self._unknown = [], [], []
         return schedule
-
-    def _extend(self, job: Job, wish: int) -> bool:
-        return not self._stopped and super()._extend(job, wish)
 
     def _preempt(self) -> Job | None:
         if self._fenced:
             if self.guard.chooses and self.decodes.length:
                 self._dissolve_decodes()
             if self.decodes.awaits(self.guard.victim(self.running)):
-                self._stopped = True
+                self._stops = True  # the jobs behind it get nothing, but others may be admitted
                 return None
         victim = super()._preempt()
         assert victim is not None, "a running job was to be preempted"
@@ -76,17 +77,13 @@ class ConnectorScheduler(ConnectorQueues):
             victim.sent, victim.num_output_placeholders = -1, 0
         return victim
 
-    def _schedule_tokens(self, job: Job, tokens: int, admitted: bool) -> None:
-        super()._schedule_tokens(job, tokens, admitted)
-        self._note_progress(self.latest.entries[-1])
-
-    def _schedule_drafts(self, job: Job, tokens: int, drafts: int, admitted: bool) -> None:
-        super()._schedule_drafts(job, tokens, drafts, admitted)
-        self._note_progress(self.latest.entries[-1])
-
-    def _note_progress(self, entry: ScheduledTokens) -> None:
-        if not entry.samples:
-            self.transfers.unfinished[entry.job] = None
+    def _note_progress(self, first: int) -> None:
+        """Note which jobs of the entries from the *first* on are in the middle of their prompt."""
+        entries = self.latest.entries
+        for place in range(first, len(entries)):
+            if not entries[place].samples:
+                self.transfers.unfinished[entries[place].job] = None
+        self._noted = len(entries)
 
     # Admission.
 
@@ -99,7 +96,7 @@ class ConnectorScheduler(ConnectorQueues):
             return self._pass_over(job)
         if self.guard.demands and self.decodes.length:
             self._dissolve_decodes()
-        if self.cache.held_blocks(job.block_table):
+        if self.cache.held_blocks(job.block_table):  # though a prompt of one token has nothing computed
             cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
             job.cached = cached
             return admitted
@@ -118,12 +115,11 @@ class ConnectorScheduler(ConnectorQueues):
         job.state, job.passed_over = State.WAITING, False
         if job.num_computed_tokens:
             self._publish(job, job.num_computed_tokens)
-        else:  # all was spoilt
+        else:  # all was spoilt, and what it needs again counts against itself
             self.cache.free(job.block_table)
+            transfers.unfinished[job] = None
         if job.num_computed_tokens == job.num_tokens:  # the last one is computed again: the next is sampled from it
             job.num_computed_tokens -= 1
-            if not job.num_computed_tokens:  # a prompt of one token starts over
-                self.cache.free(job.block_table)
         return True
 
     def _ask(self, job: Job, wish: int) -> bool:
@@ -147,6 +143,7 @@ class ConnectorScheduler(ConnectorQueues):
         job, end, spare = load.job, load.start + load.tokens, self._spare if self.running else 0
         if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
             return False
+        self._note_progress(self._noted)
         extra = 1 + self.speculation.k + self._lookahead if self.speculation else 0
         if not self.cache.can_allocate(hit, end, spare + self.transfers.reserved(extra)):
             return False
@@ -154,15 +151,14 @@ class ConnectorScheduler(ConnectorQueues):
             return False
         Scheduler._attach(self, job, hit, end)  # a drafter needs no slots yet
         job.state, job.num_computed_tokens, job.cached, job.passed_over = State.LOADING, end, hit.tokens, True
-        self.transfers.unfinished[job] = None
-        self._begun.append(job)
+        self.transfers.begin(job, extra)
         self._tell(load)
         return True
 
     def _tell(self, load: Load) -> None:
         self.connector.begin(load)
         if load.tokens:
-            self.latest.loads = [*self.latest.loads, load]
+            self._begun.append(load)
 
     def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
         if hit is not HELD:

@@ -29,11 +29,13 @@ class Scheduler(JobQueues):
     _prefill_interval: PrefillInterval = field(init=False)
     _spare: int = field(init=False)
     _foresees: bool = field(init=False)
+    _stops: bool = field(init=False)  # does a running job that gets no blocks end the turn of those behind it?
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         limits = self.limits
         self._prefill_interval = PrefillInterval(limits.prefill_schedule_interval)
+        self._stops = limits.self_preemption_ends_turn
         self._spare = int(limits.watermark * (self.cache.capacity + 1))
         # A policy that proposes, a prefill interval and a pipeline all let a decode wait: nothing joins the set then.
         self._foresees = (not self.guard.proposes and limits.prefill_schedule_interval == 1
@@ -58,21 +60,20 @@ class Scheduler(JobQueues):
         for job in running:
             if not self._budget:
                 return
-            if job.state is State.RUNNING and not self._extend(job, ALL) and self.limits.self_preemption_ends_turn:
-                return
+            if job.state is State.RUNNING and not self._extend(job, ALL) and self._stops:
+                break
         for job in self.waiting:
             if not self._budget or not self._admit(job, ALL):
                 return
 
     def _schedule_wishes(self, running: Sequence[Job], now: float) -> None:
         """Do the same in the order that the policy proposes."""
-        waiting = OpenQueue(self.waiting)
+        waiting, stopped = OpenQueue(self.waiting), False
         for job, wish in self.guard.wishes(waiting, running, now):
             if not self._budget:
                 return
             if job.state is State.RUNNING:
-                if not self._extend(job, wish) and self.limits.self_preemption_ends_turn:
-                    return
+                stopped = stopped or (not self._extend(job, wish) and self._stops)
             elif waiting.admitting:
                 waiting.admitting = self._admit(job, wish)
 

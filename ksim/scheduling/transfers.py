@@ -14,8 +14,8 @@ class Transfers:
     """What a scheduler with a KV connector remembers, in vLLM's `Scheduler` spread over several sets.
 
     The loads of `received` jobs have ended.  `held` jobs have ended themselves while their blocks must stay: until they
-    are sent, or their load has ended.  `unfinished` jobs are in the middle of their prompt, or load it: loads must
-    leave them room.  Blocks of jobs in `late` are freed once a batch is back (vLLM's `deferred_frees`).
+    are sent, or their load has ended.  `unfinished` jobs are in the middle of their prompt, or load a part of it: other
+    loads must leave them room.  Blocks of jobs in `late` are freed once a batch is back (vLLM's `deferred_frees`).
     """
 
     cache: Cache
@@ -28,6 +28,11 @@ class Transfers:
         """Forget *job*, which has ended, except that it may hold blocks."""
         self.received.discard(job)
         self.unfinished.pop(job, None)
+
+    def begin(self, job: Job, extra: int) -> None:
+        """Note that *job* loads.  One that holds blocks for all its tokens, and *extra* ones, will need no more."""
+        if self._missing(job, extra):
+            self.unfinished[job] = None
 
     def end_held(self, jobs: Sequence[Job]) -> None:
         """Free the blocks of those of *jobs* that hold them after their end."""
@@ -48,8 +53,10 @@ class Transfers:
 
     def reserved(self, extra: int) -> int:
         """How many free blocks the unfinished jobs need for their tokens, and for *extra* tokens each."""
-        return sum(max(0, self.cache.blocks(job.num_tokens + extra) - self.cache.held_blocks(job.block_table))
-                   for job in self.unfinished) + self.cache.blocks(extra)
+        return sum(self._missing(job, extra) for job in self.unfinished) + self.cache.blocks(extra)
+
+    def _missing(self, job: Job, extra: int) -> int:
+        return max(0, self.cache.blocks(job.num_tokens + extra) - self.cache.held_blocks(job.block_table))
 
 
 @define(eq=False)

@@ -17,6 +17,7 @@ from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
+from ksim.engine.meeting import Meeting
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
@@ -74,15 +75,20 @@ class _Assembly:
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
         groups = [DataParallelGroup(self.env, ranks) if shared else None for _ in range(pool.replicas)]
-        blocks = deployment.kv_blocks
+        blocks, meetings = deployment.kv_blocks, dict[int, Meeting | None]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
-                yield self._engine(pool, number, place, _cache(deployment, blocks), groups[place.replica])
+                key = place.replica if shared else number
+                if key not in meetings:
+                    meetings[key] = transfers.meeting(self.wires, pool, place) if self.wires else None
+                yield self._engine(pool, number, place, _cache(deployment, blocks), (groups[place.replica],
+                                                                                     meetings[key]))
             else:
                 yield RemoteReplica(number, pool.role)
 
-    def _engine(self, pool: Pool, number: int, place: Place, cache: Cache, group: DataParallelGroup | None) -> Engine:
-        deployment, serve = pool.deployment, pool.deployment.serve
+    def _engine(self, pool: Pool, number: int, place: Place, cache: Cache,
+                joined: tuple[DataParallelGroup | None, Meeting | None]) -> Engine:
+        deployment, serve, (group, meeting) = pool.deployment, pool.deployment.serve, joined
         endpoint = transfers.endpoint(self.wires, pool, number, place) if self.wires else None
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
@@ -93,6 +99,9 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
+        if meeting and isinstance(stages, WholeSteps):
+            meeting.enlist(stages)
+            return EventEngine(**common, stages=stages, group=group, meeting=meeting)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
             kind = ConnectedEngine if endpoint else LookaheadEngine

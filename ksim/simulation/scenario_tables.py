@@ -32,6 +32,10 @@ def native(value: Any, where: str) -> Any:
 
 
 def put(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted *key* of *table*, in tables that are made where they are missing.
+
+    Raises ConfigError where a value is in the way.
+    """
     *parents, last = key.split(".")
     for parent in parents:
         inner = table.setdefault(parent, {})

@@ -3,11 +3,13 @@
 from attrs import evolve
 
 from ksim.engine.horizon import Horizon
+from ksim.engine.meeting import Meeting
 from ksim.flow.events import LinkBuilt, LinkUsed
 from ksim.flow.log import Log
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.layout import KvLayout, LayerShare
 from ksim.kv_transfer.wires import Seat, Wires
+from ksim.network.crossings import Crossings
 from ksim.network.flows import Flows
 from ksim.simulation.connectors import connector_of
 from ksim.simulation.deployment import Deployment
@@ -15,7 +17,7 @@ from ksim.simulation.fleet import Fleet
 from ksim.simulation.pool import Place, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
 
-__all__ = ["endpoint", "kv_layout", "wires"]
+__all__ = ["endpoint", "kv_layout", "meeting", "wires"]
 
 
 def wires(fleet: Fleet, env: Horizon, log: Log) -> Wires:
@@ -48,6 +50,17 @@ def kv_layout(deployment: Deployment) -> KvLayout:
             slices = max(1, round(held[1] / held[0])) if held[0] else 1
             layers.append(LayerShare(stage, bytes_, slices, state))
     return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
+
+
+def meeting(shared: Wires, pool: Pool, place: Place) -> Meeting | None:
+    """Where the steps of the engine at *place*, or of its data-parallel group, meet transfers; None for those that
+    send nothing between nodes."""
+    deployment, serve = pool.deployment, pool.deployment.serve
+    size = deployment.system.gpus_per_node
+    firsts = place.firsts if deployment.shards[0].data > 1 else (place.first,)
+    if len({gpu // size for first in firsts for gpu in (first, first + serve.gpus - 1)}) == 1:
+        return None
+    return Meeting(shared.env, shared.flows, Crossings(deployment.network, shared.links, pool.offset))
 
 
 def _config(deployment: Deployment) -> KvTransferConfig:

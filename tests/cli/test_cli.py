@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from ksim.simulation import simulate
-from tests.cli.command import ROOT, SCENARIO, ksim, ksim_here, ksim_process
+from tests.cli.command import ROOT, SCENARIO, TRACE, ksim, ksim_here, ksim_process
 
 
 @pytest.fixture
@@ -126,6 +126,14 @@ def test_a_trace_is_replayed_with_pools_and_vllms_own_words(scenario):
     config = kept["serve"]["kv_transfer_config"]  # which both pools share
     assert kept["pair_router"] == "llm_d" and config["kv_role"] == "kv_both"
     assert config["kv_connector_extra_config"] == {"kv_lease_duration": 9}
+
+
+def test_pools_may_name_every_gpu(scenario):
+    (scenario / "t.csv").write_text(TRACE, encoding="utf-8")
+    ksim("replay", "t.csv", "--model", "llama-3.2-1b", "--pool", "a:role=both,gpu=l4", "--pool",
+         "b:role=both,gpu=l40s,max_model_len=4096", "-o", "run", "--no-plots", folder=scenario)
+    summary = json.loads((scenario / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["gpu"] == "l4, l40s" and summary["completed"] == 2
 
 
 def test_another_release_decides_otherwise(scenario):

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from attrs import astuple
@@ -27,6 +28,10 @@ from tests.kv_transfer.fleets import CONNECTORS, run, scenario, split
 from tests.laws.happenings import facts, times
 from tests.properties import examples
 
+#: How a request may end, and what happens to a split one.
+ENDS: tuple[Any, ...] = (Finished, Failed, Rejected)
+SPLIT: tuple[Any, ...] = (Prefilled, Transferred, Released, Admitted, Finished)
+
 
 @given(data=st.data())
 @examples(25)
@@ -44,7 +49,7 @@ def test_going_ahead_never_changes_anything(model, data):
 @examples(25)
 def test_each_request_ends_once_with_all_its_tokens(model, data):
     log = run(data.draw(split(model))).log
-    ended = Counter(event.request_id for kind in (Finished, Failed, Rejected) for event in log.of(kind))
+    ended = Counter(event.request_id for kind in ENDS for event in log.of(kind))
     requests = {event.request.id: event.request for event in log.of(Arrived)}
     assert ended == dict.fromkeys(requests, 1)
     tokens: Counter[int] = Counter()
@@ -111,7 +116,7 @@ def test_the_events_of_a_split_request_come_in_their_order(model, connector):
     log = run(scenario(model, connector, num_gpu_blocks_override=500)).log
     for routed in log.of(Routed):
         one = {kind: [event for event in log.of(kind) if event.request_id == routed.request_id]
-               for kind in (Prefilled, Transferred, Released, Admitted, Finished)}
+               for kind in SPLIT}
         (prefilled,), (moved,), (released,), (finished,) = (
             one[kind] for kind in (Prefilled, Transferred, Released, Finished))
         at_p, at_d = one[Admitted]

@@ -59,13 +59,13 @@ def test_a_token_that_is_handed_over_ends_the_first_part():
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Small runs of pools that differ in size and cache, with preemptions and prefix caching."""
-    ranks = draw(st.sampled_from([1, 2]))
+    ranks, stages = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 1, 2]))
 
     def pool(role: str) -> dict[str, object]:
         serve = {"num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
                  "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])),
                  "max_num_seqs": draw(st.integers(2, 20)), "async_scheduling": draw(st.booleans()),
-                 "tensor_parallel_size": ranks}
+                 "tensor_parallel_size": ranks, "pipeline_parallel_size": stages}
         return {"role": role, "replicas": draw(st.integers(1, 2)), "serve": serve}
 
     load = {"arrivals": {"process": "poisson", "rate": draw(st.sampled_from([20, 3000]))},
@@ -73,7 +73,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "prompt": {"kind": "lognormal", "median": 300, "sigma": 1.0},
             "output": {"kind": "exponential", "mean": 15}, "prefixes": {"groups": 2, "tokens": 96}}
     connector = {"kv_connector": draw(st.sampled_from(["nixl", "mooncake", "sglang", "tensorrt_llm"]))}
-    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline",
+    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "nodes": 2, "oracle": "roofline",
                         "serve": {"max_model_len": 2048, "kv_transfer_config": connector},
                         "pools": {"p": pool("prefill"), "d": pool("decode")}, "seed": draw(st.integers(0, 99)),
                         "workload": {"synthetic": load}})
@@ -170,7 +170,7 @@ def test_every_request_in_flight_waits_runs_or_moves(log):
     levels = np.stack([series.at(times) for series in found])
     assert (levels >= -1e-9).all()
     if history.requests.ended.all():
-        assert not levels[:, -1].any()
+        assert not levels[:, -1:].any()
 
 
 def test_a_run_without_pools_has_nothing_of_them():

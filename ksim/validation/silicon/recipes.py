@@ -222,12 +222,12 @@ def _parallelism(row: Row) -> dict[str, Any]:
     return {"tensor_parallel_size": 1, "data_parallel_size": gpus, **experts}
 
 
-def waves(concurrency: int, output: int, full: int) -> int:
+def waves(concurrency: int, output: int, full: int, fewest: int = _FEWEST) -> int:
     """How many of *full* waves of *concurrency* prompts to simulate.
 
-    All of them, where they generate few enough tokens; else fewer, but at least five.
+    All of them, where they generate few enough tokens; else fewer, but at least *fewest*.
     """
-    return min(full, max(_FEWEST, _WHOLE // (concurrency * output)))
+    return min(full, max(fewest, _WHOLE // (concurrency * output)))
 
 
 def prompts(concurrency: int, output: int, full: int) -> int:

@@ -17,6 +17,8 @@ from ksim.validation.silicon.recipes import NotRun
 from ksim.validation.silicon.rows import Row
 from ksim.validation.silicon.workers import Workers
 
+#: Waves of prompts of a run, and the fewest of a run that is cut: dozens of ranks make each of them dear.
+_WAVES, _FEWEST = 10, 4
 #: How TensorRT-LLM's recipes are called: workers that prefill and that decode, the shape of the latter, and the most
 #: sequences of a rank.
 _NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p)(\d+)_batch(\d+)")
@@ -51,6 +53,7 @@ class Splits:
     """What is assumed about disaggregated runs beyond what `Recipes` says of all; the data file has the sources."""
 
     engines: Mapping[str, str]
+    hosts: Mapping[str, str]
     connectors: Mapping[str, str]
     batches: tuple[Batches, ...]
     rules: tuple[Pools, ...]
@@ -72,6 +75,9 @@ def table_of(row: Row) -> dict[str, Any]:
     # The columns of such a row that say how an engine's GPUs share the work are wrong or empty.
     table = recipes.table_of(evolve(row, tensor=1, pipeline=1, attention_dp=1, moe_tp=1, moe_ep=1))
     table["engine"] = splits().engines.get(row.backend, table["engine"])
+    table["host"] = splits().hosts.get(row.backend, table["host"])
+    waves = recipes.waves(row.concurrency, row.output, _WAVES, _FEWEST)
+    table["workload"]["synthetic"]["count"] = row.concurrency * waves
     fields = fields_of(row)
     for rule in splits().rules:
         if recipes.matches(rule.when, fields):

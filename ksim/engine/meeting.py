@@ -1,0 +1,133 @@
+"""Collectives between nodes, which are flows: they share links with transfers, and make steps longer."""
+
+from collections.abc import Sequence
+
+import simpy
+from attrs import define, field
+
+from ksim.compute.graph import Collective
+from ksim.cost.step import StepTimer
+from ksim.engine.stages import InFlightBatch, Process, WholeSteps
+from ksim.flow.batch import Batch
+from ksim.flow.steps import Blocks, StepCost
+from ksim.network.crossings import Crossing, Crossings
+from ksim.network.flows import Flows
+
+__all__ = ["Meeting"]
+
+
+@define(eq=False)
+class Joint:
+    """A step of an engine, or of all engines of a data-parallel group: its batches end together.
+
+    Its collectives are one flow, which begins when the first batch does.
+    """
+
+    crossing: Crossing | None
+    done: simpy.Event
+    batches: list[InFlightBatch] = field(factory=list)
+
+    @property
+    def start(self) -> float:
+        return min(batch.start for batch in self.batches)
+
+    @property
+    def end(self) -> float:
+        return max(batch.end for batch in self.batches)
+
+    def shift(self, late: float) -> None:
+        """Have the step begin and end *late* seconds later."""
+        for batch in self.batches:
+            batch.start += late
+        self.extend(late)
+
+    def extend(self, late: float) -> None:
+        """Have the step end *late* seconds later."""
+        for batch in self.batches:
+            batch.end += late
+
+
+@define(eq=False)
+class Meeting:
+    """Where the steps of an engine, or of a data-parallel group, meet other `flows`.
+
+    A step ends later by as much as the flow of its `crossings` ends later than alone.  The next step of a single stage
+    waits for that.  In a pipeline, the steps behind it end as much later.
+    """
+
+    env: simpy.Environment
+    flows: Flows
+    crossings: Crossings
+    _stages: list[WholeSteps] = field(factory=list, init=False)
+    _steps: list[Joint] = field(factory=list, init=False)
+    _rounds: dict[int, Joint] = field(factory=dict, init=False)
+    #: By the identity of blocks, which all steps of a plan share; they are kept, so that no others get their id.
+    _known: dict[int, tuple[Blocks, list[Crossing]]] = field(factory=dict, init=False)
+
+    def enlist(self, stages: WholeSteps) -> None:
+        """Delay the batches in *stages*, too."""
+        self._stages.append(stages)
+
+    def crossing(self, timers: Sequence[StepTimer], batch: Batch, tokens_by_rank: Sequence[int],
+                 step_costs: Sequence[StepCost]) -> Crossing | None:
+        """What a step of *batch* sends between nodes; None if it sends nothing."""
+        parts = []
+        for timer, step_cost in zip(timers, step_costs, strict=True):
+            key = id(step_cost.blocks)
+            if key not in self._known:
+                self._known[key] = step_cost.blocks, self._sent(timer, batch, tokens_by_rank)
+            parts += self._known[key][1]
+        return Crossing.together(parts) if parts else None
+
+    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[Crossing]:
+        launches = [(launch, repeat) for launch, _, repeat in timer.launches(batch, tokens_by_rank)
+                    if isinstance(launch, Collective)]
+        crossings = [(self.crossings.of(launch, timer.groups[launch.group]), repeat) for launch, repeat in launches]
+        return [crossing for crossing, repeat in crossings if crossing is not None for _ in range(repeat)]
+
+    def meet(self, in_flight: InFlightBatch, crossing: Crossing | None, together: object = None) -> InFlightBatch:
+        """Have *in_flight* end when its collectives have; those of a round *together* are one flow."""
+        joint = self._rounds.get(id(together)) if together is not None else None
+        if joint is None:
+            joint = Joint(crossing, self.env.event())
+            if together is not None:
+                self._rounds[id(together)] = joint
+            before = self._steps[-1] if self._steps and self._single else None
+            self.env.process(self._follow(joint, together, before))
+            self._steps.append(joint)
+        met = InFlightBatch(joint.done, in_flight.start, in_flight.end, in_flight.scalings)
+        joint.batches.append(met)
+        return met
+
+    def _follow(self, joint: Joint, together: object, before: Joint | None) -> Process:
+        """Begin the flow with the step, and end the step with the flow."""
+        env, crossing = self.env, joint.crossing
+        if before is not None:
+            if not before.done.triggered:
+                yield before.done
+            joint.shift(max(before.end - joint.start, 0.0))
+        if crossing is not None:
+            while env.now < joint.start:
+                yield env.timeout(joint.start - env.now)
+            flow = self.flows.start(crossing.size, crossing.path, crossing.cap, crossing.weights)
+            yield flow.done
+            if late := crossing.late(flow):
+                self._delay(joint, late)
+        while env.now < joint.end:
+            yield env.timeout(joint.end - env.now)
+        self._steps.remove(joint)
+        self._rounds.pop(id(together), None)
+        joint.done.succeed()
+
+    @property
+    def _single(self) -> bool:
+        return all(stages.stages == 1 for stages in self._stages)
+
+    def _delay(self, joint: Joint, late: float) -> None:
+        """Have *joint* end *late*, and in a pipeline what is in flight behind it."""
+        joint.extend(late)
+        if not self._single:
+            for behind in self._steps[self._steps.index(joint) + 1:]:
+                behind.extend(late)
+        for stages in self._stages:
+            stages.hold(joint.end, late)
