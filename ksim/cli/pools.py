@@ -31,6 +31,15 @@ def pool_changes(texts: Sequence[str], known: Collection[str] = ()) -> dict[str,
     return changes
 
 
+def with_pools(table: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """A scenario's *table* with the pools that the *texts* of ``--pool`` describe."""
+    from ksim.simulation.scenario_tables import put
+
+    for key, value in pool_changes(texts).items():
+        put(table, key, value)
+    return table
+
+
 def _changes(text: str) -> Iterator[tuple[str, Any]]:
     from ksim.simulation.scenario import setting
     from ksim.simulation.scenario_tables import pieces

@@ -24,7 +24,7 @@ from ksim.cli.flags import (
     with_serve_flags,
 )
 from ksim.cli.keep import Kept, run_and_keep
-from ksim.cli.pools import Pools, pool_changes
+from ksim.cli.pools import Pools, pool_changes, with_pools
 from ksim.foundation import process
 from ksim.foundation.errors import ConfigError
 
@@ -43,6 +43,8 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="processes for replicas that do not depend on each"
                                         " other")]
 Force = Annotated[bool, typer.Option("--force", help="replace an earlier run in the output directory")]
+PairRouter = Annotated[str | None, typer.Option(help="how a prefill and a decode engine are chosen, by default"
+                                                " each_side")]
 Seed = Annotated[int | None, typer.Option("--seed", help="seed of all random numbers")]
 
 
@@ -73,8 +75,7 @@ def replay(
     engine: Annotated[str, typer.Option(help="release whose behaviour and defaults are simulated")] = "vllm-0.33",
     nodes: Nodes = None,
     router: Annotated[str, typer.Option(help="router in front of the engines")] = "round_robin",
-    pair_router: Annotated[str | None, typer.Option(help="how a prefill and a decode engine are chosen, by default"
-                                                    " each_side")] = None,
+    pair_router: PairRouter = None,
     oracle: OracleName = None,
     detail: Annotated[str, typer.Option(help="level of detail: step or kernel")] = "step",
     trace_format: Format = "", columns: Columns = None, time_unit: TimeUnit = None, chunk_tokens: ChunkTokens = None,
@@ -92,7 +93,6 @@ def replay(
 ) -> None:
     """Replay a request trace against a model on a GPU, without a scenario file."""
     from ksim.simulation.scenario import Scenario
-    from ksim.simulation.scenario_tables import put
 
     recorded = {"path": str(trace_file), "format": trace_format, "limit": num_prompts, "rate": request_rate,
                 "time_scale": time_scale, "spread": spread, "sort": sort, "columns": columns_of(columns),
@@ -103,10 +103,7 @@ def replay(
         "slo": _targets(goodput or []),
         "workload": {"replay": given(recorded), "max_concurrency": max_concurrency},
     }
-    table = given(table)
-    for key, value in pool_changes(pool or []).items():
-        put(table, key, value)
-    scenario = Scenario.of(table, "replay", Path.cwd())
+    scenario = Scenario.of(with_pools(given(table), pool or []), "replay", Path.cwd())
     kept = Kept(output, plots, trace, _seconds(trace_window), stream, force)
     run_and_keep(changed(scenario, settings, seed), kept, quiet, jobs)
 

@@ -228,8 +228,8 @@ def test_a_fleet_that_ships_runs(path):
     made = Scenario.read(path)
     size = "workload.replay.limit" if made.workload.replay else "workload.synthetic.count"
     summary = simulate(made.with_values({size: 20})).summary
-    assert summary["completed"] == 20 and summary["pools"].keys() == made.pools.keys()
-    assert bool(summary["num_transfers"]) == Fleet.of(made).splits
+    assert summary["completed"] == 20 and summary.get("pools", {}).keys() == made.pools.keys()
+    assert bool(summary.get("num_transfers")) == Fleet.of(made).splits
 
 
 values = st.sampled_from([1, 2, {"name": "a"}, {"name": "a", "b": 1}])
