@@ -118,6 +118,15 @@ def test_a_failed_request_says_why_and_counts_as_failed():
     assert result.summary["pools"]["decode"]["num_failed"] == 1
 
 
+def test_a_fleet_that_refuses_every_request_has_results():
+    pools = {"p": {"role": "prefill"}, "d": {"role": "decode"}}
+    fixed = {"kind": "fixed", "value": 100}
+    load = {"count": 2, "arrivals": {"process": "burst"}, "prompt": fixed, "output": fixed}
+    result = simulate(Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "oracle": "roofline", "pools": pools,
+                                   "serve": {"max_model_len": 40}, "workload": {"synthetic": load}}))
+    assert result.summary["failed"] == 2 and result.summary["generated_tokens"] == 0 and result.report()
+
+
 def test_a_token_that_is_thrown_away_is_no_output_token():
     result = Result(fleet.log(count=10))
     assert result.summary["generated_tokens"] == sum(request.output for request in result.history.requests.requests)
