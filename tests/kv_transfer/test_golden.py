@@ -28,6 +28,7 @@ from ksim.simulation.hardware import gpu_of, system_of
 from ksim.validation import case_connector, schedules, transfer_replay
 from ksim.validation.case_connector import CaseConnector, Report
 from ksim.validation.cases import find, read
+from ksim.validation.transfer_cases import KEPT
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "transfers"
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "vllm_golden_kv"
@@ -73,7 +74,7 @@ class EndpointConnector(CaseConnector):
 
     def transfer(self, job: Job) -> Transfer | None:
         request = self.requests[job]
-        if job.kv_transfer_params is None and (request.remote is not None or request.send is not case_connector.KEPT):
+        if job.kv_transfer_params is None and (request.remote is not None or request.send is not KEPT):
             here = request.remote is not None
             ends = (self.network.other, self.network.own) if here else (self.network.own, self.network.other)
             wires = self.network.wires(request.remote.recv if here else 0)

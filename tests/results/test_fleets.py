@@ -15,6 +15,7 @@ from ksim.results.footprint import Rates
 from ksim.results.history import History
 from ksim.results.metrics import LatencyTargets
 from ksim.results.series import moving, running, waiting
+from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from tests.properties import examples
 
