@@ -1,4 +1,4 @@
-"""How much code four walks through ksim pass: distinct files and functions of `ksim/` that run, each counted once.
+"""How much code five walks through ksim pass: distinct files and functions of `ksim/` that run, each counted once.
 
 A walk is counted when everything it needs has run before: imports, profiles, and whatever is kept from call to call.
 Methods that attrs generates and formulas that are compiled have no file and do not count; comprehensions and lambdas
@@ -9,6 +9,7 @@ count as part of the function around them.  Llama 3.1 8B on one H200 is simulate
 * **known step**: the same of a step of 16 decodes, each of which has one token more than in the step before.
 * **request**: the life of one request, from its arrival to its row of `requests.parquet`.  Engines are built and their
   prices worked out on the way.  Reading the scenario and the trace comes before.
+* **split request**: the same of a request that one engine prefills and another decodes, with its KV's transfer between.
 * **GEMM**: the estimate of one matrix product of a new size, from its shape on.
 """
 
@@ -30,6 +31,7 @@ from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.oracles import estimate
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.fleet import Fleet
 from ksim.simulation.hardware import gpu_of
 from ksim.simulation.plugins import plugin
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
@@ -39,7 +41,7 @@ ROOT = Path(ksim.__file__).parent
 SCENARIO = {"model": "llama-3.1-8b", "gpu": "h200", "oracle": "measured", "serve": {"max_model_len": 16384},
             "workload": ANY_WORKLOAD}
 #: Most files that a walk should pass.
-AIMS = {"new step": 20, "known step": 8, "request": 60, "GEMM": 10}
+AIMS = {"new step": 20, "known step": 8, "request": 60, "split request": 80, "GEMM": 10}
 
 #: Called with 0, 1 and so on, it does the same each time, of something new.
 Action = Callable[[int], object]
@@ -48,6 +50,7 @@ Action = Callable[[int], object]
 def actions() -> dict[str, Action]:
     """The walks by name.  Nothing else in this file knows what is inside ksim."""
     site = Deployment.of(Scenario.of(SCENARIO))
+    fleet = Fleet.of(Scenario.of(SCENARIO | {"pools": {role: {"role": role} for role in ("prefill", "decode")}}))
     timer, gpu, oracle = site.timers()[0], gpu_of("h200"), plugin("oracles", Choice("measured"))
 
     def seconds(batch: Batch) -> object:
@@ -57,6 +60,7 @@ def actions() -> dict[str, Action]:
         "new step": lambda number: seconds(Batch.of(*[(1, 1000)] * 16, (512 + number, 0))),
         "known step": lambda number: seconds(Batch.of(*[(1, 1000 + number)] * 16)),
         "request": lambda number: play(site, [Request(0, 0.0, 1000 + number, 20)]).requests,
+        "split request": lambda number: play(fleet, [Request(0, 0.0, 1000 + number, 20)]).requests,
         "GEMM": lambda number: estimate(oracle, Gemm(100 + number, 4096, 4096), gpu),
     }
 

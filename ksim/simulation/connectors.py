@@ -21,15 +21,18 @@ __all__ = ["check_joined", "check_roles", "check_router", "completed", "connecto
 FOLDER = "kv_transfer.connectors"
 #: What vLLM calls the connector that is used where nothing is said.
 DEFAULT = "NixlConnector"
+#: How the names of vLLM's other connectors begin.
+_OTHERS = ("DecodeBench", "Example", "FlexKV", "HF3FS", "HiSparse", "LMCache", "MoRIIO", "MooncakeStore", "Multi",
+           "Offloading", "P2pNccl", "SimpleCPUOffload")
 #: vLLM's word for what the engines of a role do with KV.
 _KV_ROLES: Mapping[str, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 
 
 def connector_of(config: KvTransferConfig) -> Any:
     """Build the connector that *config* names, with its options; raises UnknownName and ConfigError."""
-    name = config.kv_connector or DEFAULT
+    file = _file(config.kv_connector or DEFAULT)
     try:
-        return plugin(FOLDER, Choice(_file(name), config.kv_connector_extra_config))
+        return plugin(FOLDER, Choice(file, config.kv_connector_extra_config))
     except ConfigError as error:
         raise ConfigError("kv_connector_extra_config", str(error)) from None
 
@@ -38,6 +41,8 @@ def _file(name: str) -> str:
     """The plug-in that *name* means, which may be the name of its engine's class."""
     aliases = {str(getattr(catalog.find(FOLDER, file), "alias", file)): file for file in catalog.names(FOLDER)}
     if name not in aliases and name not in aliases.values() and ":" not in name:
+        if name.startswith(_OTHERS):
+            raise ConfigError("kv_connector", f"vLLM's {name} is not simulated; choose one of {', '.join(aliases)}")
         raise UnknownName("connector", name, [*aliases, *aliases.values()])
     return aliases.get(name, name)
 

@@ -1,5 +1,8 @@
 """Each connector's timeline: who has a request when, what is held, and what is computed again."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefilled, Received, Released, Transferred
@@ -25,6 +28,17 @@ def test_a_connector_answers_all_questions(name):
     assert all(isinstance(answer, bool) for answer in answers)
     assert connector.lease > 0 and connector.start >= 0 and 0 < connector.share <= 1
     assert name in CONNECTORS and connector.alias.endswith("Connector")
+
+
+def test_the_documented_connector_moves_kv(model, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    (code,) = (code for code in re.findall(r"```python\n(.+?)```", page, re.DOTALL) if "class PushChunks" in code)
+    (tmp_path / "push_chunks.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    log = run(scenario(model, "push_chunks:PushChunks", workload=ALONE)).log
+    moved = one(log, Transferred)
+    assert moved.allocated < one(log, Admitted, engine=0).time < moved.began
+    assert one(log, Admitted, engine=1).cached == 99
 
 
 def test_nixl_reads_after_the_answer_and_computes_one_token_again(model):
@@ -104,3 +118,13 @@ def test_a_lease_does_not_end_while_the_decode_engine_has_the_request(model):
     waited = max(moved.time - answered.time for moved, answered in zip(log.of(Transferred), log.of(Prefilled),
                                                                        strict=True))
     assert waited > 0.02 and len([*log.of(Finished)]) == 2
+
+
+def test_a_prefill_engine_that_is_busy_notices_that_a_request_may_begin(model):
+    """It did not ask for the request before, as other prompts took all tokens of its steps."""
+    workload = requests(10, 100, output={"kind": "uniform", "low": 1, "high": 10})
+    pools = {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "serve": {"num_gpu_blocks_override": 20}}}
+    table = scenario(model, "sglang", pools=pools, workload=workload, seed=0, max_num_batched_tokens=32,
+                     max_num_seqs=2, num_gpu_blocks_override=20, async_scheduling=False, enable_prefix_caching=False)
+    ahead, stepped = ([event.time for event in run(table, skips).log.of(Admitted)] for skips in (True, False))
+    assert ahead == pytest.approx(stepped, rel=1e-9)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +36,12 @@ def views(sides: Any) -> tuple[list[View], list[View]]:
 def answers(router: Any, history: Sequence[Any]) -> list[tuple[Any, Any]]:
     return [router.choose(Request(number, float(number), prompt, 10), prefill, decode, float(number))
             for number, ((prefill, decode), prompt) in enumerate(history)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_have_public_names(name):
+    assert not any(option.name.startswith("_") for option in fields(catalog.find("cluster.pair_routers", name))
+                   if option.init)
 
 
 def seen(history: Any) -> list[Any]:

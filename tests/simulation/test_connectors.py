@@ -50,6 +50,12 @@ def test_vllms_names_are_known():
         connector_of(KvTransferConfig("MoncakeConnector"))
 
 
+@pytest.mark.parametrize("name", ["LMCacheConnectorV1", "OffloadingConnector", "MultiConnector"])
+def test_vllms_other_connectors_are_refused_by_name(name):
+    with pytest.raises(ConfigError, match=rf"kv_connector: vLLM's {name} is not simulated; .*NixlConnector"):
+        completed(KvTransferConfig(kv_connector=name), "prefill")
+
+
 def test_prefill_and_decode_engines_use_nixl_unless_something_is_said():
     assert [(config.kv_connector, config.kv_role) for config in configs(fleet())] == [
         ("NixlConnector", "kv_producer"), ("NixlConnector", "kv_consumer")]

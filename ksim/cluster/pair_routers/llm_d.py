@@ -33,7 +33,7 @@ class LlmD:
     queue: float = field(default=1.0, validator=ge(0))
     block_tokens: int = field(default=64, validator=gt(0))
     seed: int = field(default=0, validator=ge(0))
-    _random: Any = None
+    _random: Any = field(default=None, init=False)
 
     def choose(self, request: Request, prefill_engines: Sequence[V], decode_engines: Sequence[V],
                now: float) -> tuple[V | None, V]:
