@@ -121,11 +121,11 @@ class ConnectedEngine(LookaheadEngine):
     def _horizon(self) -> float:
         """The first moment at which something may happen that concerns this engine.
 
-        If none of its transfers is under way, that is only a request: one that a user sends, or one that another
-        engine has prefilled.
+        If none of its transfers is under way, and nobody has to let its requests begin, that is only a request: one
+        that a user sends, or one that another engine has prefilled.
         """
         env = self.env
-        if self.watched or env.next_request == -inf or self._awaits_transfers:
+        if self.watched or env.next_request == -inf or self._awaits_transfers or self._opens:
             return env.news
         first = env.next_request
         for transfer in self.endpoint.expected:
@@ -134,6 +134,11 @@ class ConnectedEngine(LookaheadEngine):
                 return env.news
             first = min(first, answered)
         return first
+
+    @property
+    def _opens(self) -> bool:
+        """Whether requests begin once another engine is ready for them."""
+        return self.endpoint.wires.connector.by_chunk
 
     @property
     def _news_at(self) -> float:

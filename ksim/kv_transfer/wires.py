@@ -82,6 +82,11 @@ class Wires:
         path = self.links.path(f"gpu{source}", f"gpu{target}")
         return path, self.connector.share * self.links.line_rate(path), per_token, per_sequence
 
+    def copy(self, size: float, source: str, target: str) -> Flow:
+        """Start to copy *size* bytes now, as over PCIe from a node's memory ("host0") to a GPU ("gpu3"), or of weights
+        from the "storage"; the flow's `done` fires when they have arrived."""
+        return self.flows.start(size, self.links.path(source, target))
+
     def send(self, route: Route, tokens: int, last: bool) -> list[Flow]:
         """Start the flows of so many *tokens* now."""
         sizes = route.sizes(tokens, last)

@@ -64,10 +64,11 @@ def _clocks(history: History) -> Iterator[Insight]:
     least = steps.per_engine("known_clock")[steps.stage_step_rows]
     seconds, below = steps.stage_steps.seconds * steps.stage_ranks, steps.stage_steps.scaling.clock < least * (1 - 1e-6)
     if (share := float(seconds[below].sum()) / max(float(seconds.sum()), 1e-300)) >= 0.01:
+        gpu = history.engines[int(steps.engine[steps.stage_step_rows[below][0]])].gpu
         yield Insight(
             f"{percent(share, 0)} of the GPU time ran at SM clocks below"
             f" {number(1e-6 * float(least[below].min()))} MHz, under which nothing was measured on"
-            f" {history.engines[0].gpu}: what lower clocks cost and save is extrapolated.", True)
+            f" {gpu}: what lower clocks cost and save is extrapolated.", True)
 
 
 def _peaks(history: History) -> Iterator[Insight]:

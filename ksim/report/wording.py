@@ -69,7 +69,9 @@ def model_name(labels: Mapping[str, Any]) -> str:
 
 def hardware(labels: Mapping[str, Any], engines: Sequence["EngineBuilt"]) -> str:
     """The number and the kind of GPUs."""
-    gpu = labels.get("gpu") or ", ".join(dict.fromkeys(built.gpu for built in engines)) or "GPU"
+    if len(_kinds(engines)) > 1 and any(built.pool for built in engines):
+        return f"{sum(built.ranks * built.stages for built in engines)} GPUs"
+    gpu = labels.get("gpu") or ", ".join(_kinds(engines)) or "GPU"
     return f"{sum(built.ranks * built.stages for built in engines)} x {gpu}"
 
 
@@ -78,14 +80,19 @@ def parallelism(engines: Sequence["EngineBuilt"]) -> list[str]:
     if not engines:
         return []
     if pools := list(dict.fromkeys(built.pool for built in engines if built.pool)):
-        return [f"{pool}: {_copies([built for built in engines if built.pool == pool])}" for pool in pools]
+        return [f"{pool}: {_copies([built for built in engines if built.pool == pool], len(_kinds(engines)) > 1)}"
+                for pool in pools]
     ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
     sizes = (("PP", stages), ("DP", len(engines)))
     return [f"TP {ranks}", *(f"{name} {size}" for name, size in sizes if size > 1)]
 
 
-def _copies(engines: Sequence["EngineBuilt"]) -> str:
-    """The engines of a pool: their number, and the parallelism of each."""
+def _kinds(engines: Sequence["EngineBuilt"]) -> list[str]:
+    return list(dict.fromkeys(built.gpu for built in engines))
+
+
+def _copies(engines: Sequence["EngineBuilt"], named: bool) -> str:
+    """The engines of a pool: their number, the parallelism of each and, if *named*, their GPU."""
     ranks, stages = max(built.ranks for built in engines), max(built.stages for built in engines)
     each = f"TP {ranks}, PP {stages}" if stages > 1 else f"TP {ranks}"
-    return f"{len(engines)} x {each}"
+    return f"{len(engines)} x {each}{f' on {engines[0].gpu}' if named else ''}"

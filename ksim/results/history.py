@@ -81,8 +81,8 @@ class History:
 
     @property
     def links(self) -> list[LinkBuilt]:
-        """The links of the fleet."""
-        return self.log.links
+        """The links of the fleet; none for a run without pools."""
+        return self.log.links if self.fleet else []
 
     @cached_property
     def link_use(self) -> Columns:

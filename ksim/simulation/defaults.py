@@ -116,7 +116,7 @@ class Defaults:
         if QUANTIZATIONS[name.value][0] is not QUANTIZATIONS[checkpoint.quantization][0]:
             parts, source = QUANTIZATIONS[name.value][2], f"usual for {name.value}"
         row = self._row("unquantized", parts, source)
-        own = {getattr(op, "part", "") for layer in checkpoint.layers for op in layer
+        own = {getattr(op, "part", "").removesuffix("_inputs") for layer in checkpoint.layers for op in layer
                if getattr(op, "quantized", False)}
         if QUANTIZATIONS[name.value][0] is not DType.BF16 and own <= {*row.value}:
             raise ConfigError("serve.quantization",

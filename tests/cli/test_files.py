@@ -15,6 +15,7 @@ COMMANDS = [
     "roofline --gpu h200 --model", "sweep-kernels -o x.csv --gpu",
     "sweep-kernels -o x.csv --gpu h200 --model", "validate schedule", "validate serving", "validate steps",
     "validate kernels", "validate kernels t.csv --profile", "validate silicon", "validate silicon t.csv --reference",
+    "validate silicon t.csv --workers", "validate ladders",
     "validate energy", "run s.toml --set model=", "run s.toml --set gpu=", "run s.toml --set host=",
     "run s.toml --set engine=", "run s.toml --set energy.grid=",
     "run s.toml --set oracle.name=measured --set oracle.path=",

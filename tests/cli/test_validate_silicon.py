@@ -6,7 +6,7 @@ import pytest
 
 from ksim.simulation.scenario import Scenario
 from tests.cli.command import ksim
-from tests.validation.silicon_rows import write
+from tests.validation.silicon_rows import join, write
 
 
 def test_measured_runs_are_simulated_and_scored(tmp_path):
@@ -21,6 +21,26 @@ def test_measured_runs_are_simulated_and_scored(tmp_path):
     assert rows["one"]["ttft_ape"] == pytest.approx(100 * abs(rows["one"]["predicted_ttft_ms"] / 40 - 1))
     assert rows["two"]["predicted_ttft_ms"] is None and "fp2" in rows["two"]["reason"]
     assert [score["name"] for score in outcome["by_backend"]] == [["vllm"]] and len(outcome["by_run"]) == 3
+
+
+def test_disaggregated_runs_are_simulated_with_worker_counts(tmp_path):
+    alone = {"prefill_gpus_per_worker": 1, "prefill_ep": 1, "decode_workers": 2, "decode_gpus_per_worker": 1,
+             "decode_ep": 1, "prefill_dp_attention": False}
+    join(tmp_path / "counts.csv", alone, alone | {"id": "two", "spec_method": "mtp"})
+    write(tmp_path / "runs.parquet", *({"id": name, "mode": "disagg", "tp_size": None, "pp_size": None}
+                                       for name in ("one", "two")), {"id": "three"})
+    out = ksim("validate", "silicon", "runs.parquet", "--workers", "counts.csv", "--mode", "disagg", "--jobs", "1",
+               "--json", "out.json", folder=tmp_path)
+    assert out.splitlines()[-1].startswith("played 1 of 2 runs: TTFT ") and "errors by engine, GPU and tier" in out
+    assert "speculative decoding (mtp)" in out
+    outcome = json.loads((tmp_path / "out.json").read_text())
+    assert outcome["throughput_median_ape"] > 0 and outcome["rows"][0]["throughput_ape"] > 0
+    assert [score["name"] for score in outcome["by_backend"]] == [["vllm", "disagg"]]
+    assert [score["name"] for score in outcome["by_tier"]] == [["vllm", "h100_sxm", "recipe"]]
+    shown = ksim("validate", "silicon", "runs.parquet", "--workers", "counts.csv", "--show", "one", folder=tmp_path)
+    (tmp_path / "one.toml").write_text(shown)
+    assert {name: pool.replicas for name, pool in Scenario.read(tmp_path / "one.toml").pools.items()} == {
+        "prefill": 1, "decode": 2}
 
 
 def test_the_scenario_of_a_row_reads_back(tmp_path):

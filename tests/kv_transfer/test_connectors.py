@@ -118,3 +118,13 @@ def test_a_lease_does_not_end_while_the_decode_engine_has_the_request(model):
     waited = max(moved.time - answered.time for moved, answered in zip(log.of(Transferred), log.of(Prefilled),
                                                                        strict=True))
     assert waited > 0.02 and len([*log.of(Finished)]) == 2
+
+
+def test_a_prefill_engine_that_is_busy_notices_that_a_request_may_begin(model):
+    """It did not ask for the request before, as other prompts took all tokens of its steps."""
+    workload = requests(10, 100, output={"kind": "uniform", "low": 1, "high": 10})
+    pools = {"prefill": {"role": "prefill"}, "decode": {"role": "decode", "serve": {"num_gpu_blocks_override": 20}}}
+    table = scenario(model, "sglang", pools=pools, workload=workload, seed=0, max_num_batched_tokens=32,
+                     max_num_seqs=2, num_gpu_blocks_override=20, async_scheduling=False, enable_prefix_caching=False)
+    ahead, stepped = ([event.time for event in run(table, skips).log.of(Admitted)] for skips in (True, False))
+    assert ahead == pytest.approx(stepped, rel=1e-9)

@@ -29,6 +29,13 @@ def test_the_report_shows_pools_side_by_side():
     assert "37 requests completed, 3 failed" in text
 
 
+def test_pools_of_different_gpus_are_named_with_theirs():
+    log = fleet.log(count=20)
+    log.engines = [evolve(built, gpu=f"{built.role}-gpu") for built in log.engines]
+    text = Result(log, {"model_id": "tiny-lm", "gpu": "x"}).report(200)
+    assert "tiny-lm on 4 GPUs, prefill: 2 x TP 1 on prefill-gpu, decode: 2 x TP 1 on decode-gpu" in text
+
+
 def test_many_pools_are_shown_four_at_a_time():
     log = fleet.log(count=20, prefill=3, decode=3)
     log.engines = [evolve(built, pool=f"{built.pool}{built.engine}") for built in log.engines]

@@ -135,9 +135,10 @@ class _Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.seats:
             job = self.waiting.popleft()
-            known = job.known = job.request.prompt + job.out
+            again, known = job.known > 0, job.request.prompt + job.out
+            job.known = known
             job.done = (job.request.prompt // 64) * 16 if job.request.id % 2 else 0
-            self.events.append(Admitted(self.now, job.request.id, self.id, job.done, known, job.out > 0))
+            self.events.append(Admitted(self.now, job.request.id, self.id, job.done, known, again))
             self.running.append(job)
 
     def _step(self) -> None:

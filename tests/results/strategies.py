@@ -6,6 +6,7 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from ksim.flow.log import Log
+from ksim.simulation.scenario import Scenario
 
 from . import fabricate, fleet
 
@@ -46,3 +47,26 @@ def fleets(draw: st.DrawFn) -> Log:
     cut = fabricate.cut(whole, share * whole.events[-1].time)
     cut.links += whole.links
     return cut
+
+
+@st.composite
+def fleet_scenarios(draw: st.DrawFn) -> Scenario:
+    """Small runs of pools that differ in size and cache, with preemptions and prefix caching."""
+    ranks, stages = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 1, 2]))
+
+    def pool(role: str) -> dict[str, object]:
+        serve = {"num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
+                 "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])),
+                 "max_num_seqs": draw(st.integers(2, 20)), "async_scheduling": draw(st.booleans()),
+                 "tensor_parallel_size": ranks, "pipeline_parallel_size": stages}
+        return {"role": role, "replicas": draw(st.integers(1, 2)), "serve": serve}
+
+    load = {"arrivals": {"process": "poisson", "rate": draw(st.sampled_from([20, 3000]))},
+            "count": draw(st.integers(2, 25)), "max_tokens": 2000,
+            "prompt": {"kind": "lognormal", "median": 300, "sigma": 1.0},
+            "output": {"kind": "exponential", "mean": 15}, "prefixes": {"groups": 2, "tokens": 96}}
+    connector = {"kv_connector": draw(st.sampled_from(["nixl", "mooncake", "sglang", "tensorrt_llm"]))}
+    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "nodes": 2, "oracle": "roofline",
+                        "serve": {"max_model_len": 2048, "kv_transfer_config": connector},
+                        "pools": {"p": pool("prefill"), "d": pool("decode")}, "seed": draw(st.integers(0, 99)),
+                        "workload": {"synthetic": load}})

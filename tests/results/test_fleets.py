@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from ksim.flow.events import (
     Failed,
@@ -22,7 +21,7 @@ from tests.properties import examples
 
 from . import fabricate, fleet
 from .partition import assert_a_partition, parts
-from .strategies import fleets
+from .strategies import fleet_scenarios, fleets
 
 
 def handed_over(columns: dict[str, np.ndarray]) -> dict[str, float]:
@@ -56,30 +55,7 @@ def test_a_token_that_is_handed_over_ends_the_first_part():
     assert handed_over(after) == {"hop": 0.5, "room": 0.5, "transfer": 1.75, "contention": 0.5, "next_step": 0.5}
 
 
-@st.composite
-def scenarios(draw: st.DrawFn) -> Scenario:
-    """Small runs of pools that differ in size and cache, with preemptions and prefix caching."""
-    ranks, stages = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 1, 2]))
-
-    def pool(role: str) -> dict[str, object]:
-        serve = {"num_gpu_blocks_override": draw(st.sampled_from([135, 200, 5000])),
-                 "max_num_batched_tokens": draw(st.sampled_from([100, 300, 2048])),
-                 "max_num_seqs": draw(st.integers(2, 20)), "async_scheduling": draw(st.booleans()),
-                 "tensor_parallel_size": ranks, "pipeline_parallel_size": stages}
-        return {"role": role, "replicas": draw(st.integers(1, 2)), "serve": serve}
-
-    load = {"arrivals": {"process": "poisson", "rate": draw(st.sampled_from([20, 3000]))},
-            "count": draw(st.integers(2, 25)), "max_tokens": 2000,
-            "prompt": {"kind": "lognormal", "median": 300, "sigma": 1.0},
-            "output": {"kind": "exponential", "mean": 15}, "prefixes": {"groups": 2, "tokens": 96}}
-    connector = {"kv_connector": draw(st.sampled_from(["nixl", "mooncake", "sglang", "tensorrt_llm"]))}
-    return Scenario.of({"model": "llama-3.2-1b", "gpu": "h100", "nodes": 2, "oracle": "roofline",
-                        "serve": {"max_model_len": 2048, "kv_transfer_config": connector},
-                        "pools": {"p": pool("prefill"), "d": pool("decode")}, "seed": draw(st.integers(0, 99)),
-                        "workload": {"synthetic": load}})
-
-
-@given(scenarios())
+@given(fleet_scenarios())
 @examples(20)
 def test_phases_and_joules_add_up_in_any_run_of_a_fleet(scenario):
     result = simulate(scenario)

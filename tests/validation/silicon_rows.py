@@ -1,4 +1,4 @@
-"""Tables of measured runs, like the public one."""
+"""Tables of measured runs, like the public one, and of the worker counts of disaggregated ones."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,4 +15,18 @@ def write(path, *changes, without=()):
     """A table of rows that differ from `ROW` by *changes*, without some columns."""
     rows = [{key: value for key, value in (ROW | change).items() if key not in without} for change in changes]
     pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+#: What a table of worker counts says of a disaggregated run.
+COUNTS = {"id": "one", "tier": "recipe", "spec_method": "none", "prefill_workers": 1, "prefill_gpus_per_worker": 4,
+          "prefill_ep": 4, "prefill_dp_attention": True, "decode_workers": 4, "decode_gpus_per_worker": 8,
+          "decode_ep": 8, "decode_dp_attention": False}
+
+
+def join(path, *changes):
+    """A table of worker counts whose rows differ from `COUNTS` by *changes*."""
+    rows = [COUNTS | change for change in changes]
+    lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+    path.write_text("\n".join([",".join(COUNTS), *lines]) + "\n")
     return path

@@ -11,23 +11,12 @@ from ksim.validation.silicon.rows import read
 from ksim.validation.silicon.runs import Answer, Latency
 from ksim.validation.silicon.scores import score, tier_of
 from ksim.validation.silicon.split import batch, splits, table_of
-from tests.validation.silicon_rows import write
+from tests.validation.silicon_rows import join, write
 
 SHARED = Path(__file__).parents[3] / "shared/data"
-#: A disaggregated row, and what a table of worker counts says of it.
+#: A disaggregated row.
 ROW = {"mode": "disagg", "tp_size": None, "pp_size": None, "model_path": "deepseek-ai/DeepSeek-R1", "system": "gb200",
        "backend": "trtllm", "precision": "fp4", "isl": 1024, "osl": 1024, "concurrency": 192}
-COUNTS = {"id": "one", "tier": "recipe", "spec_method": "none", "prefill_workers": 1, "prefill_gpus_per_worker": 4,
-          "prefill_ep": 4, "prefill_dp_attention": True, "decode_workers": 4, "decode_gpus_per_worker": 8,
-          "decode_ep": 8, "decode_dp_attention": False}
-
-
-def join(path, *changes):
-    """A table of worker counts whose rows differ from `COUNTS` by *changes*."""
-    rows = [COUNTS | change for change in changes]
-    lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
-    path.write_text("\n".join([",".join(COUNTS), *lines]) + "\n")
-    return path
 
 
 @pytest.fixture

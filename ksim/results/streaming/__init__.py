@@ -108,12 +108,14 @@ class Sink(Log):
 
     def _split(self, steps: Mapping[int, int]) -> tuple[Events, Events]:
         """The events that are complete after so many *steps* of each engine, and those that wait for more steps."""
-        late = np.append(self._early(Emitted, "last", steps), self._early(Prefilled, "step", steps))
+        prefilled = self._early(Prefilled, "step", steps)
+        late = np.append(self._early(Emitted, "last", steps), prefilled)
         now: Events = {kind: self.columns(kind) for kind in KINDS}
         later: Events = {}
-        for kind in (Emitted, Finished, Prefilled, Failed) if len(late) else ():
-            waits = np.isin(now[kind]["request_id"], late)
-            now[kind], later[kind] = only(now[kind], ~waits), only(now[kind], waits)
+        for kind, ids in ((Emitted, late), (Finished, late), (Failed, late), (Prefilled, prefilled)):
+            waits = np.isin(now[kind]["request_id"], ids)
+            if waits.any():
+                now[kind], later[kind] = only(now[kind], ~waits), only(now[kind], waits)
         return now, later
 
     def _early(self, kind: type[Event], name: str, steps: Mapping[int, int]) -> Ints:

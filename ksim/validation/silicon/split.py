@@ -28,7 +28,7 @@ _NAME = re.compile(r"ctx(\d+)_gen(\d+)_(d?t?e?p)(\d+)_batch(\d+)")
 class Pools:
     """Settings by pool: `serve` of both, then those of the one that prefills and the one that decodes.
 
-    `chunk` tokens are the most that a prefilling worker takes at once; its ranks share them.
+    `chunk` tokens are the most that a prefilling worker takes at once; its ranks share them.  `engine` is a release.
     """
 
     text: str
@@ -37,6 +37,7 @@ class Pools:
     prefill: Mapping[str, Any] = field(factory=dict)
     decode: Mapping[str, Any] = field(factory=dict)
     chunk: int | None = None
+    engine: str = ""
 
 
 @frozen
@@ -82,6 +83,7 @@ def table_of(row: Row) -> dict[str, Any]:
     for rule in splits().rules:
         if recipes.matches(rule.when, fields):
             table["serve"] |= rule.serve
+            table["engine"] = rule.engine or table["engine"]
     table["serve"]["kv_transfer_config"] = {"kv_connector": splits().connectors[row.backend]}
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
                       "decode": _pool("decode", row, decode, table["serve"])}
