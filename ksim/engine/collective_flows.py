@@ -10,8 +10,8 @@ from ksim.cost.step import StepTimer
 from ksim.engine.stages import InFlightBatch, Process, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.steps import Blocks, StepCost
-from ksim.network.crossings import Crossing, Crossings
 from ksim.network.flows import Flows
+from ksim.network.inter_node_traffic import CollectiveTraffic, InterNodeTraffic
 
 __all__ = ["CollectiveFlows"]
 
@@ -23,7 +23,7 @@ class GroupStep:
     Its collectives are one flow, which begins when the first batch does.
     """
 
-    crossing: Crossing | None
+    traffic: InterNodeTraffic | None
     done: simpy.Event
     batches: list[InFlightBatch] = field(factory=list)
 
@@ -51,25 +51,25 @@ class GroupStep:
 class CollectiveFlows:
     """The collectives between nodes of an engine, or of a data-parallel group, among the `flows` of a fleet.
 
-    A step ends later by as much as the flow of its `crossings` ends later than alone.  The next step of a single stage
+    A step ends later by as much as the flow of its collectives ends later than alone.  The next step of a single stage
     waits for that.  In a pipeline, the steps behind it end as much later.
     """
 
     env: simpy.Environment
     flows: Flows
-    crossings: Crossings
+    collective_traffic: CollectiveTraffic
     _stages: list[WholeSteps] = field(factory=list, init=False)
     _steps: list[GroupStep] = field(factory=list, init=False)
     _rounds: dict[int, GroupStep] = field(factory=dict, init=False)
     #: By the identity of blocks, which all steps of a plan share; they are kept, so that no others get their id.
-    _known: dict[int, tuple[Blocks, list[Crossing]]] = field(factory=dict, init=False)
+    _known: dict[int, tuple[Blocks, list[InterNodeTraffic]]] = field(factory=dict, init=False)
 
     def enlist(self, stages: WholeSteps) -> None:
         """Delay the batches in *stages*, too."""
         self._stages.append(stages)
 
     def traffic(self, timers: Sequence[StepTimer], batch: Batch, tokens_by_rank: Sequence[int],
-                step_costs: Sequence[StepCost]) -> Crossing | None:
+                step_costs: Sequence[StepCost]) -> InterNodeTraffic | None:
         """What a step of *batch* sends between nodes; None if it sends nothing."""
         parts = []
         for timer, step_cost in zip(timers, step_costs, strict=True):
@@ -77,19 +77,21 @@ class CollectiveFlows:
             if key not in self._known:
                 self._known[key] = step_cost.blocks, self._sent(timer, batch, tokens_by_rank)
             parts += self._known[key][1]
-        return Crossing.together(parts) if parts else None
+        return InterNodeTraffic.together(parts) if parts else None
 
-    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[Crossing]:
+    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[InterNodeTraffic]:
         launches = [(launch, repeat) for launch, _, repeat in timer.launches(batch, tokens_by_rank)
                     if isinstance(launch, Collective)]
-        crossings = [(self.crossings.of(launch, timer.groups[launch.group]), repeat) for launch, repeat in launches]
-        return [crossing for crossing, repeat in crossings if crossing is not None for _ in range(repeat)]
+        parts = [(self.collective_traffic.of(launch, timer.groups[launch.group]), repeat)
+                 for launch, repeat in launches]
+        return [traffic for traffic, repeat in parts if traffic is not None for _ in range(repeat)]
 
-    def track(self, in_flight: InFlightBatch, crossing: Crossing | None, together: object = None) -> InFlightBatch:
+    def track(self, in_flight: InFlightBatch, traffic: InterNodeTraffic | None,
+              together: object = None) -> InFlightBatch:
         """Have *in_flight* end when its collectives have; those of a round *together* are one flow."""
         step = self._rounds.get(id(together)) if together is not None else None
         if step is None:
-            step = GroupStep(crossing, self.env.event())
+            step = GroupStep(traffic, self.env.event())
             if together is not None:
                 self._rounds[id(together)] = step
             before = self._steps[-1] if self._steps and self._single else None
@@ -101,17 +103,17 @@ class CollectiveFlows:
 
     def _follow(self, step: GroupStep, together: object, before: GroupStep | None) -> Process:
         """Begin the flow with the step, and end the step with the flow."""
-        env, crossing = self.env, step.crossing
+        env, traffic = self.env, step.traffic
         if before is not None:
             if not before.done.triggered:
                 yield before.done
             step.shift(max(before.end - step.start, 0.0))
-        if crossing is not None:
+        if traffic is not None:
             while env.now < step.start:
                 yield env.timeout(step.start - env.now)
-            flow = self.flows.start(crossing.size, crossing.path, crossing.cap, crossing.weights)
+            flow = self.flows.start(traffic.size, traffic.path, traffic.cap, traffic.weights)
             yield flow.done
-            if late := crossing.late(flow):
+            if late := traffic.late(flow):
                 self._delay(step, late)
         while env.now < step.end:
             yield env.timeout(step.end - env.now)

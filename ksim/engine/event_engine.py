@@ -18,7 +18,7 @@ from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
-from ksim.network.crossings import Crossing
+from ksim.network.inter_node_traffic import InterNodeTraffic
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -135,7 +135,7 @@ class EventEngine(Engine):
         free = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
 
-    def _traffic(self, work: Work, tokens_by_rank: Sequence[int]) -> Crossing | None:
+    def _traffic(self, work: Work, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
         """What the step of *work* sends between nodes."""
         flows = self.collective_flows
         return flows.traffic(self.timers, work.batch, tokens_by_rank, work.step_costs) if flows else None

@@ -37,7 +37,7 @@ from ksim.simulation import transfer_assembly
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
-from ksim.simulation.pool import Place, Pool
+from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.sizing import limits
 from ksim.specs.hardware import Gpu
 
@@ -86,10 +86,10 @@ class _Assembly:
             else:
                 yield RemoteReplica(number, pool.role)
 
-    def _collective_flows(self, pool: Pool, place: Place) -> CollectiveFlows | None:
+    def _collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
         return transfer_assembly.collective_flows(self.network, pool, place) if self.network else None
 
-    def _engine(self, pool: Pool, number: int, place: Place, cache: Cache,
+    def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
                 joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
         deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
         endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
@@ -143,7 +143,7 @@ def _known_clock(gpu: Gpu) -> float:
     return nan if clocks is None else clocks.known or clocks.boost
 
 
-def _stages(deployment: Deployment, env: simpy.Environment, place: Place) -> Stages:
+def _stages(deployment: Deployment, env: simpy.Environment, place: Placement) -> Stages:
     power, stages = deployment.gpu.power, len(deployment.shards)
     clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
     if deployment.scenario.detail == "step":
@@ -155,7 +155,7 @@ def _stages(deployment: Deployment, env: simpy.Environment, place: Place) -> Sta
     return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
 
 
-def _record(pool: Pool, number: int, place: Place, cache: Cache) -> EngineBuilt:
+def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBuilt:
     deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)

@@ -9,12 +9,12 @@ from ksim.flow.log import Log
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.layout import KvLayout, LayerShare
 from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
-from ksim.network.crossings import Crossings
 from ksim.network.flows import Flows
+from ksim.network.inter_node_traffic import CollectiveTraffic
 from ksim.simulation.connectors import connector_of
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.pool import Place, Pool
+from ksim.simulation.pool import Placement, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
 
 __all__ = ["collective_flows", "endpoint", "kv_layout", "transfer_network"]
@@ -31,7 +31,7 @@ def transfer_network(fleet: Fleet, env: Horizon, log: Log) -> TransferNetwork:
     return TransferNetwork(env, links, flows, connector_of(_config(first.deployment)), log)
 
 
-def endpoint(network: TransferNetwork, pool: Pool, number: int, place: Place) -> Endpoint:
+def endpoint(network: TransferNetwork, pool: Pool, number: int, place: Placement) -> Endpoint:
     """The endpoint of engine *number* of *pool*."""
     deployment = pool.deployment
     config, size = _config(deployment), deployment.serve.block_size
@@ -52,7 +52,7 @@ def kv_layout(deployment: Deployment) -> KvLayout:
     return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
 
 
-def collective_flows(network: TransferNetwork, pool: Pool, place: Place) -> CollectiveFlows | None:
+def collective_flows(network: TransferNetwork, pool: Pool, place: Placement) -> CollectiveFlows | None:
     """The collectives between nodes of the engine at *place*, or of its data-parallel group; None if it lies on one
     node."""
     deployment, serve = pool.deployment, pool.deployment.serve
@@ -60,7 +60,8 @@ def collective_flows(network: TransferNetwork, pool: Pool, place: Place) -> Coll
     firsts = place.firsts if deployment.shards[0].data > 1 else (place.first,)
     if len({gpu // size for first in firsts for gpu in (first, first + serve.gpus - 1)}) == 1:
         return None
-    return CollectiveFlows(network.env, network.flows, Crossings(deployment.network, network.links, pool.offset))
+    traffic = CollectiveTraffic(deployment.network, network.links, pool.offset)
+    return CollectiveFlows(network.env, network.flows, traffic)
 
 
 def _config(deployment: Deployment) -> KvTransferConfig:

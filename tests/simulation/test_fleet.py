@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
 from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.places import place
+from ksim.simulation.packing import pack
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_tables import alike, beside, merged
 from ksim.simulation.simulate import independent, simulate
@@ -125,7 +125,7 @@ def nearly(one, other) -> bool:
 @given(sizes=st.lists(st.integers(1, 20), max_size=12), per_node=st.integers(1, 10))
 @examples(200)
 def test_engines_lie_in_order_and_none_that_fits_straddles_nodes(sizes, per_node):
-    firsts, needed = place(sizes, per_node)
+    firsts, needed = pack(sizes, per_node)
     ends = [first + size for first, size in zip(firsts, sizes, strict=True)]
     assert firsts[:1] in ([], [0]) and needed == max(ends, default=0)
     for first, end in zip(firsts, ends, strict=True):
@@ -169,7 +169,7 @@ def test_pools_of_one_system_share_its_nodes_in_their_order():
     fleet = Fleet.of(made)
     assert [[pool.gpus(where)[0] for where in pool.places] for pool in fleet.pools] == [[0], [24], [8, 16], [48, 49]]
     assert [list(pool.numbers) for pool in fleet.pools] == [[0], [1], [2, 3], [4, 5]]
-    assert [(site.system.name.split()[1], site.system.nodes) for site in fleet.sites] == [
+    assert [(part.system.name.split()[1], part.system.nodes) for part in fleet.machines] == [
         ("H200", 3), ("H100", 3), ("H200", 1)]
 
 
