@@ -127,7 +127,7 @@ def blocks_are_held(table: dict[str, Any]) -> Log:
 
     def check(transfer: Transfer) -> None:
         for job in (transfer.job, transfer.load and transfer.load.job):
-            assert job is not None and job.block_table.num_slots >= min(transfer.load.start + 1, transfer.tokens)
+            assert job is not None and job.block_table.num_slots >= transfer.tokens
 
     def beginning(transfer: Transfer, tokens: int) -> None:
         check(transfer)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
@@ -82,8 +82,10 @@ def test_replicas_of_a_dense_model_are_what_data_parallel_ranks_are(replicas, ro
     "replicas": st.integers(1, 2), "gpu": st.sampled_from(["h100", "l4"]), "serve": serves}).map(
         lambda pool: {**pool, "role": "both"}), min_size=1), jobs=st.integers(2, 4), seed=st.integers(0, 1000))
 @examples(25)
+@example(jobs=2, seed=0, pools={name: {"role": "both", "replicas": 2, "gpu": "h100", "serve": {
+    "data_parallel_size": 3, "tensor_parallel_size": 2}} for name in "abc"})
 def test_the_result_is_the_same_for_any_number_of_processes(pools, jobs, seed):
-    made = scenario(pools, seed=seed, nodes=2)
+    made = scenario(pools, seed=seed, nodes=6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
         apart = simulate(made, jobs=jobs)
