@@ -15,7 +15,7 @@ def main() -> None:
     """Run all of them, each in a kernel of its own."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
-        NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False,
+        NotebookClient(notebook, timeout=1800, kernel_name="python3", record_timing=False,
                        resources={"metadata": {"path": str(FOLDER)}}).execute()
         for cell in notebook.cells:
             if cell.cell_type == "code":

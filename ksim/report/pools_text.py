@@ -32,10 +32,10 @@ def _gigabytes(count: float) -> str:
 _ROWS = (
     _Row("engines", "engines", always=True), _Row("GPUs", "gpus", always=True),
     _Row("requests/s", "request_throughput"), _Row("prompt tokens/s", "input_throughput"),
-    _Row("output tokens/s", "output_throughput"), _Row("TTFT there, mean ms", "mean_ttft_ms"),
+    _Row("output tokens/s", "output_throughput"), _Row("TTFT in the pool, mean ms", "mean_ttft_ms"),
     _Row("  p99", "p99_ttft_ms"), _Row("TPOT, mean ms", "mean_tpot_ms"), _Row("  p99", "p99_tpot_ms"),
     _Row("in its queue, mean ms", "mean_queue_ms"), _Row("  p99", "p99_queue_ms"),
-    _Row("wait for room, mean ms", "mean_room_ms"), _Row("KV transfer, mean ms", "mean_xfer_time_ms"),
+    _Row("  mean wait for room", "mean_room_ms"), _Row("  mean KV transfer", "mean_xfer_time_ms"),
     _Row("busy", "gpu_busy_share", percent, always=True), _Row("waiting for CPU", "host_share", percent, always=True),
     _Row("tokens per step", "mean_batch_tokens"), _Row("sequences per step", "mean_batch_sequences"),
     _Row("KV cache, mean", "kv_cache_usage_mean", percent), _Row("KV cache, peak", "kv_cache_usage_peak", percent),

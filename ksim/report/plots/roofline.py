@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from ksim.flow.events import EngineBuilt
 from ksim.flow.kernels import BOUNDS
 from ksim.report.plots.labels import Named, name_marks
 from ksim.report.plots.style import (
@@ -151,11 +152,15 @@ def _distance(one: Mark, other: Mark) -> float:
 
 @frozen
 class Panel:
-    """One step: what it computes, its kernels that fit on a roofline, and their share of its time."""
+    """One step: what it computes, its kernels that fit on a roofline, and their share of its time.
+
+    It may have `roofs` of its own, those of the GPUs that ran it.
+    """
 
     title: str
     marks: Sequence[Mark]
     share: float = 1.0
+    roofs: Sequence[Roof] = ()
 
 
 def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline") -> Figure:
@@ -164,23 +169,28 @@ def roofline_figure(history: History, usage: KernelUsage, title: str = "Roofline
     A mark for each kernel shows the FLOP/s that it achieved over its FLOP per byte.
     """
     note = "a mark for every kernel: its area the share of GPU time, its colour what limits it"
-    panels = [Panel(title, list(_marks(work_columns(usage, which)))) for title, which in _kinds(history)]
+    panels = [Panel(title, list(_marks(work_columns(usage, which))), roofs=_roofs(engines))
+              for title, which, engines in _kinds(history)]
     figure = canvas(max(10, 5 * len(panels)), 5.4, title, note, fixed=True)
-    roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in history.engines})
-    alone = len(roofs) == 1  # then its name is in the title
-    _draw(figure, [Roof("" if alone else name, *peaks) for name, *peaks in roofs], panels,
-          margins=Margins(left=0.85, columns=0.9))
+    _draw(figure, _roofs(history.engines), panels, margins=Margins(left=0.85, columns=0.9))
     return figure
 
 
-def _kinds(history: History) -> Iterator[tuple[str, Bools]]:
-    """The steps of each panel, and its title."""
+def _roofs(engines: Sequence[EngineBuilt]) -> list[Roof]:
+    """The peaks of the GPUs of *engines*; one alone has no name, which is in the title."""
+    roofs = sorted({(e.gpu, e.peak_flops, e.peak_bandwidth) for e in engines})
+    return [Roof("" if len(roofs) == 1 else name, *peaks) for name, *peaks in roofs]
+
+
+def _kinds(history: History) -> Iterator[tuple[str, Bools, Sequence[EngineBuilt]]]:
+    """The title of each panel, its steps, and the engines that have roofs of their own in it."""
     if history.pools:
         for place, name in enumerate(history.pools):
-            yield f"Steps of pool {name}", history.pool[history.steps.engine] == place
+            engines = [built for built in history.engines if built.pool == name]
+            yield f"Steps of pool {name}", history.pool[history.steps.engine] == place, engines
     else:
         with_prompts = history.steps.prefills > 0
-        yield from (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts))
+        yield from (("Decode steps", ~with_prompts, ()), ("Steps with prompt tokens", with_prompts, ()))
 
 
 def step_roofline_figure(title: str, roofs: Sequence[Roof], panels: Sequence[Panel]) -> Figure:
@@ -201,7 +211,7 @@ def _draw(figure: Figure, roofs: Sequence[Roof], panels: Sequence[Panel], near: 
         axes.set_title(panel.title)
         if panel.share < 0.9995:
             beside(axes, f"drawn: {percent(panel.share)} of its time")
-        draw_roofs(axes, roofs, every, room)
+        draw_roofs(axes, panel.roofs or roofs, every, room)
         draw_marks(axes, panel.marks)
     draw_bounds(grid[-1], every)
     for axes, panel in zip(grid, panels, strict=True):
