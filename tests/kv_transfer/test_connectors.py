@@ -104,6 +104,14 @@ def test_requests_fail_whose_lease_ends_before_the_decode_engine_has_them(model)
     assert len([*log.of(Failed)]) == 20 == len([event for event in log.of(Released) if event.lease])
 
 
+def test_a_lease_that_ends_before_the_decode_engine_is_ready_fails_the_load_then(model):
+    """The decode engine, ahead of the clock, had allocated blocks for a later moment than the lease's end."""
+    table = scenario(model, "mooncake", options={"abort_request_timeout": "0.5 ms"}, policy="recompute",
+                     workload=requests(12, 5000), max_num_batched_tokens=32, num_gpu_blocks_override=20)
+    ahead, stepped = ([event.time for event in run(table, skips).log.of(Finished)] for skips in (True, False))
+    assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 12
+
+
 def test_or_their_prompts_are_computed_again(model):
     log = run(scenario(model, "nixl", options=LATE, policy="recompute", num_gpu_blocks_override=500)).log
     assert len([*log.of(Finished)]) == 20 and not any(log.of(Failed))

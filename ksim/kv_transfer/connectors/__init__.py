@@ -28,7 +28,7 @@ class KvConnector(Protocol):
     def by_chunk(self) -> bool:
         """Whether the KV of each chunk of a prompt leaves once the chunk is computed; otherwise all leaves at once.
 
-        P then does not begin before D has blocks for the prompt.
+        P then does not begin before D has blocks for the prompt, and takes all blocks of the prompt when it begins.
         """
         ...
 
