@@ -50,7 +50,7 @@ class KvConnector(Protocol):
 
     @property
     def lease(self) -> float:
-        """For how many seconds P keeps blocks that nobody reads."""
+        """For how many seconds P keeps blocks that nobody reads; with `by_chunk`, D reads them from the beginning."""
         ...
 
     @property
