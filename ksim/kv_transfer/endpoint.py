@@ -99,6 +99,10 @@ class Endpoint:
         if not load.tokens:
             self._local.append(params.transfer)
 
+    def sends_early(self, job: Job) -> bool:
+        params = job.kv_transfer_params
+        return params is not None and params.do_remote_decode and self.wires.connector.by_chunk
+
     def holds(self, job: Job, complete: bool) -> bool:
         params = job.kv_transfer_params
         held = bool(params and params.do_remote_decode and complete and not params.transfer.ended)

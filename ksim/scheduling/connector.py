@@ -67,6 +67,14 @@ class Connector(Protocol):
         """
         ...
 
+    def sends_early(self, job: Job) -> bool:
+        """Whether KV of *job* is read before its whole prompt is computed.
+
+        Such a job gets all blocks of its prompt when it is admitted, so none is preempted while its blocks are read.
+        SGLang's prefill server does the same, and retracts no request.
+        """
+        ...
+
     def holds(self, job: Job, complete: bool) -> bool:
         """Whether the blocks of *job*, which has ended, stay until they are read; vLLM's `request_finished`.
 

@@ -165,9 +165,16 @@ class ConnectorScheduler(ConnectorQueues):
             return super()._fits(job, hit, tokens, spare)
         return self.cache.blocks(tokens) - self.cache.held_blocks(job.block_table) + spare <= self.cache.pool.free
 
+    def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
+        return super()._has_room(job, hit, self._kept(job, tokens))
+
+    def _kept(self, job: Job, tokens: int) -> int:
+        """For how many tokens *job* gets blocks with its admission, of which so many *tokens* are computed first."""
+        return job.num_tokens if self.connector.sends_early(job) else tokens
+
     def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
         if hit is not HELD:
-            super()._attach(job, hit, tokens)
+            super()._attach(job, hit, self._kept(job, tokens))
         else:
             grown = self.cache.allocate(job.block_table, self._slots(tokens))
             assert grown, "blocks that were free are gone"

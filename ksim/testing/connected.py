@@ -64,6 +64,9 @@ class StoreConnector:
     def begin(self, load: Load) -> None:
         """Do nothing: loads are in the schedule."""
 
+    def sends_early(self, job: Job) -> bool:
+        return False
+
     def holds(self, job: Job, complete: bool) -> bool:
         return complete and self.produces and job in self.transfers and self.transfers[job].sent >= 0
 

@@ -51,6 +51,9 @@ class CaseConnector:
         self._loaded.add(load.job)
         self.begun.append(load)
 
+    def sends_early(self, job: Job) -> bool:
+        return False
+
     def holds(self, job: Job, complete: bool) -> bool:
         return complete and self.requests[job].send is not KEPT
 

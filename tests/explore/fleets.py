@@ -27,10 +27,10 @@ def fleets() -> Tables:
         ["prefill", "prefill", "decode"], ["decode", "prefill"], ["prefill", "decode", "decode"])],
         some.lists(some.sampled_from(["prefill", "decode", "both"]), min_size=1, max_size=3))
     pooled = roles.flatmap(lambda names: some.tuples(*[pools(role) for role in names]))
-    return some.builds(_fleet, some.one_of(scenarios(), *[scenarios().map(_plain)] * 4), pooled, joints(), hardware())
+    return some.builds(_fleet, some.one_of(scenarios(), *[scenarios().map(ordinary)] * 4), pooled, joints(), hardware())
 
 
-def _plain(scenario: dict[str, Any]) -> dict[str, Any]:
+def ordinary(scenario: dict[str, Any]) -> dict[str, Any]:
     """*scenario* without most of the keys that GPUs, models and engines refuse."""
     serve = {key: value for key, value in scenario["serve"].items() if key in ORDINARY}
     kept = {key: value for key, value in scenario.items() if key not in ("power", "detail", "engine")}

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, note
 from ksim import KsimError, Result, Scenario, simulate
 from ksim.results.metrics import LATENCIES, PERCENTILES
 from ksim.simulation.fleet import Fleet
-from tests.explore.fleets import fleets
+from tests.explore.fleets import fleets, ordinary
 from tests.explore.strategies import scenarios
 from tests.properties import examples
 
@@ -36,6 +36,20 @@ def test_a_scenario_is_refused_or_its_run_keeps_the_laws(table):
 @examples(150, suppress_health_check=list(HealthCheck))
 def test_a_fleet_is_refused_or_its_run_keeps_the_laws(table):
     refused_or_lawful(table)
+
+
+@given(table=scenarios().map(ordinary))
+@examples(100, suppress_health_check=list(HealthCheck))
+def test_one_pool_of_role_both_is_the_scenario(table):
+    note(tomli_w.dumps(table))
+    try:
+        alone = simulate(Scenario.of(table))
+    except KsimError:
+        return
+    pooled = simulate(Scenario.of(table | {"pools": {"all": {"role": "both"}}}))
+    columns = alone.requests.column_names
+    assert pooled.requests.select(columns).equals(alone.requests)
+    assert {key: pooled.summary[key] for key in alone.summary} == alone.summary
 
 
 def refused_or_lawful(table: dict[str, Any]) -> None:

@@ -52,7 +52,8 @@ extras = st.fixed_dictionaries({}, optional={
 serves = st.fixed_dictionaries({
     "async_scheduling": st.booleans(), "enable_prefix_caching": st.booleans(),
     "max_num_seqs": st.sampled_from([2, 8, 32]), "max_num_batched_tokens": st.sampled_from([32, 256]),
-    "num_gpu_blocks_override": st.sampled_from([20, 40, 500])})
+    "num_gpu_blocks_override": st.sampled_from([20, 40, 500]), "scheduler_reserve_full_isl": st.booleans(),
+    "long_prefill_token_threshold": st.sampled_from([0, 0, 16])})
 
 
 @st.composite

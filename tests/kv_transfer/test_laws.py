@@ -1,6 +1,7 @@
 """What holds for every fleet that splits requests, whatever its connector."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from ksim.flow.events import (
     Failed,
     Finished,
     LinkUsed,
+    Preempted,
     Prefilled,
     Rejected,
     Released,
@@ -24,8 +26,11 @@ from ksim.flow.events import (
     Transferred,
 )
 from ksim.flow.log import Log
+from ksim.kv_cache.block_cache import BlockCache
+from ksim.kv_cache.sglang import SglangCache
+from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer import Transfer
-from tests.kv_transfer.fleets import CONNECTORS, run, scenario, split
+from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario, split
 from tests.laws.happenings import facts, happenings
 from tests.properties import examples
 
@@ -100,7 +105,24 @@ def _carried(log: Log, way: str) -> float:
 @given(data=st.data())
 @examples(25)
 def test_blocks_that_bytes_move_between_are_held(model, data):
+    blocks_are_held(data.draw(split(model)))
+
+
+@pytest.mark.parametrize("serve", [{"long_prefill_token_threshold": 16}, {"scheduler_reserve_full_isl": False}],
+                         ids=["several prompts at once", "no full reservation"])
+def test_blocks_of_a_prompt_whose_chunks_are_sent_are_held(model, serve):
+    """The prefill engine has too few for all prompts that it could begin."""
+    pools = {"prefill": {"role": "prefill", "serve": {"num_gpu_blocks_override": 20, **serve}},
+             "decode": {"role": "decode", "serve": {"num_gpu_blocks_override": 500}}}
+    workload = requests(12, 5000, prompt={"kind": "fixed", "value": 150}, output={"kind": "fixed", "value": 5})
+    log = blocks_are_held(scenario(model, "sglang", pools=pools, workload=workload, enable_prefix_caching=False))
+    assert len([*log.of(Finished)]) == 12 and not any(event.engine == 0 for event in log.of(Preempted))
+
+
+def blocks_are_held(table: dict[str, Any]) -> Log:
+    """Run a scenario; no block may be free while bytes come from it, or go to it."""
     held: list[Transfer] = []
+    moving: dict[Any, Transfer] = {}
     land, begin = Transfer._land, Transfer._send
 
     def check(transfer: Transfer) -> None:
@@ -109,7 +131,15 @@ def test_blocks_that_bytes_move_between_are_held(model, data):
 
     def beginning(transfer: Transfer, tokens: int) -> None:
         check(transfer)
+        moving.update({transfer.job.block_table: transfer, transfer.load.job.block_table: transfer})
         begin(transfer, tokens)
+
+    def watched(free: Callable[..., None]) -> Callable[..., None]:
+        def freeing(cache: Any, table: Any, tokens: int = 0) -> None:
+            assert table not in moving or moving[table].ended
+            free(cache, table, tokens)
+
+        return freeing
 
     def landing(transfer: Transfer) -> None:
         check(transfer)
@@ -119,8 +149,11 @@ def test_blocks_that_bytes_move_between_are_held(model, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Transfer, "_send", beginning)
         patch.setattr(Transfer, "_land", landing)
-        log = run(data.draw(split(model))).log
+        for cache in (VllmCache, BlockCache, SglangCache):
+            patch.setattr(cache, "free", watched(cache.free))
+        log = run(table).log
     assert len({*held}) >= len([*log.of(Transferred)])
+    return log
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)

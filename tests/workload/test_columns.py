@@ -114,7 +114,7 @@ def test_columns_and_unit_are_keys_of_a_scenario(trace):
 
 @pytest.mark.parametrize(("table", "message"), [
     ({"columns": {"arival": "ts"}}, "columns: there is no field 'arival'; did you mean 'arrival'? expected arrival,"),
-    ({"columns": {"arrival": 3}}, "columns[arrival]: expected a text, not 3"),
+    ({"columns": {"arrival": 3}}, "columns.arrival: expected a text, not 3"),
     ({"columns": ["ts"]}, "columns"),
     ({"time_unit": "sec"}, "'time_unit' must be in ('ns', 'us'"),
     ({"empty": "drop"}, "'empty' must be in ('skip', 'error')"),
