@@ -13,7 +13,7 @@ from benchmarks.yardstick import beside
 from ksim.foundation import garbage
 from ksim.network.flows import Flows
 from ksim.network.links import Links, Machines
-from ksim.network.sharing import Demand, fair_rates
+from ksim.network.max_min import Demand, fair_rates
 from ksim.simulation.hardware import gpu_of, system_of
 from ksim.specs.hardware import Leaf
 

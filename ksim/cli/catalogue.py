@@ -92,13 +92,13 @@ def _systems() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 def _links() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
     """The links of each system: of a GPU, between sockets, from a leaf switch to the spine, and to the storage."""
     from ksim.foundation import catalog
-    from ksim.simulation.hardware import system_of, wiring_of
+    from ksim.simulation.hardware import links_of, system_of
 
     kinds = {"nvlink": "NVLink", "pcie": "PCIe", "pcie_joint": "PCIe both ways", "sockets": "between sockets",
              "nic": "NIC of a GPU", "leaf": "leaf to spine", "storage": "storage"}
     rows = []
     for name in catalog.entries("systems"):
-        links = wiring_of(system_of(None, name)).by_kind
+        links = links_of(system_of(None, name)).by_kind
         rows.append((name, *(f"{links[kind].capacity / 1e9:,.4g} of {links[kind].peak / 1e9:,.4g}" if kind in links
                              else "-" for kind in kinds)))
     return ("name", *(f">{said}" for said in kinds.values())), rows

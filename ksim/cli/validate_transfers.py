@@ -11,7 +11,7 @@ from ksim.cli.flags import OutcomeFile
 from ksim.cli.output import console, table, write_json
 
 if TYPE_CHECKING:
-    from ksim.validation.transfers import TransferReport
+    from ksim.validation.measured_transfers import TransferReport
 
 
 def transfers(
@@ -22,7 +22,7 @@ def transfers(
 
     The constants of a connector are fitted to every second row of a series.  The other rows are held back.
     """
-    from ksim.validation.transfers import median_ape, validate
+    from ksim.validation.measured_transfers import median_ape, validate
 
     report = validate(path)
     screen = console()
@@ -54,7 +54,7 @@ def _refused(report: "TransferReport") -> Table:
 
 
 def _write(path: Path | None, report: "TransferReport") -> None:
-    from ksim.validation.transfers import median_ape
+    from ksim.validation.measured_transfers import median_ape
 
     write_json(path, {
         "held_back_median_ape": median_ape(report.held_back), "median_ape": median_ape(report.transfers),

@@ -18,7 +18,7 @@ from ksim.flow.log import Log
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 from ksim.kv_transfer.transfer import Transfer
-from ksim.kv_transfer.wires import Wires
+from ksim.kv_transfer.transfer_network import TransferNetwork
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -28,7 +28,7 @@ class Cluster:
     """Takes requests as they come, at most `max_concurrency` at a time where the client keeps to that.
 
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
-    may be split among engines of roles prefill and decode; their KV moves over `wires`.
+    may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
     `on_end` is told of each request that is finished or turned away.
     """
 
@@ -39,7 +39,7 @@ class Cluster:
     max_concurrency: int | None = None
     on_end: Callable[[], None] = lambda: None
     pair_router: PairRouter | None = None
-    wires: Wires | None = None
+    transfer_network: TransferNetwork | None = None
     _slots: simpy.Resource | None = field(init=False)
     _prefilling: list[Engine] = field(init=False)
     _decoding: list[Engine] = field(init=False)
@@ -143,8 +143,9 @@ class Cluster:
                timely: bool) -> None:
         """Have *prefill* compute one token of *request*, and *decode* the others, both at once or one after the
         other."""
-        assert self.wires and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
-        transfer = Transfer(self.wires, prefill.endpoint, decode.endpoint, request)
+        network = self.transfer_network
+        assert network and prefill.endpoint and decode.endpoint, "engines of pairs can send each other KV"
+        transfer = Transfer(network, prefill.endpoint, decode.endpoint, request)
         decode.endpoint.expected.add(transfer)
         rest, handed_over = self._rest(request, decode)
 
@@ -153,7 +154,7 @@ class Cluster:
                                                                handed_over=handed_over))
 
         first, params = evolve(request, output=1), KvTransferParams(do_remote_decode=True, transfer=transfer)
-        if self.wires.connector.concurrent:
+        if network.connector.concurrent:
             prefill.submit(first, lambda: None, timely=False, params=params)
             go_on()
         else:
@@ -164,9 +165,9 @@ class Cluster:
 
         It computes a token that is the only one by itself.
         """
-        assert self.wires is not None, "split requests send KV"
-        longest = decode.scheduler.limits.max_model_len
-        if not self.wires.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
+        network, longest = self.transfer_network, decode.scheduler.limits.max_model_len
+        assert network is not None, "split requests send KV"
+        if not network.connector.hands_over_token or request.output == 1 or request.prompt + 1 >= longest:
             return request, False
         return evolve(request, prompt=request.prompt + 1, output=request.output - 1), True
 

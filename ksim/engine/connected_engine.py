@@ -105,7 +105,7 @@ class ConnectedEngine(LookaheadEngine):
     def _give(self, finished: Sequence[Job], delivered: float) -> None:
         if not finished:
             return
-        self._tell(finished, delivered)
+        self._log_finished(finished, delivered)
         for job in finished:
             if job.kv_transfer_params is not None:
                 job.kv_transfer_params.transfer.answered = delivered
@@ -125,7 +125,7 @@ class ConnectedEngine(LookaheadEngine):
         that a user sends, or one that another engine has prefilled.
         """
         env = self.env
-        if self.watched or env.next_request == -inf or self._awaits_transfers or self._opens:
+        if self.watched or env.next_request == -inf or self._awaits_transfers or self._prefill_waits_for_peer:
             return env.news
         first = env.next_request
         for transfer in self.endpoint.expected:
@@ -136,9 +136,9 @@ class ConnectedEngine(LookaheadEngine):
         return first
 
     @property
-    def _opens(self) -> bool:
+    def _prefill_waits_for_peer(self) -> bool:
         """Whether requests begin once another engine is ready for them."""
-        return self.endpoint.wires.connector.by_chunk
+        return self.endpoint.network.connector.by_chunk
 
     @property
     def _news_at(self) -> float:
@@ -158,7 +158,7 @@ class ConnectedEngine(LookaheadEngine):
     def _next_effect(self) -> float:
         """Before when nothing that the engine does concerns others, if it waits now."""
         now, first = self._pausing, self._sent[0][0] if self._sent else inf
-        if self.watched or self.endpoint.unsettled:
+        if self.watched or self.endpoint.may_start_flows:
             return now
         if self._concerning:
             first = min(first, self._times.earliest_end)

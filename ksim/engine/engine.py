@@ -133,12 +133,12 @@ class Engine(ABC):
                 for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
         return [*left, *come]
 
-    def _note(self, changes: Sequence[Change], now: float) -> None:
+    def _log_changes(self, changes: Sequence[Change], now: float) -> None:
         """Log *changes* of the time *now*."""
         for kind, told in changes:
             self.log.add(kind(now, *told))
 
-    def _tell(self, finished: Sequence[Job], time: float) -> None:
+    def _log_finished(self, finished: Sequence[Job], time: float) -> None:
         """Log that users have the last tokens of the *finished* jobs at *time*; a router has what is only prefilled."""
         for job in finished:
             params, request = job.kv_transfer_params, job.request.id
@@ -173,7 +173,7 @@ class Engine(ABC):
         """Whether a transfer may change what the engine decides, though none of its batches is in flight."""
         endpoint = self.endpoint
         return endpoint is not None and (
-            self.scheduler.transfers_pending or bool(endpoint.asking) or endpoint.due < inf)
+            self.scheduler.transfers_pending or bool(endpoint.waiting_for_peer) or endpoint.due < inf)
 
     @property
     def _polling(self) -> float:
@@ -186,12 +186,12 @@ class Engine(ABC):
         endpoint = self.endpoint
         if endpoint is None:
             return
-        endpoint.computed(turn.schedule, now)
+        endpoint.chunks_computed(turn.schedule, now)
         for job in finished:
             if job.kv_transfer_params is not None and job.kv_transfer_params.do_remote_decode:
                 endpoint.finish(job, now)
         for job in turn.output.sent if turn.output else ():
-            self.log.add(Released(now, job.request.id, self.number, transfer_of(job).lost))
+            self.log.add(Released(now, job.request.id, self.number, transfer_of(job).blocks_lost))
 
     def _stuck(self, now: float, waiting: int, running: int) -> KsimError:
         policy, admission = (type(part).__name__ for part in (self.scheduler.policy, self.scheduler.admission))

@@ -7,9 +7,9 @@ from math import inf, nextafter
 from attrs import define, field
 
 from ksim.cost.clock import FREE
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.data_parallel_group import DataParallelGroup, Dummy, Round, wait
 from ksim.engine.engine import Engine, Process
-from ksim.engine.meeting import Meeting
 from ksim.engine.stages import InFlightBatch, Stages
 from ksim.engine.work import Work
 from ksim.engine.workers import Workers
@@ -18,6 +18,7 @@ from ksim.flow.costs import AT_BOOST
 from ksim.flow.events import Stepped
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
+from ksim.network.inter_node_traffic import InterNodeTraffic
 from ksim.scheduling.engine_loop import Turn
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -35,18 +36,18 @@ NOBODY = Batch.of()
 class EventEngine(Engine):
     """Its batches go through `stages`; the engines of a `group` take their steps together.
 
-    What its steps send between nodes meets the flows of transfers in a `meeting`.
+    Through `collective_flows`, what its steps send between nodes shares links with transfers.
     In a round without a batch of this engine, its GPUs compute a dummy step, which is logged like any other.
     """
 
     stages: Stages
     group: DataParallelGroup | None = None
-    meeting: Meeting | None = None
+    collective_flows: CollectiveFlows | None = None
     _threads: Workers = field(init=False)
     _coming: int = field(default=0, init=False)  # requests on their way through the front end
     _inbox: list[Job] = field(factory=list, init=False)
     _logged: int = field(default=0, init=False)
-    _ready: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
+    _unlogged: dict[int, Stepped] = field(factory=dict, init=False)  # that wait for earlier ones to be logged
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -89,7 +90,7 @@ class EventEngine(Engine):
 
     def launch(self, turn: Turn) -> Process:
         schedule, now = turn.schedule, self.env.now
-        self._note(self._changes(schedule), now)
+        self._log_changes(self._changes(schedule), now)
         if not turn.empty:
             turn.work = self._work(turn.index, schedule.batch())
             yield from self._send(turn)
@@ -113,7 +114,7 @@ class EventEngine(Engine):
         together = (yield from self.group.join(self.number, batch.tokens)) if self.group else None
         tokens_by_rank = together.tokens_by_rank if together else ()
         work.step_costs = tuple(timer.step_cost(batch, tokens_by_rank) for timer in self.timers)
-        sent = self.meeting.crossing(self.timers, batch, tokens_by_rank, work.step_costs) if self.meeting else None
+        sent = self._traffic(work, tokens_by_rank)
         touched = schedule.touched(self.scheduler.cache.block_tokens)
         ready = now + self.host.core.making(batch.sequences, touched, self.workers)
         launches = self._threads.launch(batch, work.step_costs, ready)
@@ -127,12 +128,17 @@ class EventEngine(Engine):
             work.in_flight = yield from self.group.meet(self.number, together, work.in_flight)
             costs = work.step_costs
             work.step_costs = (*costs[:-1], costs[-1].followed_by(wait(work.in_flight.end - alone)))
-        if self.meeting:
-            work.in_flight = self.meeting.meet(work.in_flight, sent, together)
+        if self.collective_flows:
+            work.in_flight = self.collective_flows.track(work.in_flight, sent, together)
             if self.group:
                 self.group.latest = work.in_flight
         free = ready if self.workers > 1 else launches[0].launched
         yield self.env.timeout(max(0.0, free - self.env.now))
+
+    def _traffic(self, work: Work, tokens_by_rank: Sequence[int]) -> InterNodeTraffic | None:
+        """What the step of *work* sends between nodes."""
+        flows = self.collective_flows
+        return flows.traffic(self.timers, work.batch, tokens_by_rank, work.step_costs) if flows else None
 
     def wait(self, turn: Turn) -> Process:
         if turn.work:
@@ -148,7 +154,7 @@ class EventEngine(Engine):
         if turn.work:
             self._frontend.deliver(turn.work.batch.samples, lambda: self._delivered(turn.work, taken, finished))
         elif finished:  # their loads have failed
-            self._frontend.deliver(0, lambda: self._told(finished))
+            self._frontend.deliver(0, lambda: self._deliver_finished(finished))
 
     def sleep(self, turn: Turn) -> Process:
         """Wait for a request, unless there is something to do."""
@@ -200,11 +206,11 @@ class EventEngine(Engine):
             time=now, engine=self.number, index=work.index, scheduled=work.scheduled, prepared=work.prepared,
             start=in_flight.start, end=in_flight.end, taken=taken, batch=work.batch, waiting=work.waiting,
             running=work.running, blocks=work.blocks, step_costs=work.step_costs, scalings=in_flight.scalings))
-        self._told(finished)
+        self._deliver_finished(finished)
 
-    def _told(self, finished: Sequence[Job]) -> None:
+    def _deliver_finished(self, finished: Sequence[Job]) -> None:
         """The users have the last tokens of the *finished* jobs."""
-        self._tell(finished, self.env.now)
+        self._log_finished(finished, self.env.now)
         self._end(finished)
 
     # Dummy steps.
@@ -234,7 +240,7 @@ class EventEngine(Engine):
 
     def _log(self, step: Stepped) -> None:
         """Log *step* once all steps before it are logged: a dummy step ends before earlier tokens are delivered."""
-        self._ready[step.index] = step
-        while (ready := self._ready.pop(self._logged, None)) is not None:
+        self._unlogged[step.index] = step
+        while (ready := self._unlogged.pop(self._logged, None)) is not None:
             self.log.add(ready)
             self._logged += 1

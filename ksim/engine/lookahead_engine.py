@@ -103,7 +103,7 @@ class LookaheadEngine(Engine):
     def launch(self, turn: Turn) -> tuple[()]:
         schedule = turn.schedule
         if schedule.admitted or schedule.preempted:
-            self._note(self._changes(schedule), turn.now)
+            self._log_changes(self._changes(schedule), turn.now)
         if not turn.empty:
             batch = schedule.batch()
             load, cache = self.timers[0].summarize(batch), self.scheduler.cache
@@ -134,7 +134,7 @@ class LookaheadEngine(Engine):
         """Deliver the last tokens of the *finished* jobs to the users."""
         if not finished:
             return
-        self._tell(finished, delivered)
+        self._log_finished(finished, delivered)
         if self.env.coupled or self.watched:  # somebody waits for this moment
             self.env.timeout(max(delivered - self.env.now, 0.0)).callbacks.append(lambda _: self._end(finished))
         else:
@@ -197,7 +197,7 @@ class LookaheadEngine(Engine):
         for turn, (now, sent, completed) in zip(turns, dates, strict=True):
             if self._sent and self._sent[0][0] <= now:
                 come += self._receive_sent(now)
-            self._note(turn.changes, now)
+            self._log_changes(turn.changes, now)
             if turn.batch and sent:
                 recorder.launch(turn.batch, *sent, turn.waiting + come, turn.running, turn.blocks)
             if completed:

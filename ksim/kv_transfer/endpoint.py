@@ -8,7 +8,7 @@ from attrs import define, field
 
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.kv_transfer.transfer import Transfer
-from ksim.kv_transfer.wires import Seat, Wires
+from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.scheduling.connector import ConnectorOutput, Load
 from ksim.scheduling.job import Job
 from ksim.scheduling.schedule import Schedule
@@ -35,24 +35,24 @@ class Endpoint:
     """
 
     number: int
-    seat: Seat
+    placement: KvPlacement
     block_tokens: int
-    wires: Wires
+    network: TransferNetwork
     consumes: bool = True
     recomputes: bool = False
     wake: Callable[[], object] = field(default=lambda: None)
-    #: Transfers whose requests wait for the other engine.
-    asking: set[Transfer] = field(factory=set, init=False)
+    #: Transfers whose requests wait until the other engine is ready.
+    waiting_for_peer: set[Transfer] = field(factory=set, init=False)
     #: Transfers whose requests will come to the engine.
     expected: set[Transfer] = field(factory=set, init=False)
-    #: Finished jobs of which the workers were not told.
-    untold: int = field(default=0, init=False)
+    #: Finished jobs whose sends were not announced to the workers yet.
+    unannounced: int = field(default=0, init=False)
     _reports: deque[_Report] = field(factory=deque, init=False)
-    _local: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
+    _cached: list[Transfer] = field(factory=list, init=False)  # whose KV the prefix cache has
     _leases: deque[tuple[float, Transfer]] = field(factory=deque, init=False)
-    _awaiting: int = field(default=0, init=False)  # requests that have not begun to load
+    _unloaded: int = field(default=0, init=False)  # requests that have not begun to load
     _timed: bool = field(default=False, init=False)
-    _answered: float = field(default=inf, init=False)  # since when a request that waited may go on
+    _resumed: float = field(default=inf, init=False)  # since when a request that waited may go on
 
     def blocks(self, tokens: int) -> int:
         """How many blocks *tokens* tokens need."""
@@ -60,12 +60,12 @@ class Endpoint:
 
     def begin_turn(self) -> None:
         """The scheduler is about to ask: it will see that requests may go on."""
-        self._answered = inf
+        self._resumed = inf
 
     @property
-    def unsettled(self) -> bool:
+    def may_start_flows(self) -> bool:
         """Whether the next schedule may let bytes move: a request may get its blocks, or workers are told of some."""
-        return bool(self._awaiting or self._local or (self.untold and not self.wires.connector.pull))
+        return bool(self._unloaded or self._cached or (self.unannounced and not self.network.connector.pull))
 
     # What the scheduler asks.
 
@@ -75,38 +75,38 @@ class Endpoint:
             return 0, False
         transfer: Transfer = params.transfer
         if params.do_remote_decode:
-            waits = self.wires.connector.by_chunk and not transfer.opened
-            return self._ask(transfer) if waits else (0, False)
-        if transfer.begun:
+            waits = self.network.connector.by_chunk and not transfer.target_ready
+            return self._wait_for_peer(transfer) if waits else (0, False)
+        if transfer.load_begun:
             return 0, False
         if transfer.tokens > computed:
             return transfer.tokens - computed, True
-        if self.wires.connector.concurrent and not transfer.prefilled:
-            self._local.append(transfer)
-            return self._ask(transfer)
+        if self.network.connector.concurrent and not transfer.prefilled:
+            self._cached.append(transfer)
+            return self._wait_for_peer(transfer)
         return 0, False
 
-    def _ask(self, transfer: Transfer) -> tuple[None, bool]:
-        self.asking.add(transfer)
+    def _wait_for_peer(self, transfer: Transfer) -> tuple[None, bool]:
+        self.waiting_for_peer.add(transfer)
         return None, True
 
     def begin(self, load: Load) -> None:
         params = load.job.kv_transfer_params
-        if params is None or not params.do_remote_prefill or params.transfer.begun:
+        if params is None or not params.do_remote_prefill or params.transfer.load_begun:
             return
-        params.transfer.begun = True
-        self._awaiting -= 1
+        params.transfer.load_begun = True
+        self._unloaded -= 1
         if not load.tokens:
-            self._local.append(params.transfer)
+            self._cached.append(params.transfer)
 
     def sends_early(self, job: Job) -> bool:
         params = job.kv_transfer_params
-        return params is not None and params.do_remote_decode and self.wires.connector.by_chunk
+        return params is not None and params.do_remote_decode and self.network.connector.by_chunk
 
     def holds(self, job: Job, complete: bool) -> bool:
         params = job.kv_transfer_params
         held = bool(params and params.do_remote_decode and complete and not params.transfer.ended)
-        self.untold += held
+        self.unannounced += held
         return held
 
     # What the workers get to know.
@@ -116,27 +116,27 @@ class Endpoint:
         for load in schedule.loads:
             transfer_of(load.job).allocate(load, scheduled, moment)
         for job in schedule.sends:
-            self.untold -= 1
-            transfer_of(job).told(moment)
-        for transfer in self._local:
-            transfer.dismiss(moment)
-        self._local.clear()
+            self.unannounced -= 1
+            transfer_of(job).source_ready(moment)
+        for transfer in self._cached:
+            transfer.skip_load(moment)
+        self._cached.clear()
 
-    def computed(self, schedule: Schedule, moment: float) -> None:
+    def chunks_computed(self, schedule: Schedule, moment: float) -> None:
         """The chunks of prompts in *schedule* are computed, and that is known from *moment* on."""
-        if self.wires.connector.by_chunk:
+        if self.network.connector.by_chunk:
             for entry in schedule.entries:
                 params = entry.job.kv_transfer_params
                 if params and params.do_remote_decode:
-                    params.transfer.computed(entry.start + entry.tokens, moment)
+                    params.transfer.chunk_computed(entry.start + entry.tokens, moment)
 
     def finish(self, job: Job, moment: float) -> None:
         """The prompt of *job* is prefilled; the lease of its blocks begins at *moment*."""
         transfer = transfer_of(job)
         transfer.prefilled = True
-        if transfer in transfer.target.asking:
-            self.wires.at(moment, lambda: transfer.target.open(transfer))
-        if not transfer.ended and (lease := self.wires.connector.lease) < inf:
+        if transfer in transfer.target.waiting_for_peer:
+            self.network.at(moment, lambda: transfer.target.resume(transfer))
+        if not transfer.ended and (lease := self.network.connector.lease) < inf:
             transfer.deadline = moment + lease
             self._leases.append((transfer.deadline, transfer))
             self._time_leases()
@@ -144,21 +144,21 @@ class Endpoint:
     def expect(self, params: KvTransferParams, moment: float) -> None:
         """A request comes to the engine at *moment*."""
         if params.do_remote_prefill:
-            self._awaiting += 1
+            self._unloaded += 1
             self.expected.discard(params.transfer)
             params.transfer.expect(moment)
 
     def _time_leases(self) -> None:
         """See to it that the first lease ends in time."""
-        while self._leases and (self._leases[0][1].ended or self._leases[0][1].kept):
+        while self._leases and (self._leases[0][1].ended or self._leases[0][1].lease_renewed):
             self._leases.popleft()
         if self._leases and not self._timed:
             self._timed = True
-            self.wires.at(self._leases[0][0], self._end_leases)
+            self.network.at(self._leases[0][0], self._end_leases)
 
     def _end_leases(self) -> None:
         self._timed = False
-        while self._leases and self._leases[0][0] <= self.wires.env.now:
+        while self._leases and self._leases[0][0] <= self.network.env.now:
             self._leases.popleft()[1].expire()
         self._time_leases()
 
@@ -169,19 +169,19 @@ class Endpoint:
         load = transfer.load
         assert load is not None, "what is received was asked for"
         first = load.start // self.block_tokens
-        lost = tuple(range(first, self.blocks(load.start + load.tokens))) if failed else ()
-        self._add(_Report(now, load.job, sent=False, failed=lost))
+        places = tuple(range(first, self.blocks(load.start + load.tokens))) if failed else ()
+        self._add(_Report(now, load.job, sent=False, failed=places))
 
     def sent(self, transfer: Transfer, now: float) -> None:
         """The blocks of a transfer are not needed any more."""
         assert transfer.job is not None, "what is sent was computed"
         self._add(_Report(now, transfer.job, sent=True))
 
-    def open(self, transfer: Transfer) -> None:
+    def resume(self, transfer: Transfer) -> None:
         """The other engine is ready, so a request that waited for it may go on."""
-        transfer.opened = True
-        self.asking.discard(transfer)
-        self._answered = min(self._answered, self.wires.env.now)
+        transfer.target_ready = True
+        self.waiting_for_peer.discard(transfer)
+        self._resumed = min(self._resumed, self.network.env.now)
         self.wake()
 
     def _add(self, report: _Report) -> None:
@@ -191,7 +191,7 @@ class Endpoint:
     @property
     def due(self) -> float:
         """Since when there is something to report, or a request that waited may go on; inf for nothing."""
-        return min(self._reports[0].time, self._answered) if self._reports else self._answered
+        return min(self._reports[0].time, self._resumed) if self._reports else self._resumed
 
     def report(self, moment: float) -> ConnectorOutput | None:
         """Take what had ended by *moment*."""

@@ -8,7 +8,7 @@ import simpy
 from attrs import define, field
 
 from ksim.network.links import Links
-from ksim.network.sharing import Demand, fair_rates
+from ksim.network.max_min import Demand, fair_rates
 
 #: What is told of a link's use: the time, the link, and the bytes/s that flows use from then on.
 OnUse = Callable[[float, int, float], None]

@@ -9,8 +9,8 @@ from typing import NoReturn
 from attrs import define, field, frozen
 
 from ksim.foundation.errors import ConfigError
-from ksim.network.sites import Site
-from ksim.network.wiring import Machines, Wiring
+from ksim.network.node_groups import NodeGroup
+from ksim.network.system_links import Machines, SystemLinks
 
 __all__ = ["Links", "Machines"]
 
@@ -22,7 +22,7 @@ class _End:
     """An end of a path: a GPU, or a node's memory (`gpu` is None)."""
 
     name: str
-    site: Site
+    group: NodeGroup
     node: int
     gpu: int | None = None
 
@@ -36,37 +36,37 @@ class Links:
     """
 
     machines: Sequence[Machines]
-    _sites: Sequence[Site]
+    _groups: Sequence[NodeGroup]
     _paths: dict[tuple[str, str], Path] = field(factory=dict)
     _ends: dict[str, _End] = field(factory=dict)
 
     @classmethod
     def of(cls, machines: Sequence[Machines]) -> "Links":
         """Number the links of *machines*."""
-        sites: list[Site] = []
+        groups: list[NodeGroup] = []
         for part in machines:
-            sites.append(sites[-1].after(part) if sites else Site(Wiring(part), 0, 0, 0, 0, 0))
-        return cls(tuple(machines), sites)
+            groups.append(groups[-1].after(part) if groups else NodeGroup(SystemLinks(part), 0, 0, 0, 0, 0))
+        return cls(tuple(machines), groups)
 
     @cached_property
     def names(self) -> Sequence[str]:
         """What each link is called, such as "gpu7 NIC out"."""
-        return tuple(chain.from_iterable(site.names() for site in self._sites))
+        return tuple(chain.from_iterable(group.names() for group in self._groups))
 
     @cached_property
     def kinds(self) -> Sequence[str]:
-        """The kind of each link: one of `wiring.KINDS`."""
-        return tuple(str(kind) for site in self._sites for kind in site.columns(lambda wire: wire.kind))
+        """The kind of each link: one of `system_links.KINDS`."""
+        return tuple(str(kind) for group in self._groups for kind in group.columns(lambda spec: spec.kind))
 
     @cached_property
     def capacities(self) -> Sequence[float]:
         """The bytes/s that flows can use of each link."""
-        return tuple(float(rate) for site in self._sites for rate in site.columns(lambda wire: wire.capacity))
+        return tuple(float(rate) for group in self._groups for rate in group.columns(lambda spec: spec.capacity))
 
     @cached_property
     def peaks(self) -> Sequence[float]:
         """The line rate of each link in bytes/s."""
-        return tuple(float(rate) for site in self._sites for rate in site.columns(lambda wire: wire.peak))
+        return tuple(float(rate) for group in self._groups for rate in group.columns(lambda spec: spec.peak))
 
     def line_rate(self, path: Sequence[int]) -> float:
         """The least line rate on *path* in bytes/s; inf for one without links."""
@@ -81,13 +81,13 @@ class Links:
             self._paths[source, target] = tuple(self._way(source, target))
         return self._paths[source, target]
 
-    def wires(self, source: int, target: int) -> Path:
+    def nic_path(self, source: int, target: int) -> Path:
         """The links between two GPUs of different nodes from NIC to NIC, without the PCIe lanes before and behind."""
         return tuple(self._between(self._end(f"gpu{source}"), self._end(f"gpu{target}")))
 
     def nic(self, gpu: int, way: str) -> int:
         """The link "out" of or "in" through the NIC of *gpu*."""
-        return self._end(f"gpu{gpu}").site.gpu_link(gpu, f"NIC {way}")
+        return self._end(f"gpu{gpu}").group.gpu_link(gpu, f"NIC {way}")
 
     def _way(self, source: str, target: str) -> Iterator[int]:
         if source == target:
@@ -102,25 +102,25 @@ class Links:
 
     def _stored(self, end: _End, way: int) -> Iterator[int]:
         """From (0) or to (1) the storage."""
-        if not end.site.wiring.shared:
-            _no_path("storage", end.name, f"give the file of {end.site.system.name!r} a [storage]")
-        yield end.site.storage_link(way)
-        yield from end.site.node_links(end.node, f"storage {'in' if way == 0 else 'out'}")
+        if not end.group.links.shared:
+            _no_path("storage", end.name, f"give the file of {end.group.system.name!r} a [storage]")
+        yield end.group.storage_link(way)
+        yield from end.group.node_links(end.node, f"storage {'in' if way == 0 else 'out'}")
         if end.gpu is not None:
             yield from _lanes(end, "in" if way == 0 else "out")
 
     def _between(self, a: _End, b: _End) -> Iterator[int]:
         """From NIC to NIC; a node's memory uses the NIC that the other end's GPU has, or the first one."""
         for end in (a, b):
-            if end.site.system.network is None:
-                _no_path(a.name, b.name, f"give the file of {end.site.system.name!r} a [network], or keep in one node"
+            if end.group.system.network is None:
+                _no_path(a.name, b.name, f"give the file of {end.group.system.name!r} a [network], or keep in one node"
                                          " what exchanges KV")
-        yield a.site.gpu_link(_by_nic(a, b), "NIC out")
-        leaves = a.site.leaf_of(a.node), b.site.leaf_of(b.node)
+        yield a.group.gpu_link(_by_nic(a, b), "NIC out")
+        leaves = a.group.leaf_of(a.node), b.group.leaf_of(b.node)
         if leaves[0] is None or leaves[0] != leaves[1]:
-            yield from a.site.leaf_link(leaves[0], 0)
-            yield from b.site.leaf_link(leaves[1], 1)
-        yield b.site.gpu_link(_by_nic(b, a), "NIC in")
+            yield from a.group.leaf_link(leaves[0], 0)
+            yield from b.group.leaf_link(leaves[1], 1)
+        yield b.group.gpu_link(_by_nic(b, a), "NIC in")
 
     def _end(self, name: str) -> _End:
         if name not in self._ends:
@@ -131,12 +131,12 @@ class Links:
         kind, digits = name.rstrip("0123456789"), name[len(name.rstrip("0123456789")):]
         if kind in ("gpu", "host") and digits:
             number = int(digits)
-            firsts = [site.gpu if kind == "gpu" else site.node for site in self._sites]
-            site = self._sites[max(bisect_right(firsts, number) - 1, 0)]
-            node = site.node + (number - site.gpu) // site.size if kind == "gpu" else number
-            if node < site.node + site.nodes:
-                return _End(name, site, node, number if kind == "gpu" else None)
-        last = self._sites[-1].after(self._sites[-1].wiring.machines)
+            firsts = [group.gpu if kind == "gpu" else group.node for group in self._groups]
+            group = self._groups[max(bisect_right(firsts, number) - 1, 0)]
+            node = group.node + (number - group.gpu) // group.size if kind == "gpu" else number
+            if node < group.node + group.nodes:
+                return _End(name, group, node, number if kind == "gpu" else None)
+        last = self._groups[-1].after(self._groups[-1].links.machines)
         raise ConfigError("network", f"there is no {name!r}: the fleet has gpu0 to gpu{last.gpu - 1}, host0 to"
                                      f" host{last.node - 1}, and storage; more nodes have more")
 
@@ -145,35 +145,35 @@ def _inside(a: _End, b: _End) -> Iterator[int]:
     """Within a node: over NVLink, or over PCIe through the sockets."""
     if a.gpu is None or b.gpu is None:
         return _lanes(b, "in") if a.gpu is None else _lanes(a, "out")
-    if a.site.system.interconnect == "nvlink":
-        return iter((a.site.gpu_link(a.gpu, "NVLink out"), b.site.gpu_link(b.gpu, "NVLink in")))
-    return chain(_lanes(a, "out"), _through_sockets(a, a.site.socket_of(a.gpu), b.site.socket_of(b.gpu)),
+    if a.group.system.interconnect == "nvlink":
+        return iter((a.group.gpu_link(a.gpu, "NVLink out"), b.group.gpu_link(b.gpu, "NVLink in")))
+    return chain(_lanes(a, "out"), _through_sockets(a, a.group.socket_of(a.gpu), b.group.socket_of(b.gpu)),
                  _lanes(b, "in"))
 
 
 def _through_sockets(end: _End, first: int, last: int) -> Iterator[int]:
     way = "out" if first < last else "in"
-    return end.site.node_links(end.node, *(f"socket{socket} {way}"
+    return end.group.node_links(end.node, *(f"socket{socket} {way}"
                                            for socket in range(min(first, last), max(first, last))))
 
 
 def _lanes(end: _End, way: str) -> Iterator[int]:
     if end.gpu is not None:
-        yield end.site.gpu_link(end.gpu, f"PCIe {way}")
-        yield end.site.gpu_link(end.gpu, "PCIe both ways")
+        yield end.group.gpu_link(end.gpu, f"PCIe {way}")
+        yield end.group.gpu_link(end.gpu, "PCIe both ways")
 
 
 def _to_nic(end: _End, way: int) -> Iterator[int]:
     """From a GPU to its NIC (0) or back (1), where its lanes carry that."""
-    return _lanes(end, ("out", "in")[way]) if end.site.system.pcie.nics else iter(())
+    return _lanes(end, ("out", "in")[way]) if end.group.system.pcie.nics else iter(())
 
 
 def _by_nic(end: _End, other: _End) -> int:
     """The GPU whose NIC bytes of *end* pass."""
     if end.gpu is not None:
         return end.gpu
-    slot = 0 if other.gpu is None else (other.gpu - other.site.gpu) % other.site.size
-    return end.site.gpu + (end.node - end.site.node) * end.site.size + slot % end.site.size
+    slot = 0 if other.gpu is None else (other.gpu - other.group.gpu) % other.group.size
+    return end.group.gpu + (end.node - end.group.node) * end.group.size + slot % end.group.size
 
 
 def _no_path(source: str, target: str, advice: str) -> NoReturn:

@@ -7,7 +7,7 @@ from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.queue import HoldingQueue
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
-from ksim.scheduling.transfers import BadBlocks, Transfers
+from ksim.scheduling.transfer_state import InvalidBlocks, TransferState
 
 NOTHING = ConnectorOutput()
 
@@ -22,19 +22,19 @@ class ConnectorQueues(DraftScheduler):
 
     connector: Connector = field(kw_only=True)  # type: ignore[misc]
     waiting: HoldingQueue = field(init=False)
-    transfers: Transfers = field(init=False)
-    _fenced: bool = field(init=False)
+    transfers: TransferState = field(init=False)
+    _defers_frees: bool = field(init=False)
     _ended: bool = field(default=False, init=False)  # has a job ended since the latest schedule?
     _batch: int = field(default=0, init=False)  # the schedule with tokens before the latest one
     _sends: list[Job] = field(factory=list, init=False)
     _dropped: dict[Job, int] = field(factory=dict, init=False)  # output of schedules up to that number is not for them
-    _struck: set[Job] = field(factory=set, init=False)  # jobs that get no token from the batch that is taken in
+    _truncated: set[Job] = field(factory=set, init=False)  # jobs that get no token from the batch that is taken in
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.waiting = HoldingQueue(self.guard.holding_queue(), self.waiting)
-        self.transfers = Transfers(self.cache)
-        self._fenced = self.connector.consumes and self.limits.depth > 1
+        self.transfers = TransferState(self.cache)
+        self._defers_frees = self.connector.consumes and self.limits.depth > 1
 
     @property
     def has_requests(self) -> bool:
@@ -52,21 +52,21 @@ class ConnectorQueues(DraftScheduler):
         waited, loads = job.state is not State.RUNNING, self._loads(job)
         super().abort(job)
         if waited:
-            self._leave(job, loads)
-        self._close(job, complete=False)
+            self._free_or_hold(job, loads)
+        self._note_end(job, complete=False)
 
     def _loads(self, job: Job) -> bool:
         """Whether a load of *job* is on its way."""
         return job.state is State.LOADING and job not in self.transfers.received
 
-    def _leave(self, job: Job, loads: bool) -> None:
+    def _free_or_hold(self, job: Job, loads: bool) -> None:
         """Give back the blocks of *job*, which does not run, or hold them while it *loads*."""
         if loads:
             self.transfers.held[job] = None
         else:
             self.cache.free(job.block_table)
 
-    def _close(self, job: Job, complete: bool) -> bool:
+    def _note_end(self, job: Job, complete: bool) -> bool:
         """Note that *job* has ended; return whether its blocks are to be sent."""
         self._ended = self.changed = True
         self.transfers.forget(job)
@@ -78,33 +78,33 @@ class ConnectorQueues(DraftScheduler):
     def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
         """Take in the tokens of *schedule* and what the workers report; return the jobs now done, or failed."""
         output = output or NOTHING
-        self.transfers.pass_fence(schedule.number)
-        failing = self._strike(output, schedule) if output.failed else {}
+        self.transfers.free_deferred(schedule.number)
+        failing = self._truncate_invalid(output, schedule) if output.failed else {}
         finished = super().update(schedule, index)
         for job, place in failing.items():
             self._fail(job, place)
             finished.append(job)
-        self._struck.clear()
+        self._truncated.clear()
         self.transfers.receive(output.received)
         self.transfers.end_held(output.sent)
         self.changed |= bool(output.received or output.sent or failing)
         return finished
 
-    def _strike(self, output: ConnectorOutput, schedule: Schedule) -> dict[Job, int]:
+    def _truncate_invalid(self, output: ConnectorOutput, schedule: Schedule) -> dict[Job, int]:
         """Cut the jobs with blocks that could not be loaded back to what is good.
 
         Return those that fail, and the place of the first block that each must lose.
         """
         self.decodes.dissolve(self.running, self.steps)
         scheduled = {entry.job: entry.tokens for entry in schedule.all_entries()}
-        bad, places = BadBlocks(self.cache, output.failed), dict[Job, int]()
+        bad, places = InvalidBlocks(self.cache, output.failed), dict[Job, int]()
         for job in [job for job in self.waiting.holding if job.state is State.LOADING]:
-            self._cut(job, bad, job.num_computed_tokens, places)
+            self._truncate(job, bad, job.num_computed_tokens, places)
         for job in self.running:
-            self._cut(job, bad, job.num_computed_tokens - scheduled.get(job, 0), places)
+            self._truncate(job, bad, job.num_computed_tokens - scheduled.get(job, 0), places)
         return {} if self.connector.recomputes else places
 
-    def _cut(self, job: Job, bad: BadBlocks, computed: int, places: dict[Job, int]) -> None:
+    def _truncate(self, job: Job, bad: InvalidBlocks, computed: int, places: dict[Job, int]) -> None:
         """Cut *job*, which had *computed* tokens, to before its first bad block, and note its place in *places*."""
         hit, place = bad.charge(job, self.cache.blocks(computed))
         if not hit:
@@ -114,7 +114,7 @@ class ConnectorQueues(DraftScheduler):
         job.num_computed_tokens = computed
         places[job] = self.cache.blocks(computed)
         if job.state is State.RUNNING:
-            self._struck.add(job)
+            self._truncated.add(job)
             job.decoding = False
 
     def _fail(self, job: Job, place: int) -> None:
@@ -126,12 +126,12 @@ class ConnectorQueues(DraftScheduler):
             self._release(job)
         else:
             self.waiting.remove(job)
-            self._leave(job, loads)
+            self._free_or_hold(job, loads)
         job.state, job.failed = State.DONE, True
-        self._close(job, complete=False)
+        self._note_end(job, complete=False)
 
     def _finish(self, job: Job) -> None:
-        held = self._close(job, complete=True)
+        held = self._note_end(job, complete=True)
         if not held or job.state is not State.RUNNING:
             super()._finish(job)
             return
@@ -142,9 +142,9 @@ class ConnectorQueues(DraftScheduler):
         self._sends.append(job)
 
     def _release(self, job: Job, tokens: int = 0) -> None:
-        if self._fenced and self.decodes.awaits(job):
+        if self._defers_frees and self.decodes.awaits(job):
             self._publish(job, tokens)
-            self.transfers.late.append((self._newest, job))
+            self.transfers.deferred_frees.append((self._newest, job))
         else:
             super()._release(job, tokens)
 
@@ -159,11 +159,11 @@ class ConnectorQueues(DraftScheduler):
             self.cache.publish_computed(job.block_table, tokens)
 
     def _takes(self, job: Job) -> bool:
-        return (super()._takes(job) and job not in self._struck
+        return (super()._takes(job) and job not in self._truncated
                 and self._dropped.get(job, -1) < self.decodes.returned)
 
     def _deliver(self, job: Job, index: int) -> bool:
-        if (self._struck or self._dropped) and not self._takes(job):
+        if (self._truncated or self._dropped) and not self._takes(job):
             return False
         return super()._deliver(job, index)
 

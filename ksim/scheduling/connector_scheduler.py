@@ -33,7 +33,7 @@ class ConnectorScheduler(ConnectorQueues):
         A load that did not fit does not fit again: only what ends can free blocks.
         """
         latest, transfers = self.latest, self.transfers
-        if latest.loads or latest.sends or transfers.late or self._ended:
+        if latest.loads or latest.sends or transfers.deferred_frees or self._ended:
             return False
         if len(self.running) >= self.limits.active:
             return True
@@ -63,7 +63,7 @@ class ConnectorScheduler(ConnectorQueues):
         return schedule
 
     def _preempt(self) -> Job | None:
-        if self._fenced:
+        if self._defers_frees:
             if self.guard.chooses and self.decodes.length:
                 self._dissolve_decodes()
             if self.decodes.awaits(self.guard.victim(self.running)):
@@ -100,7 +100,7 @@ class ConnectorScheduler(ConnectorQueues):
             cached, admitted = job.cached, self._start(job, HELD, job.num_computed_tokens, wish)
             job.cached = cached
             return admitted
-        return self._ask(job, wish)
+        return self._ask_connector(job, wish)
 
     def _pass_over(self, job: Job) -> bool:
         job.passed_over = self._passed_over = True
@@ -122,7 +122,7 @@ class ConnectorScheduler(ConnectorQueues):
             job.num_computed_tokens -= 1
         return True
 
-    def _ask(self, job: Job, wish: int) -> bool:
+    def _ask_connector(self, job: Job, wish: int) -> bool:
         """Look up what *job* has in the cache, ask for the rest, and admit it or begin to load."""
         hit = self._find_prefix(job)
         tokens, asynchronous = self.connector.external_tokens(job, hit.tokens)
@@ -135,7 +135,7 @@ class ConnectorScheduler(ConnectorQueues):
         if not self._start(job, hit, hit.tokens + load.tokens, wish):
             return False
         job.cached = hit.tokens
-        self._tell(load)
+        self._begin_load(load)
         return True
 
     def _load(self, load: Load, hit: PrefixHit) -> bool:
@@ -152,10 +152,10 @@ class ConnectorScheduler(ConnectorQueues):
         Scheduler._attach(self, job, hit, end)  # a drafter needs no slots yet
         job.state, job.num_computed_tokens, job.cached, job.passed_over = State.LOADING, end, hit.tokens, True
         self.transfers.begin(job, extra)
-        self._tell(load)
+        self._begin_load(load)
         return True
 
-    def _tell(self, load: Load) -> None:
+    def _begin_load(self, load: Load) -> None:
         self.connector.begin(load)
         if load.tokens:
             self._begun.append(load)

@@ -10,6 +10,7 @@ from attrs import frozen
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cost.clock import Clock, Setting
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.data_parallel_group import DataParallelGroup
 from ksim.engine.engine import Engine
@@ -17,7 +18,6 @@ from ksim.engine.event_engine import EventEngine
 from ksim.engine.governors import Supervised, checked
 from ksim.engine.horizon import Horizon
 from ksim.engine.lookahead_engine import LookaheadEngine
-from ksim.engine.meeting import Meeting
 from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
@@ -29,15 +29,15 @@ from ksim.kv_cache.cache import Cache
 from ksim.kv_cache.evictions.vllm import vllm
 from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
-from ksim.kv_transfer.wires import Wires
+from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.scheduler import Scheduler
-from ksim.simulation import transfers
+from ksim.simulation import transfer_assembly
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
-from ksim.simulation.pool import Place, Pool
+from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.sizing import limits
 from ksim.specs.hardware import Gpu
 
@@ -53,11 +53,11 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     router = plugin("cluster.routers", scenario.router)
     pair_router = plugin("cluster.pair_routers", scenario.pair_router or EACH_SIDE) if fleet.splits else None
     blind = getattr(pair_router or router, "blind", False)
-    shared = transfers.wires(fleet, env, log) if fleet.splits else None
-    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, shared)
+    network = transfer_assembly.transfer_network(fleet, env, log) if fleet.splits else None
+    assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   wires=shared)
+                   transfer_network=network)
 
 
 @frozen
@@ -68,28 +68,31 @@ class _Assembly:
     log: Log
     watched: bool
     here: Container[int] | None
-    wires: Wires | None = None
+    network: TransferNetwork | None = None
 
     def engines(self, pool: Pool) -> Iterator[Engine | RemoteReplica]:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
         groups = [DataParallelGroup(self.env, ranks) if shared else None for _ in range(pool.replicas)]
-        blocks, meetings = deployment.kv_blocks, dict[int, Meeting | None]()
+        blocks, collective_flows = deployment.kv_blocks, dict[int, CollectiveFlows | None]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
                 key = place.replica if shared else number
-                if key not in meetings:
-                    meetings[key] = transfers.meeting(self.wires, pool, place) if self.wires else None
+                if key not in collective_flows:
+                    collective_flows[key] = self._collective_flows(pool, place)
                 yield self._engine(pool, number, place, _cache(deployment, blocks), (groups[place.replica],
-                                                                                     meetings[key]))
+                                                                                     collective_flows[key]))
             else:
                 yield RemoteReplica(number, pool.role)
 
-    def _engine(self, pool: Pool, number: int, place: Place, cache: Cache,
-                joined: tuple[DataParallelGroup | None, Meeting | None]) -> Engine:
-        deployment, serve, (group, meeting) = pool.deployment, pool.deployment.serve, joined
-        endpoint = transfers.endpoint(self.wires, pool, number, place) if self.wires else None
+    def _collective_flows(self, pool: Pool, place: Placement) -> CollectiveFlows | None:
+        return transfer_assembly.collective_flows(self.network, pool, place) if self.network else None
+
+    def _engine(self, pool: Pool, number: int, place: Placement, cache: Cache,
+                joined: tuple[DataParallelGroup | None, CollectiveFlows | None]) -> Engine:
+        deployment, serve, (group, collective_flows) = pool.deployment, pool.deployment.serve, joined
+        endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
         scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
@@ -99,9 +102,9 @@ class _Assembly:
             "number": number, "env": self.env, "scheduler": scheduler, "log": self.log, "host": deployment.host,
             "timers": deployment.timers(place.first, place.firsts), "workers": serve.gpus, "governor": governor,
             "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
-        if meeting and isinstance(stages, WholeSteps):
-            meeting.enlist(stages)
-            return EventEngine(**common, stages=stages, group=group, meeting=meeting)
+        if collective_flows and isinstance(stages, WholeSteps):
+            collective_flows.enlist(stages)
+            return EventEngine(**common, stages=stages, group=group, collective_flows=collective_flows)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
             kind = ConnectedEngine if endpoint else LookaheadEngine
@@ -140,7 +143,7 @@ def _known_clock(gpu: Gpu) -> float:
     return nan if clocks is None else clocks.known or clocks.boost
 
 
-def _stages(deployment: Deployment, env: simpy.Environment, place: Place) -> Stages:
+def _stages(deployment: Deployment, env: simpy.Environment, place: Placement) -> Stages:
     power, stages = deployment.gpu.power, len(deployment.shards)
     clocks = [Clock(power, power.clocks) for _ in range(stages)] if power.clocks else []
     if deployment.scenario.detail == "step":
@@ -152,7 +155,7 @@ def _stages(deployment: Deployment, env: simpy.Environment, place: Place) -> Sta
     return KernelByKernel(env, [RankGroup(env, deployment.network, group["tensor"], group) for group in groups], clocks)
 
 
-def _record(pool: Pool, number: int, place: Place, cache: Cache) -> EngineBuilt:
+def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBuilt:
     deployment = pool.deployment
     gpu, serve, shard = deployment.gpu, deployment.serve, deployment.shards[0]
     sleep_watts, sleep_after = _sleep(deployment)

@@ -13,8 +13,8 @@ from ksim.network.links import Links, Machines
 from ksim.results.footprint import Rates
 from ksim.simulation.connectors import check_joined, check_roles, check_router, completed
 from ksim.simulation.deployment import Deployment
-from ksim.simulation.places import place
-from ksim.simulation.pool import Place, Pool
+from ksim.simulation.packing import pack
+from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_tables import alike, beside
 from ksim.specs.hardware import System
@@ -32,13 +32,13 @@ _SENDS_NOTHING = ("no engine sends KV to another, as no pool has the role 'prefi
 class Fleet:
     """Pools of engines on one network.  `scenario` has every setting filled in that the scenario left open.
 
-    GPUs are numbered through all `sites`, node by node.  A scenario without pools is a fleet of one pool without a
+    GPUs are numbered through all `machines`, node by node.  A scenario without pools is a fleet of one pool without a
     name.
     """
 
     scenario: Scenario
     pools: tuple[Pool, ...]
-    sites: tuple[Machines, ...]
+    machines: tuple[Machines, ...]
     links: Links
 
     @classmethod
@@ -55,10 +55,10 @@ class Fleet:
         return _of_one(Deployment.of(scenario) if isinstance(scenario, Scenario) else scenario)
 
     @classmethod
-    def _joined(cls, scenario: Scenario, pools: Iterable[Pool], sites: Iterable[Machines]) -> "Fleet":
+    def _joined(cls, scenario: Scenario, pools: Iterable[Pool], machines: Iterable[Machines]) -> "Fleet":
         """The fleet of these *pools*; raises ConfigError where they cannot send each other what they must."""
-        sites = tuple(sites)
-        fleet = cls(scenario, tuple(pools), sites, Links.of(sites))
+        machines = tuple(machines)
+        fleet = cls(scenario, tuple(pools), machines, Links.of(machines))
         check_router(scenario, fleet.splits)
         if fleet.splits:
             check_joined(fleet.pools, fleet.links)
@@ -108,7 +108,7 @@ def _of_one(deployment: Deployment) -> Fleet:
     """The fleet of a scenario without pools: engines lie one after the other."""
     serve = deployment.serve
     firsts = tuple(range(0, serve.gpus * serve.data_parallel_size, serve.gpus))
-    pool = Pool("", "both", deployment, 1, 0, tuple(Place(0, first, firsts) for first in firsts))
+    pool = Pool("", "both", deployment, 1, 0, tuple(Placement(0, first, firsts) for first in firsts))
     if serve.kv_transfer_config is not None:
         raise ConfigError("serve.kv_transfer_config", _SENDS_NOTHING)
     return Fleet._joined(deployment.scenario, [pool], [Machines(deployment.system, deployment.gpu)])
@@ -127,9 +127,9 @@ def _of_pools(scenario: Scenario) -> Fleet:
         for name in names:
             pools[name] = _pool(scenario, name, deployments[name], starts[name], offset)
         offset += system.gpus
-    sites = [Machines(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values()]
+    machines = [Machines(deployments[names[0]].system, deployments[names[0]].gpu) for names in sharing.values()]
     ordered = [pools[name] for name in scenario.pools]
-    return Fleet._joined(_resolved(scenario, deployments), _numbered(ordered), sites)
+    return Fleet._joined(_resolved(scenario, deployments), _numbered(ordered), machines)
 
 
 def _deployment(scenario: Scenario, name: str) -> Deployment:
@@ -150,7 +150,7 @@ def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[s
              for name, deployment in deployments.items()}
     system = next(iter(deployments.values())).system
     units = {name: _unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
-    firsts, needed = place([units[name] * gpus[0] for name, gpus in sizes.items()
+    firsts, needed = pack([units[name] * gpus[0] for name, gpus in sizes.items()
                             for _ in range(len(gpus) // units[name])], system.gpus_per_node)
     if needed > system.gpus:
         raise DoesNotFit(_shortage(sizes, system, needed))
@@ -177,7 +177,7 @@ def _shortage(sizes: Mapping[str, Sequence[int]], system: System, needed: int) -
 def _pool(scenario: Scenario, name: str, deployment: Deployment, firsts: Sequence[int], offset: int) -> Pool:
     settings, ranks = scenario.pools[name], deployment.serve.data_parallel_size
     groups = [tuple(firsts[first:first + ranks]) for first in range(0, len(firsts), ranks)]
-    places = tuple(Place(replica, first, group) for replica, group in enumerate(groups) for first in group)
+    places = tuple(Placement(replica, first, group) for replica, group in enumerate(groups) for first in group)
     return Pool(name, settings.role, deployment, settings.replicas, 0, places, offset)
 
 

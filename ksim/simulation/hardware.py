@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import HOUR, KWH
 from ksim.network.network import Network
 from ksim.network.protocols import Protocol, measured
-from ksim.network.wiring import Machines, Wiring
+from ksim.network.system_links import Machines, SystemLinks
 from ksim.results.footprint import Rates
 from ksim.simulation.plugins import plugin
 from ksim.specs.engine import EngineVersion
@@ -97,9 +97,9 @@ def _check_links(system: System, gpu: Gpu, name: str) -> None:
                                     " it; name a system of that GPU, or none")
 
 
-def wiring_of(system: System) -> Wiring:
+def links_of(system: System) -> SystemLinks:
     """The links that flows pass in *system*."""
-    return Wiring(Machines(system, gpu_of(system.gpu)))
+    return SystemLinks(Machines(system, gpu_of(system.gpu)))
 
 
 def network_of(system: System, collectives: Iterable[Choice]) -> Network:

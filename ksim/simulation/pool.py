@@ -6,8 +6,8 @@ from ksim.simulation.deployment import Deployment
 
 
 @frozen
-class Place:
-    """Where an engine of replica number `replica` is: on GPUs from `first` on of its site.
+class Placement:
+    """Where an engine of replica number `replica` is: on GPUs from `first` on of its system.
 
     `firsts` are the first GPUs of all engines of the replica, which are a data-parallel group.
     """
@@ -21,7 +21,7 @@ class Place:
 class Pool:
     """`replicas` copies of a deployment.
 
-    Its engines are numbered from `start` on, and lie at `places` of a site whose first GPU has number `offset` in the
+    Its engines are numbered from `start` on, and lie at `places` of a system whose first GPU has number `offset` in the
     fleet.
     """
 
@@ -30,7 +30,7 @@ class Pool:
     deployment: Deployment
     replicas: int
     start: int
-    places: tuple[Place, ...]
+    places: tuple[Placement, ...]
     offset: int = 0
 
     @property
@@ -47,7 +47,7 @@ class Pool:
     def engine_name(self, number: int) -> str:
         return f"{self.name or 'engine'}{number - self.start}"
 
-    def gpus(self, place: Place) -> range:
+    def gpus(self, place: Placement) -> range:
         """The numbers in the fleet of the GPUs of the engine at *place*, stage by stage."""
         first = self.offset + place.first
         return range(first, first + self.deployment.serve.gpus)

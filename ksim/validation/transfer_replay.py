@@ -123,7 +123,7 @@ class TransferReplay(Replay):
         transfers = self._connected.transfers
         loading = [self._places[job] for job in self._connected.waiting.holding if job.state is State.LOADING]
         held = sorted(self._places[job] for job in transfers.held)
-        late = sum(transfers.cache.held_blocks(job.block_table) for _, job in transfers.late)
+        late = sum(transfers.cache.held_blocks(job.block_table) for _, job in transfers.deferred_frees)
         told = {"rk": loading, "hold": held, "late": late}
         return Replay._state(self, suffix) | {f"{key}{suffix}": value for key, value in told.items() if value}
 

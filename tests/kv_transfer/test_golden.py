@@ -18,7 +18,7 @@ from ksim.kv_transfer.connectors.nixl import Nixl
 from ksim.kv_transfer.endpoint import Endpoint
 from ksim.kv_transfer.layout import KvLayout, LayerShare
 from ksim.kv_transfer.transfer import Transfer
-from ksim.kv_transfer.wires import Seat, Wires
+from ksim.kv_transfer.transfer_network import KvPlacement, TransferNetwork
 from ksim.network.flows import Flows
 from ksim.network.links import Links, Machines
 from ksim.scheduling.connector import Load
@@ -38,7 +38,7 @@ FILES = [file for file in find(SHARED if SHARED.exists() else GOLDEN)
 
 
 @define(eq=False, slots=False)
-class Network:
+class TwoEngines:
     """Two engines on one GPU: the one of the case, and one that sends to it and takes from it."""
 
     block_tokens: int
@@ -49,14 +49,14 @@ class Network:
     def __attrs_post_init__(self) -> None:
         links = Links.of([Machines(system_of("h200", None, 1), gpu_of("h200"))])
         flows = Flows(self.env, links)
-        seat = Seat([0], KvLayout(1, (LayerShare(0, 1.0),)))
+        placement = KvPlacement([0], KvLayout(1, (LayerShare(0, 1.0),)))
         self.shared = {"env": self.env, "links": links, "flows": flows, "log": self.log}
-        wires = self.wires(0)
-        self.own, self.other = (Endpoint(number, seat, self.block_tokens, wires, recomputes=self.recomputes)
+        network = self.network(0)
+        self.own, self.other = (Endpoint(number, placement, self.block_tokens, network, recomputes=self.recomputes)
                                 for number in (0, 1))
 
-    def wires(self, start: float) -> Wires:
-        return Wires(**self.shared, connector=Nixl(start=float(start), kv_lease_duration=1e9))
+    def network(self, start: float) -> TransferNetwork:
+        return TransferNetwork(**self.shared, connector=Nixl(start=float(start), kv_lease_duration=1e9))
 
     def pass_to(self, moment: float) -> None:
         """Let all happen that is due at *moment* or before."""
@@ -70,32 +70,32 @@ class Network:
 class EndpointConnector(CaseConnector):
     """Answers as the endpoint of an engine does."""
 
-    network: Any = field(init=False)
+    engines: Any = field(init=False)
 
     def transfer(self, job: Job) -> Transfer | None:
         request = self.requests[job]
         if job.kv_transfer_params is None and (request.remote is not None or request.send is not KEPT):
             here = request.remote is not None
-            ends = (self.network.other, self.network.own) if here else (self.network.own, self.network.other)
-            wires = self.network.wires(request.remote.recv if here else 0)
-            transfer = Transfer(wires, *ends, job.request)
-            transfer.lost = here and request.remote.bad is not None
-            transfer.job = Job.of(job.request, 0, self.network.block_tokens) if here else job
+            ends = (self.engines.other, self.engines.own) if here else (self.engines.own, self.engines.other)
+            network = self.engines.network(request.remote.recv if here else 0)
+            transfer = Transfer(network, *ends, job.request)
+            transfer.blocks_lost = here and request.remote.bad is not None
+            transfer.job = Job.of(job.request, 0, self.engines.block_tokens) if here else job
             job.kv_transfer_params = KvTransferParams(not here, here, transfer)
         return job.kv_transfer_params and job.kv_transfer_params.transfer
 
     def external_tokens(self, job: Job, computed: int) -> tuple[int | None, bool]:
         self.transfer(job)
-        tokens, asynchronous = self.network.own.external_tokens(job, computed)
+        tokens, asynchronous = self.engines.own.external_tokens(job, computed)
         return tokens, asynchronous
 
     def begin(self, load: Load) -> None:
-        self.network.own.begin(load)
+        self.engines.own.begin(load)
         self.begun.append(load)
 
     def holds(self, job: Job, complete: bool) -> bool:
         self.transfer(job)
-        return bool(self.network.own.holds(job, complete))
+        return bool(self.engines.own.holds(job, complete))
 
 
 @define(eq=False)
@@ -107,24 +107,24 @@ class EndpointWorkers:
     begun: list[Job] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.connector.network = Network(self.block_tokens, self.connector.recomputes)
+        self.connector.engines = TwoEngines(self.block_tokens, self.connector.recomputes)
 
     @property
     def pending(self) -> bool:
-        return self.connector.network.env.peek() < inf
+        return self.connector.engines.env.peek() < inf
 
     def see(self, schedule: Schedule, step: int) -> list[Report]:
-        network = self.connector.network
-        network.pass_to(nextafter(step, -inf))
-        network.own.begin_turn()
-        network.own.launch(schedule, step, step)
+        engines = self.connector.engines
+        engines.pass_to(nextafter(step, -inf))
+        engines.own.begin_turn()
+        engines.own.launch(schedule, step, step)
         self.begun += [load.job for load in schedule.loads]
         for job in schedule.sends:
             steps = self.connector.requests[job].send
             lasts = self.connector.settings.lease_steps if steps is None else steps
-            network.own.wires.at(step + lasts, self.connector.transfer(job)._let_go)
-        network.pass_to(step)
-        found = network.own.report(step)
+            engines.own.network.at(step + lasts, self.connector.transfer(job)._release_blocks)
+        engines.pass_to(step)
+        found = engines.own.report(step)
         if found is None:
             return []
         received = sorted(found.received, key=self.begun.index)  # those of one moment come in the order of a recording

@@ -10,7 +10,7 @@ from ksim.network.flows import Flow, Flows
 
 
 @frozen
-class Wires:
+class PlainLinks:
     """Links without names."""
 
     capacities: Sequence[float]
@@ -35,7 +35,7 @@ class Watched:
         self.env = simpy.Environment()
         self.capacities = capacities
         self.used: list[tuple[float, int, float]] = []
-        self.flows = Flows(self.env, Wires(capacities), lambda *use: self.used.append(use))
+        self.flows = Flows(self.env, PlainLinks(capacities), lambda *use: self.used.append(use))
         self.all: list[Flow] = []
         #: After all that happens at a time: the time, and the rates of the flows that are on their way.
         self.rates: list[tuple[float, dict[Flow, float]]] = []

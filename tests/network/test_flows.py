@@ -5,8 +5,8 @@ import simpy
 
 from benchmarks.counting import lines
 from ksim.network.flows import Flows
-from ksim.network.sharing import Demand, fair_rates
-from tests.network.networks import Sent, Watched, Wires, run
+from ksim.network.max_min import Demand, fair_rates
+from tests.network.networks import PlainLinks, Sent, Watched, run
 
 
 def exactly(value):
@@ -93,7 +93,7 @@ def test_a_flow_that_is_cancelled_leaves_its_links_and_never_arrives():
 @pytest.mark.parametrize("size, cap", [(-1.0, 1.0), (float("inf"), 1.0), (float("nan"), 1.0), (1.0, 0.0), (1.0, -1.0)])
 def test_sizes_and_caps_that_no_flow_has(size, cap):
     with pytest.raises(ValueError, match="no flow has"):
-        Flows(simpy.Environment(), Wires([1.0])).start(size, [0], cap)
+        Flows(simpy.Environment(), PlainLinks([1.0])).start(size, [0], cap)
 
 
 def test_no_timer_is_left_when_the_last_flow_has_ended():

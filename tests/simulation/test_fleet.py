@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.foundation import catalog
@@ -16,7 +16,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.report.result import Result
 from ksim.simulation import simulate as simulation
 from ksim.simulation.fleet import Fleet
-from ksim.simulation.places import place
+from ksim.simulation.packing import pack
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.scenario_tables import alike, beside, merged
 from ksim.simulation.simulate import independent, simulate
@@ -82,8 +82,10 @@ def test_replicas_of_a_dense_model_are_what_data_parallel_ranks_are(replicas, ro
     "replicas": st.integers(1, 2), "gpu": st.sampled_from(["h100", "l4"]), "serve": serves}).map(
         lambda pool: {**pool, "role": "both"}), min_size=1), jobs=st.integers(2, 4), seed=st.integers(0, 1000))
 @examples(25)
+@example(jobs=2, seed=0, pools={name: {"role": "both", "replicas": 2, "gpu": "h100", "serve": {
+    "data_parallel_size": 3, "tensor_parallel_size": 2}} for name in "abc"})
 def test_the_result_is_the_same_for_any_number_of_processes(pools, jobs, seed):
-    made = scenario(pools, seed=seed, nodes=2)
+    made = scenario(pools, seed=seed, nodes=6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "run_in_processes", lambda work, items, jobs: map(work, items))
         apart = simulate(made, jobs=jobs)
@@ -125,7 +127,7 @@ def nearly(one, other) -> bool:
 @given(sizes=st.lists(st.integers(1, 20), max_size=12), per_node=st.integers(1, 10))
 @examples(200)
 def test_engines_lie_in_order_and_none_that_fits_straddles_nodes(sizes, per_node):
-    firsts, needed = place(sizes, per_node)
+    firsts, needed = pack(sizes, per_node)
     ends = [first + size for first, size in zip(firsts, sizes, strict=True)]
     assert firsts[:1] in ([], [0]) and needed == max(ends, default=0)
     for first, end in zip(firsts, ends, strict=True):
@@ -169,7 +171,7 @@ def test_pools_of_one_system_share_its_nodes_in_their_order():
     fleet = Fleet.of(made)
     assert [[pool.gpus(where)[0] for where in pool.places] for pool in fleet.pools] == [[0], [24], [8, 16], [48, 49]]
     assert [list(pool.numbers) for pool in fleet.pools] == [[0], [1], [2, 3], [4, 5]]
-    assert [(site.system.name.split()[1], site.system.nodes) for site in fleet.sites] == [
+    assert [(part.system.name.split()[1], part.system.nodes) for part in fleet.machines] == [
         ("H200", 3), ("H100", 3), ("H200", 1)]
 
 

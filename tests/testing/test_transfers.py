@@ -11,9 +11,9 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.schedule_forecast import ScheduleForecast
 from ksim.testing import check_transfers
+from ksim.testing.check_transfers import transfer_cases
 from ksim.testing.history import digest
 from ksim.testing.strategies import cases
-from ksim.testing.transfers import transfer_cases
 from ksim.testing.trial import Subject
 from tests.properties import examples, share
 

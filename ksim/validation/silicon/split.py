@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from ksim.foundation import catalog
 from ksim.simulation.hardware import system_of
-from ksim.simulation.places import place
+from ksim.simulation.packing import pack
 from ksim.simulation.scenario import Scenario
 from ksim.validation.silicon import recipes
 from ksim.validation.silicon.recipes import NotRun
@@ -170,4 +170,4 @@ def _nodes(sides: Iterable[Workers], size: int) -> int:
     """How many nodes of *size* GPUs the workers need."""
     units = [unit for side in sides for unit in ([1] * side.ranks if side.attention_dp and side.gpus > size else
                                                  [side.gpus] * side.count)]
-    return ceil(place(units, size)[1] / size)
+    return ceil(pack(units, size)[1] / size)

@@ -2,15 +2,15 @@
 
 from ksim.scheduling.connector_queues import ConnectorQueues
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.transfers import Transfers
-from ksim.testing.transfers import check_transfers
+from ksim.scheduling.transfer_state import TransferState
+from ksim.testing.check_transfers import check_transfers
 from tests.testing.mutants import Mutant, patched
 
 
 class Remembering(ConnectorScheduler):
     """A scheduler whose memory of transfers is of the class `memory`."""
 
-    memory: type[Transfers] = Transfers
+    memory: type[TransferState] = TransferState
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -27,7 +27,7 @@ def mutant(name: str, what: str, broken: str, method: str, old: str, new: str, e
 
 
 def forgetful(name: str, what: str, broken: str, method: str, old: str, new: str) -> Mutant:
-    scheduler = type("BrokenMemory", (Remembering,), {"memory": patched(Transfers, method, old, new)})
+    scheduler = type("BrokenMemory", (Remembering,), {"memory": patched(TransferState, method, old, new)})
     return Mutant(name, what, broken, lambda only: check_transfers(scheduler, invariants=only, shrink=False))
 
 
@@ -42,17 +42,17 @@ MUTANTS = [
            "_promote", "if job not in transfers.received:\n        return False\n    transfers.received.remove(job)",
            "transfers.received.discard(job)"),
     mutant("freed_under_a_load", "the blocks of an aborted request are freed while a load fills them",
-           "loads_keep_blocks", "_leave", "if loads:", "if False:"),
+           "loads_keep_blocks", "_free_or_hold", "if loads:", "if False:"),
     mutant("freed_before_sent", "blocks of a finished request are freed before they are sent", "sends_keep_blocks",
            "_finish", "if not held or", "if True or"),
     forgetful("never_freed", "blocks that were sent are never freed", "all_ends_once",
               "end_held", "self.cache.free(job.block_table)", "pass"),
     mutant("no_fence", "blocks are freed while a batch in flight computes on them", "computed_on_blocks_stay",
-           "_release", "self._fenced and ", "False and "),
+           "_release", "self._defers_frees and ", "False and "),
     mutant("fence_too_short", "blocks behind the fence are freed one batch too early", "computed_on_blocks_stay",
-           "update", "pass_fence(schedule.number)", "pass_fence(schedule.number + 1)"),
+           "update", "free_deferred(schedule.number)", "free_deferred(schedule.number + 1)"),
     mutant("victim_in_flight", "a request is preempted while a batch in flight computes on its blocks",
-           "computed_on_blocks_stay", "_preempt", "if self._fenced:", "if False:"),
+           "computed_on_blocks_stay", "_preempt", "if self._defers_frees:", "if False:"),
     mutant("dropped_output_kept", "a preempted request gets tokens that it will compute again",
            "preempted_gain_nothing", "_takes", "self._dropped.get(job, -1) < self.decodes.returned", "True",
            examples=1500),

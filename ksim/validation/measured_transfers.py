@@ -19,7 +19,7 @@ from ksim.calibration.reading.frames import Frame, load
 from ksim.foundation import catalog
 from ksim.foundation.errors import DataError
 from ksim.network.links import Links, Machines
-from ksim.network.sharing import Demand, fair_rates
+from ksim.network.max_min import Demand, fair_rates
 from ksim.simulation.hardware import gpu_of, system_of
 from ksim.specs.hardware import Link
 

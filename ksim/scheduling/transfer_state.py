@@ -10,19 +10,19 @@ from ksim.scheduling.job import Job, State
 
 
 @define(eq=False)
-class Transfers:
-    """What a scheduler with a KV connector remembers, in vLLM's `Scheduler` spread over several sets.
+class TransferState:
+    """Which jobs of a scheduler with a KV connector load or send; vLLM's `Scheduler` has several sets for that.
 
     The loads of `received` jobs have ended.  `held` jobs have ended themselves while their blocks must stay: until they
     are sent, or their load has ended.  `unfinished` jobs are in the middle of their prompt, or load a part of it: other
-    loads must leave them room.  Blocks of jobs in `late` are freed once a batch is back (vLLM's `deferred_frees`).
+    loads must leave them room.  Blocks of jobs in `deferred_frees` are freed once a batch is back, as in vLLM.
     """
 
     cache: Cache
     received: set[Job] = field(factory=set)
     held: dict[Job, None] = field(factory=dict)
     unfinished: dict[Job, None] = field(factory=dict)
-    late: deque[tuple[int, Job]] = field(factory=deque)
+    deferred_frees: deque[tuple[int, Job]] = field(factory=deque)
 
     def forget(self, job: Job) -> None:
         """Forget *job*, which has ended, except that it may hold blocks."""
@@ -46,10 +46,10 @@ class Transfers:
         self.received.update(job for job in jobs if job.state is State.LOADING)
         self.end_held(jobs)
 
-    def pass_fence(self, number: int) -> None:
+    def free_deferred(self, number: int) -> None:
         """Free the blocks that wait for the schedule of that *number* to be back."""
-        while self.late and self.late[0][0] <= number:
-            self.cache.free(self.late.popleft()[1].block_table)
+        while self.deferred_frees and self.deferred_frees[0][0] <= number:
+            self.cache.free(self.deferred_frees.popleft()[1].block_table)
 
     def reserved(self, extra: int) -> int:
         """How many free blocks the unfinished jobs need for their tokens, and for *extra* tokens each."""
@@ -60,8 +60,8 @@ class Transfers:
 
 
 @define(eq=False)
-class BadBlocks:
-    """The blocks that could not be loaded, at the `places` of the jobs that loaded them.
+class InvalidBlocks:
+    """The blocks that could not be loaded (vLLM's invalid blocks), at the `places` of the jobs that loaded them.
 
     One that two jobs share is charged to the first of them, which will compute it again for both.
     """

@@ -10,20 +10,20 @@ from ksim.cost.step import StepTimer
 from ksim.engine.stages import InFlightBatch, Process, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.steps import Blocks, StepCost
-from ksim.network.crossings import Crossing, Crossings
 from ksim.network.flows import Flows
+from ksim.network.inter_node_traffic import CollectiveTraffic, InterNodeTraffic
 
-__all__ = ["Meeting"]
+__all__ = ["CollectiveFlows"]
 
 
 @define(eq=False)
-class Joint:
+class GroupStep:
     """A step of an engine, or of all engines of a data-parallel group: its batches end together.
 
     Its collectives are one flow, which begins when the first batch does.
     """
 
-    crossing: Crossing | None
+    traffic: InterNodeTraffic | None
     done: simpy.Event
     batches: list[InFlightBatch] = field(factory=list)
 
@@ -48,28 +48,28 @@ class Joint:
 
 
 @define(eq=False)
-class Meeting:
-    """Where the steps of an engine, or of a data-parallel group, meet other `flows`.
+class CollectiveFlows:
+    """The collectives between nodes of an engine, or of a data-parallel group, among the `flows` of a fleet.
 
-    A step ends later by as much as the flow of its `crossings` ends later than alone.  The next step of a single stage
+    A step ends later by as much as the flow of its collectives ends later than alone.  The next step of a single stage
     waits for that.  In a pipeline, the steps behind it end as much later.
     """
 
     env: simpy.Environment
     flows: Flows
-    crossings: Crossings
+    collective_traffic: CollectiveTraffic
     _stages: list[WholeSteps] = field(factory=list, init=False)
-    _steps: list[Joint] = field(factory=list, init=False)
-    _rounds: dict[int, Joint] = field(factory=dict, init=False)
+    _steps: list[GroupStep] = field(factory=list, init=False)
+    _rounds: dict[int, GroupStep] = field(factory=dict, init=False)
     #: By the identity of blocks, which all steps of a plan share; they are kept, so that no others get their id.
-    _known: dict[int, tuple[Blocks, list[Crossing]]] = field(factory=dict, init=False)
+    _known: dict[int, tuple[Blocks, list[InterNodeTraffic]]] = field(factory=dict, init=False)
 
     def enlist(self, stages: WholeSteps) -> None:
         """Delay the batches in *stages*, too."""
         self._stages.append(stages)
 
-    def crossing(self, timers: Sequence[StepTimer], batch: Batch, tokens_by_rank: Sequence[int],
-                 step_costs: Sequence[StepCost]) -> Crossing | None:
+    def traffic(self, timers: Sequence[StepTimer], batch: Batch, tokens_by_rank: Sequence[int],
+                step_costs: Sequence[StepCost]) -> InterNodeTraffic | None:
         """What a step of *batch* sends between nodes; None if it sends nothing."""
         parts = []
         for timer, step_cost in zip(timers, step_costs, strict=True):
@@ -77,57 +77,59 @@ class Meeting:
             if key not in self._known:
                 self._known[key] = step_cost.blocks, self._sent(timer, batch, tokens_by_rank)
             parts += self._known[key][1]
-        return Crossing.together(parts) if parts else None
+        return InterNodeTraffic.together(parts) if parts else None
 
-    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[Crossing]:
+    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[InterNodeTraffic]:
         launches = [(launch, repeat) for launch, _, repeat in timer.launches(batch, tokens_by_rank)
                     if isinstance(launch, Collective)]
-        crossings = [(self.crossings.of(launch, timer.groups[launch.group]), repeat) for launch, repeat in launches]
-        return [crossing for crossing, repeat in crossings if crossing is not None for _ in range(repeat)]
+        parts = [(self.collective_traffic.of(launch, timer.groups[launch.group]), repeat)
+                 for launch, repeat in launches]
+        return [traffic for traffic, repeat in parts if traffic is not None for _ in range(repeat)]
 
-    def meet(self, in_flight: InFlightBatch, crossing: Crossing | None, together: object = None) -> InFlightBatch:
+    def track(self, in_flight: InFlightBatch, traffic: InterNodeTraffic | None,
+              together: object = None) -> InFlightBatch:
         """Have *in_flight* end when its collectives have; those of a round *together* are one flow."""
-        joint = self._rounds.get(id(together)) if together is not None else None
-        if joint is None:
-            joint = Joint(crossing, self.env.event())
+        step = self._rounds.get(id(together)) if together is not None else None
+        if step is None:
+            step = GroupStep(traffic, self.env.event())
             if together is not None:
-                self._rounds[id(together)] = joint
+                self._rounds[id(together)] = step
             before = self._steps[-1] if self._steps and self._single else None
-            self.env.process(self._follow(joint, together, before))
-            self._steps.append(joint)
-        met = InFlightBatch(joint.done, in_flight.start, in_flight.end, in_flight.scalings)
-        joint.batches.append(met)
-        return met
+            self.env.process(self._follow(step, together, before))
+            self._steps.append(step)
+        tracked = InFlightBatch(step.done, in_flight.start, in_flight.end, in_flight.scalings)
+        step.batches.append(tracked)
+        return tracked
 
-    def _follow(self, joint: Joint, together: object, before: Joint | None) -> Process:
+    def _follow(self, step: GroupStep, together: object, before: GroupStep | None) -> Process:
         """Begin the flow with the step, and end the step with the flow."""
-        env, crossing = self.env, joint.crossing
+        env, traffic = self.env, step.traffic
         if before is not None:
             if not before.done.triggered:
                 yield before.done
-            joint.shift(max(before.end - joint.start, 0.0))
-        if crossing is not None:
-            while env.now < joint.start:
-                yield env.timeout(joint.start - env.now)
-            flow = self.flows.start(crossing.size, crossing.path, crossing.cap, crossing.weights)
+            step.shift(max(before.end - step.start, 0.0))
+        if traffic is not None:
+            while env.now < step.start:
+                yield env.timeout(step.start - env.now)
+            flow = self.flows.start(traffic.size, traffic.path, traffic.cap, traffic.weights)
             yield flow.done
-            if late := crossing.late(flow):
-                self._delay(joint, late)
-        while env.now < joint.end:
-            yield env.timeout(joint.end - env.now)
-        self._steps.remove(joint)
+            if late := traffic.late(flow):
+                self._delay(step, late)
+        while env.now < step.end:
+            yield env.timeout(step.end - env.now)
+        self._steps.remove(step)
         self._rounds.pop(id(together), None)
-        joint.done.succeed()
+        step.done.succeed()
 
     @property
     def _single(self) -> bool:
         return all(stages.stages == 1 for stages in self._stages)
 
-    def _delay(self, joint: Joint, late: float) -> None:
-        """Have *joint* end *late*, and in a pipeline what is in flight behind it."""
-        joint.extend(late)
+    def _delay(self, step: GroupStep, late: float) -> None:
+        """Have *step* end *late*, and in a pipeline what is in flight behind it."""
+        step.extend(late)
         if not self._single:
-            for behind in self._steps[self._steps.index(joint) + 1:]:
+            for behind in self._steps[self._steps.index(step) + 1:]:
                 behind.extend(late)
         for stages in self._stages:
-            stages.hold(joint.end, late)
+            stages.hold(step.end, late)

@@ -1,13 +1,13 @@
-"""Collectives between nodes meet transfers: both become slower, and alone nothing changes."""
+"""Collectives between nodes share links with transfers: both become slower, and alone nothing changes."""
 
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from ksim.engine.meeting import Meeting
+from ksim.engine.collective_flows import CollectiveFlows
 from ksim.flow.events import Finished, Stepped, Transferred
-from ksim.simulation import transfers
+from ksim.simulation import transfer_assembly
 from tests.kv_transfer.fleets import requests, run, scenario
 
 #: Nodes have eight GPUs; the prefill engine lies on two.
@@ -35,7 +35,7 @@ def lasting(log, engine: int) -> dict[int, float]:
 def test_a_step_that_meets_nobody_is_as_long_as_without_flows(monkeypatch, pools):
     table = {**across(count=1), "pools": pools}
     met = run(table).log
-    monkeypatch.setattr(transfers, "meeting", lambda *_: None)
+    monkeypatch.setattr(transfer_assembly, "collective_flows", lambda *_: None)
     alone = run(table, skips=False).log
     for engine in (0, 1):
         assert lasting(met, engine) == pytest.approx(lasting(alone, engine), rel=1e-9)
@@ -46,16 +46,16 @@ def test_steps_beside_other_flows_are_longer_by_as_much_as_they_leave_them(monke
     """Four flows that never end share a NIC with the prefill engine's collectives: these get a fifth of it."""
     alone = run(across()).log
     late: list[float] = []
-    wires, delay = transfers.wires, Meeting._delay
+    transfer_network, delay = transfer_assembly.transfer_network, CollectiveFlows._delay
 
     def crowded(*parts: Any) -> Any:
-        shared = wires(*parts)
+        shared = transfer_network(*parts)
         for _ in range(4):
             shared.flows.start(1e15, shared.links.path("gpu0", "gpu16"))
         return shared
 
-    monkeypatch.setattr(transfers, "wires", crowded)
-    monkeypatch.setattr(Meeting, "_delay", lambda meeting, joint, by: (late.append(by), delay(meeting, joint, by)))
+    monkeypatch.setattr(transfer_assembly, "transfer_network", crowded)
+    monkeypatch.setattr(CollectiveFlows, "_delay", lambda flows, step, by: (late.append(by), delay(flows, step, by)))
     met = run(across()).log
     steps = [step for step in met.of(Stepped) if step.engine == 0]
     assert len(late) == len(steps) and all(by > 0 for by in late)
@@ -83,7 +83,7 @@ def test_the_ranks_of_a_data_parallel_group_end_together(monkeypatch):
     assert len([*log.of(Finished)]) == 12
 
 
-def test_engines_within_a_node_have_no_meeting():
+def test_collectives_within_a_node_are_no_flows():
     table = across()
     table["pools"] = {name: {**pool, "serve": {"tensor_parallel_size": 4}} for name, pool in POOLS.items()}
     assert len([*run(table).log.of(Finished)]) == 12

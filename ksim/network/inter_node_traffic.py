@@ -21,10 +21,10 @@ _ROUNDING, _STEPS = 1e-9, 8
 
 
 @frozen
-class Crossing:
-    """The flow of collectives that take `seconds` alone: `size` bytes on the link of `path` that carries most of them.
+class InterNodeTraffic:
+    """What collectives that take `seconds` alone send between nodes, as one flow.
 
-    Each link carries its weight times as many.
+    The link of `path` that carries most has `size` bytes.  Each link carries its weight times as many.
     """
 
     path: tuple[int, ...]
@@ -44,43 +44,45 @@ class Crossing:
         return late if late > max(_ROUNDING * self.seconds, _STEPS * ulp(flow.ended)) else 0.0
 
     @classmethod
-    def together(cls, crossings: Sequence["Crossing"]) -> "Crossing":
+    def together(cls, parts: Sequence["InterNodeTraffic"]) -> "InterNodeTraffic":
         """The flow of several collectives, one after the other."""
-        seconds = sum(crossing.seconds for crossing in crossings)
-        if len({(crossing.path, crossing.weights) for crossing in crossings}) == 1:
-            return evolve(crossings[0], size=sum(crossing.size for crossing in crossings), seconds=seconds)
+        seconds = sum(traffic.seconds for traffic in parts)
+        if len({(traffic.path, traffic.weights) for traffic in parts}) == 1:
+            return evolve(parts[0], size=sum(traffic.size for traffic in parts), seconds=seconds)
         loads: dict[int, float] = defaultdict(float)
-        for crossing in crossings:
-            for link, weight in zip(crossing.path, crossing.weights, strict=True):
-                loads[link] += weight * crossing.size
+        for traffic in parts:
+            for link, weight in zip(traffic.path, traffic.weights, strict=True):
+                loads[link] += weight * traffic.size
         return cls.of(loads, seconds)
 
     @classmethod
-    def of(cls, loads: Mapping[int, float], seconds: float) -> "Crossing":
+    def of(cls, loads: Mapping[int, float], seconds: float) -> "InterNodeTraffic":
         """The flow that takes so many bytes over each link."""
         size = max(loads.values())
         return cls(tuple(loads), tuple(load / size for load in loads.values()), size, seconds)
 
 
 @define
-class Crossings:
-    """The flows of collectives on *network*, whose first GPU is number *first* of the fleet that has *links*."""
+class CollectiveTraffic:
+    """What collectives on *network* send between nodes; its first GPU is number *first* of the fleet that has *links*.
+    """
 
     network: Network
     links: Links
     first: int = 0
     #: The flow of a message of one byte, by algorithm, kind and ranks.
-    _of_a_byte: dict[tuple[str, str, tuple[int, ...]], Crossing] = field(factory=dict)
+    _per_byte: dict[tuple[str, str, tuple[int, ...]], InterNodeTraffic] = field(factory=dict)
 
-    def of(self, collective: Collective, ranks: Sequence[int]) -> Crossing | None:
+    def of(self, collective: Collective, ranks: Sequence[int]) -> InterNodeTraffic | None:
         """What *collective* among *ranks* sends between nodes; None if it stays within one."""
         if not collective.bytes or len({self._node(rank) for rank in ranks}) < 2:
             return None
         key = (self.network.route(collective, ranks).algorithm, collective.kind, tuple(ranks))
-        if key not in self._of_a_byte:
-            self._of_a_byte[key] = Crossing.of(self._loads(*key), 1.0)
-        byte = self._of_a_byte[key]
-        return Crossing(byte.path, byte.weights, collective.bytes * byte.size, self.network.seconds(collective, ranks))
+        if key not in self._per_byte:
+            self._per_byte[key] = InterNodeTraffic.of(self._loads(*key), 1.0)
+        byte = self._per_byte[key]
+        seconds = self.network.seconds(collective, ranks)
+        return InterNodeTraffic(byte.path, byte.weights, collective.bytes * byte.size, seconds)
 
     def _loads(self, algorithm: str, kind: str, ranks: tuple[int, ...]) -> dict[int, float]:
         """The part of a message that each link carries.
@@ -95,7 +97,7 @@ class Crossings:
             for gpus, way in ((members[source], "out"), (members[target], "in")):
                 for gpu in gpus:
                     loads[self.links.nic(gpu, way)] += pieces / len(ranks) / len(gpus)
-            for link in self.links.wires(members[source][0], members[target][0])[1:-1]:
+            for link in self.links.nic_path(members[source][0], members[target][0])[1:-1]:
                 loads[link] += pieces / len(ranks)
         return dict(loads)
 

@@ -22,7 +22,7 @@ class Machines:
 
 
 @frozen
-class Wire:
+class LinkSpec:
     """A link in one direction: `name` is that of a link of a GPU, a node or a leaf switch, without its number.
 
     Flows can use its `capacity` in bytes/s; `peak` is its line rate.
@@ -35,37 +35,37 @@ class Wire:
 
 
 @define(slots=False)
-class Wiring:
+class SystemLinks:
     """The links of *machines*: those of each GPU, of each node and of each leaf switch, and those that all share."""
 
     machines: Machines
 
     @cached_property
-    def gpu(self) -> tuple[Wire, ...]:
+    def gpu(self) -> tuple[LinkSpec, ...]:
         """The links of each GPU."""
         system = self.machines.system
         nvlink = system.inside if system.interconnect == "nvlink" else None
         return (*_both("NVLink", NVLINK, nvlink), *self._pcie(), *_both("NIC", NIC, system.network))
 
-    def _pcie(self) -> Iterator[Wire]:
+    def _pcie(self) -> Iterator[LinkSpec]:
         pcie = self.machines.system.pcie
         peak = self.machines.gpu.pcie if pcie.bandwidth is None else pcie.bandwidth
         one_way = Link(peak, pcie.efficiency)
         yield from _both("PCIe", PCIE, one_way)
         joint = PCIE_BOTH_WAYS * peak * pcie.efficiency if pcie.joint is None else pcie.joint
-        yield Wire("PCIe both ways", PCIE_JOINT, joint, 2 * peak)
+        yield LinkSpec("PCIe both ways", PCIE_JOINT, joint, 2 * peak)
 
     @cached_property
-    def node(self) -> tuple[Wire, ...]:
+    def node(self) -> tuple[LinkSpec, ...]:
         """The links of each node: from each socket to the next and back, and to the storage."""
         system = self.machines.system
         storage = Link(system.storage.node) if system.storage and system.storage.node else None
-        return (*(wire for socket in range(1, system.sockets)
-                  for wire in _both(f"socket{socket - 1}", SOCKETS, system.between_sockets)),
+        return (*(spec for socket in range(1, system.sockets)
+                  for spec in _both(f"socket{socket - 1}", SOCKETS, system.between_sockets)),
                 *_both("storage", STORAGE, storage))
 
     @cached_property
-    def leaf(self) -> tuple[Wire, ...]:
+    def leaf(self) -> tuple[LinkSpec, ...]:
         """The links of each leaf switch to the spine."""
         system = self.machines.system
         if system.leaf is None or system.network is None:
@@ -74,15 +74,15 @@ class Wiring:
         return tuple(_both("spine", LEAF, Link(nics * system.network.bandwidth, system.network.efficiency)))
 
     @cached_property
-    def shared(self) -> tuple[Wire, ...]:
+    def shared(self) -> tuple[LinkSpec, ...]:
         """The links of the storage."""
         storage = self.machines.system.storage
         return tuple(_both("", STORAGE, Link(storage.servers * storage.bandwidth))) if storage else ()
 
     @property
-    def by_kind(self) -> dict[str, Wire]:
+    def by_kind(self) -> dict[str, LinkSpec]:
         """A link of each kind; of the storage, the link of its servers."""
-        return {wire.kind: wire for wire in (*self.gpu, *self.node, *self.leaf, *self.shared)}
+        return {spec.kind: spec for spec in (*self.gpu, *self.node, *self.leaf, *self.shared)}
 
     @cached_property
     def leaves(self) -> int:
@@ -93,12 +93,12 @@ class Wiring:
     @cached_property
     def places(self) -> Mapping[str, Mapping[str, int]]:
         """The places of links by name, among those of a GPU and of a node."""
-        return {part: {wire.name: place for place, wire in enumerate(wires)}
-                for part, wires in (("gpu", self.gpu), ("node", self.node))}
+        return {part: {spec.name: place for place, spec in enumerate(specs)}
+                for part, specs in (("gpu", self.gpu), ("node", self.node))}
 
 
-def _both(name: str, kind: str, link: Link | None) -> Iterator[Wire]:
+def _both(name: str, kind: str, link: Link | None) -> Iterator[LinkSpec]:
     """*link* out and in; nothing without one."""
     if link is not None:
         for way in WAYS:
-            yield Wire(f"{name} {way}".strip(), kind, link.bandwidth * link.efficiency, link.bandwidth)
+            yield LinkSpec(f"{name} {way}".strip(), kind, link.bandwidth * link.efficiency, link.bandwidth)

@@ -12,11 +12,11 @@ from ksim.kv_transfer.layout import KvLayout, plan
 from ksim.network.flows import Flow, Flows
 from ksim.network.links import Links
 
-__all__ = ["Route", "Seat", "Wires"]
+__all__ = ["KvPlacement", "Route", "TransferNetwork"]
 
 
 @define(eq=False)
-class Seat:
+class KvPlacement:
     """Where an engine's KV cache is: on `gpus`, numbered through the fleet, stage by stage, with this `layout`."""
 
     gpus: Sequence[int]
@@ -53,7 +53,7 @@ class Route:
 
 
 @define(eq=False)
-class Wires:
+class TransferNetwork:
     """What the transfers of a fleet share: the clock, its `links` and their `flows`, how KV moves, and the log."""
 
     env: simpy.Environment
@@ -68,7 +68,7 @@ class Wires:
         timer = self.env.timeout(max(moment - self.env.now, 0.0))
         timer.callbacks.append(lambda _: _do(work))
 
-    def route(self, source: Seat, target: Seat) -> Route:
+    def route(self, source: KvPlacement, target: KvPlacement) -> Route:
         """The way from one engine to another."""
         key = id(source), id(target)
         if key not in self._routes:

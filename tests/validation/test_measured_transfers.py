@@ -7,7 +7,7 @@ import pytest
 
 from ksim.foundation.errors import DataError
 from ksim.kv_transfer.connectors.mooncake import Mooncake
-from ksim.validation.transfers import by_series, constants, fit, median_ape, read, validate
+from ksim.validation.measured_transfers import by_series, constants, fit, median_ape, read, validate
 from tests.validation.transfer_rows import HEAD, row, table
 
 MEASURED = Path(__file__).parents[3] / "shared" / "data" / "cluster" / "transfers.csv"

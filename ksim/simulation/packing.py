@@ -1,11 +1,11 @@
-"""Where engines lie: which GPUs of equal nodes each of them has."""
+"""How engines are packed onto equal nodes: which GPUs each of them has."""
 
 from collections.abc import Sequence
 
-__all__ = ["place"]
+__all__ = ["pack"]
 
 
-def place(sizes: Sequence[int], per_node: int) -> tuple[list[int], int]:
+def pack(sizes: Sequence[int], per_node: int) -> tuple[list[int], int]:
     """The first GPU of each of the engines with so many GPUs, and how many GPUs they reach over.
 
     Engines lie in order.  One that fits into a node never straddles two, and one that does not begins with a node.
