@@ -179,10 +179,10 @@ class EventEngine(Engine):
         while not self._inbox and endpoint.due > env.now:
             self._news = env.event()
             yield self._news
+        yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
         if endpoint.due > env.now:
             yield env.timeout(self.host.core.wake if slept else 0.0)
             return
-        yield env.quiet_before(nextafter(env.now, inf))  # more may end at this moment
         turn.output = endpoint.report(env.now)
         yield env.timeout(self._polling)
 

@@ -136,7 +136,8 @@ class Endpoint:
         transfer.prefilled = True
         if transfer in transfer.target.waiting_for_peer:
             self.network.at(moment, lambda: transfer.target.resume(transfer))
-        if not transfer.ended and (lease := self.network.connector.lease) < inf:
+        lease = inf if self.network.connector.by_chunk else self.network.connector.lease  # D takes chunks meanwhile
+        if not transfer.ended and lease < inf:
             transfer.deadline = moment + lease
             self._leases.append((transfer.deadline, transfer))
             self._time_leases()

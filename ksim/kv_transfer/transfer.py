@@ -113,8 +113,8 @@ class Transfer:
         if not (self.ended or self.lease_renewed or self.flows):
             self.blocks_lost = self.ended = True
             self.source.sent(self, self.network.env.now)
-            if "target" in self._ready_at:
-                self._fail()
+            if "target" in self._ready_at:  # which may be ahead of the clock
+                self.network.at(self._ready_at["target"], self._fail)
 
     def _let_source_begin(self, moment: float) -> None:
         if self.network.connector.by_chunk and not self.target_ready:

@@ -32,9 +32,22 @@ def connector_of(config: KvTransferConfig) -> Any:
     """Build the connector that *config* names, with its options; raises UnknownName and ConfigError."""
     file = _file(config.kv_connector or DEFAULT)
     try:
-        return plugin(FOLDER, Choice(file, config.kv_connector_extra_config))
+        connector = plugin(FOLDER, Choice(file, config.kv_connector_extra_config))
     except ConfigError as error:
         raise ConfigError("kv_connector_extra_config", str(error)) from None
+    if reason := _contradiction(connector):
+        raise ConfigError("kv_connector", f"{file} {reason}")
+    return connector
+
+
+def _contradiction(connector: Any) -> str:
+    """Why nothing could move as *connector* says; "" if it can."""
+    concurrent, by_chunk, pull = (getattr(connector, key, False) for key in ("concurrent", "by_chunk", "pull"))
+    if pull and concurrent:
+        return "has pull and concurrent: D would read before P has computed; leave one out"
+    if by_chunk and not concurrent:
+        return "has by_chunk and not concurrent: P would wait for D, and D for P's answer; set concurrent"
+    return ""
 
 
 def _file(name: str) -> str:

@@ -12,6 +12,8 @@ from ksim.simulation.simulate import play
 from tests.laws.tiny import uniform
 
 CONNECTORS = ("nixl", "mooncake", "sglang", "tensorrt_llm")
+#: The option that says how long P holds blocks.
+LEASES = {"nixl": "kv_lease_duration", "mooncake": "abort_request_timeout"}
 
 
 def scenario(model: str, connector: str = "nixl", *, pools: dict[str, Any] | None = None,
@@ -70,8 +72,9 @@ def split(draw: st.DrawFn, model: str) -> dict[str, Any]:
     decode = {"role": role, "replicas": draw(st.integers(1, 2)),
               "serve": {"num_gpu_blocks_override": draw(st.sampled_from([20, 40, 500]))}}
     options = {}
-    if connector == "nixl":
-        options = draw(st.sampled_from([{}, {}, {"kv_lease_duration": "0.1 ms"}, {"kv_lease_duration": "0.7 ms"}]))
+    if connector in LEASES:
+        lease = draw(st.sampled_from(["", "", "0.1 ms", "0.7 ms", "5 ms"]))
+        options = {LEASES[connector]: lease} if lease else {}
     table = scenario(model, connector, pools={"prefill": prefill, "decode": decode}, options=options,
                      workload=workload, seed=draw(st.integers(0, 1000)),
                      policy=draw(st.sampled_from(["fail", "recompute"])), **draw(serves))

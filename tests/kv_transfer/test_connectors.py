@@ -1,6 +1,7 @@
 """Each connector's timeline: who has a request when, what is held, and what is computed again."""
 
 import re
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ksim.flow.events import Admitted, Arrived, Emitted, Failed, Finished, Prefi
 from ksim.foundation import catalog
 from ksim.foundation.config import Choice
 from ksim.kv_transfer.connectors.nixl import Nixl
+from ksim.kv_transfer.connectors.sglang import Sglang
 from ksim.simulation.plugins import plugin
 from tests.kv_transfer.fleets import CONNECTORS, requests, run, scenario
 
@@ -39,6 +41,18 @@ def test_the_documented_connector_moves_kv(model, tmp_path, monkeypatch):
     moved = one(log, Transferred)
     assert moved.allocated < one(log, Admitted, engine=0).time < moved.began
     assert one(log, Admitted, engine=1).cached == 99
+
+
+def test_chunks_that_wait_for_nothing_are_sent_alike_by_engines_ahead_of_the_clock(model, monkeypatch):
+    """Both engines get requests, and know of each other's blocks, at the very same moments; a lease does not matter."""
+    monkeypatch.setattr(Sglang, "hands_over_token", False)
+    for lease in (inf, 2e-4):
+        monkeypatch.setattr(Sglang, "lease", lease)
+        table = scenario(model, "sglang", workload=requests(6, 5000, output={"kind": "uniform", "low": 1, "high": 10}),
+                         options={"start": 0, "share": 1e-3}, seed=159, max_num_batched_tokens=32,
+                         num_gpu_blocks_override=40, async_scheduling=False, enable_prefix_caching=False)
+        ahead, stepped = ([event.time for event in run(table, skips).log.of(Finished)] for skips in (True, False))
+        assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 6
 
 
 def test_nixl_reads_after_the_answer_and_computes_one_token_again(model):
@@ -102,6 +116,14 @@ def test_requests_fail_whose_lease_ends_before_the_decode_engine_has_them(model)
     assert not any(log.of(Finished)) and not any(log.of(Transferred))
     assert {event.engine for event in log.of(Failed)} == {1}
     assert len([*log.of(Failed)]) == 20 == len([event for event in log.of(Released) if event.lease])
+
+
+def test_a_lease_that_ends_before_the_decode_engine_is_ready_fails_the_load_then(model):
+    """The decode engine, ahead of the clock, had allocated blocks for a later moment than the lease's end."""
+    table = scenario(model, "mooncake", options={"abort_request_timeout": "0.5 ms"}, policy="recompute",
+                     workload=requests(12, 5000), max_num_batched_tokens=32, num_gpu_blocks_override=20)
+    ahead, stepped = ([event.time for event in run(table, skips).log.of(Finished)] for skips in (True, False))
+    assert ahead == pytest.approx(stepped, rel=1e-9) and len(ahead) == 12
 
 
 def test_or_their_prompts_are_computed_again(model):

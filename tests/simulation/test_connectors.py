@@ -8,6 +8,7 @@ from attrs import fields_dict
 from ksim.foundation import catalog
 from ksim.foundation.config import plain
 from ksim.foundation.errors import ConfigError, UnknownName
+from ksim.kv_transfer.connectors.sglang import Sglang
 from ksim.simulation.connectors import completed, connector_of
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
@@ -54,6 +55,16 @@ def test_vllms_names_are_known():
 def test_vllms_other_connectors_are_refused_by_name(name):
     with pytest.raises(ConfigError, match=rf"kv_connector: vLLM's {name} is not simulated; .*NixlConnector"):
         completed(KvTransferConfig(kv_connector=name), "prefill")
+
+
+@pytest.mark.parametrize(("answers", "reason"), [
+    ({"pull": True}, "has pull and concurrent: D would read before P has computed"),
+    ({"concurrent": False}, "has by_chunk and not concurrent: P would wait for D, and D for P's answer")])
+def test_a_connector_that_contradicts_itself_is_refused(answers, reason, monkeypatch):
+    for key, answer in answers.items():
+        monkeypatch.setattr(Sglang, key, answer)
+    with pytest.raises(ConfigError, match=f"kv_connector: sglang {reason}"):
+        connector_of(KvTransferConfig("sglang"))
 
 
 def test_prefill_and_decode_engines_use_nixl_unless_something_is_said():

@@ -28,7 +28,7 @@ class KvConnector(Protocol):
     def by_chunk(self) -> bool:
         """Whether the KV of each chunk of a prompt leaves once the chunk is computed; otherwise all leaves at once.
 
-        P then does not begin before D has blocks for the prompt.
+        P then does not begin before D has blocks for the prompt, and takes all blocks of the prompt when it begins.
         """
         ...
 
@@ -50,7 +50,7 @@ class KvConnector(Protocol):
 
     @property
     def lease(self) -> float:
-        """For how many seconds P keeps blocks that nobody reads."""
+        """For how many seconds P keeps blocks that nobody reads; with `by_chunk`, D reads them from the beginning."""
         ...
 
     @property
