@@ -63,10 +63,10 @@ class TransferNetwork:
     log: Log
     _routes: dict[tuple[int, int], Route] = field(factory=dict, init=False)
 
-    def at(self, moment: float, work: Callable[[], object]) -> None:
+    def at(self, moment: float, work: Callable[[], None]) -> None:
         """Do *work* at *moment*, or now if that has passed."""
         timer = self.env.timeout(max(moment - self.env.now, 0.0))
-        timer.callbacks.append(lambda _: _do(work))
+        timer.callbacks.append(lambda _: work())
 
     def route(self, source: KvPlacement, target: KvPlacement) -> Route:
         """The way from one engine to another."""
@@ -91,7 +91,3 @@ class TransferNetwork:
         """Start the flows of so many *tokens* now."""
         sizes = route.sizes(tokens, last)
         return [self.flows.start(size, path, cap) for size, (path, cap, *_) in zip(sizes, route.pieces, strict=True)]
-
-
-def _do(work: Callable[[], object]) -> None:
-    work()

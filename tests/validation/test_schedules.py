@@ -16,6 +16,7 @@ from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownNam
 from ksim.validation import cases, prompts, schedules
 from ksim.validation.replay import Replay
 from tests.properties import examples
+from tests.validation.documents import changed
 
 #: Two requests of one prompt, 4 tokens to a block: the second hits what the first computes in the same step.
 DOCUMENT = {
@@ -46,20 +47,6 @@ DOCUMENT = {
         ],
     },
 }
-
-
-def changed(path: str, value: Any) -> Any:
-    """The document above with another value at a dotted path; None takes the key away."""
-    document = json.loads(json.dumps(DOCUMENT))
-    *parents, key = [int(part) if part.isdecimal() else part for part in path.split(".")]
-    table = document
-    for parent in parents:
-        table = table[parent]
-    if value is None:
-        del table[key]
-    else:
-        table[key] = value
-    return document
 
 
 @pytest.fixture
@@ -138,16 +125,16 @@ def test_a_replay_says_what_became_of_each_request(file):
     ("case.requests.1.prompt", [["t", 9, 4]], (0, "sched[1]", [1, 1, 1, 8], [1, 1, 4, 0])),
 ])
 def test_the_first_difference_is_found(file, path, value, difference):
-    first = schedules.compare(cases.read(file(changed(path, value)))).difference
+    first = schedules.compare(cases.read(file(changed(DOCUMENT, path, value)))).difference
     assert (first.step, first.key, first.expected, first.got) == difference
 
 
 def test_counts_of_hashes_are_not_compared(file):
-    assert schedules.compare(cases.read(file(changed("expected.steps.0.nh", 77)))).exact
+    assert schedules.compare(cases.read(file(changed(DOCUMENT, "expected.steps.0.nh", 77)))).exact
 
 
 def test_a_replay_that_goes_on_differs_where_the_recording_ends(file):
-    document = changed("case.requests.0.output_len", 3)
+    document = changed(DOCUMENT, "case.requests.0.output_len", 3)
     document["expected"]["steps"][1] |= {"free2": 7, "q2": [0, 1]}
     del document["expected"]["steps"][1]["fin"]
     assert [d.key for d in schedules.differences(cases.read(file(document)))] == ["s"]
@@ -165,7 +152,7 @@ def test_all_exact_is_exit_code_0(file):
 
 def test_a_difference_is_exit_code_1_and_says_where(file, tmp_path):
     file(DOCUMENT)
-    document = changed("expected.steps.1.sched.1", [1, 0, 2, 9])
+    document = changed(DOCUMENT, "expected.steps.1.sched.1", [1, 0, 2, 9])
     document["case"]["name"] = "other_00"
     file(document, "other.json")
     result = run(tmp_path, "--json", tmp_path / "out.txt")
@@ -179,7 +166,7 @@ def test_a_difference_is_exit_code_1_and_says_where(file, tmp_path):
 
 
 def test_the_whole_step_can_be_printed(file):
-    result = run(file(changed("expected.steps.1.free", 4)), "--first-difference")
+    result = run(file(changed(DOCUMENT, "expected.steps.1.free", 4)), "--first-difference")
     assert 'expected {"ab2": [1], "fin": [0], "free": 4,' in result.output
     assert 'got      {"ab2": [1], "fin": [0], "free": 6,' in result.output
 
@@ -194,7 +181,7 @@ def test_one_case_of_a_folder_can_be_chosen(file, tmp_path):
 
 def test_many_cases_are_listed_by_kind(file, tmp_path):
     for number in range(30):
-        document = changed("case.name", f"kind{number % 2}_{number:02}")
+        document = changed(DOCUMENT, "case.name", f"kind{number % 2}_{number:02}")
         file(document, f"{number}.json")
     result = run(tmp_path)
     assert [line.split() for line in result.output.splitlines() if "kind0" in line] == [["kind0", "15", "30", "15"]]
@@ -233,7 +220,7 @@ def test_many_cases_are_listed_by_kind(file, tmp_path):
     ("expected.requests.1", None, "expected.requests: has 1 entries for 2 requests"),
 ])
 def test_says_which_key_of_which_file_is_wrong(file, path, value, message):
-    name = file(changed(path, value))
+    name = file(changed(DOCUMENT, path, value))
     with pytest.raises(ConfigError, match=f"^{name}: .*{message}"):
         cases.read(name)
 

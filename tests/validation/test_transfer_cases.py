@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError, KsimError
 from ksim.validation import cases, schedules
 from tests.properties import examples
+from tests.validation.documents import changed
 
 #: Blocks of 4 tokens.  "a" is prefilled for another engine, which takes 2 steps to read it once it is told of it in the
 #: next one.  "b" and "c" load their prompts, known one step later; "c" is aborted meanwhile.
@@ -54,20 +55,6 @@ DOCUMENT = {
 STORE = {"tokens": 8, "recv": 1, "load": "async", "unknown": 1, "bad": [1], "bad_at": 0}
 
 
-def changed(path: str, value: Any) -> Any:
-    """The document above with another value at a dotted path; None takes the key away."""
-    document = json.loads(json.dumps(DOCUMENT))
-    *parents, key = [int(part) if part.isdecimal() else part for part in path.split(".")]
-    table = document
-    for parent in parents:
-        table = table[parent]
-    if value is None:
-        del table[key]
-    else:
-        table[key] = value
-    return document
-
-
 def written(folder: Path, document: Any) -> Path:
     path = folder / "case.json"
     path.write_text(json.dumps(document))
@@ -89,7 +76,7 @@ def test_a_case_by_hand_comes_out_exactly(tmp_path, repeats):
     ("expected.requests.0.freed", 2, None, "requests[0].freed"),
 ])
 def test_the_first_difference_is_found(tmp_path, path, value, step, key):
-    first = schedules.compare(cases.read(written(tmp_path, changed(path, value)))).difference
+    first = schedules.compare(cases.read(written(tmp_path, changed(DOCUMENT, path, value)))).difference
     assert (first.step, first.key) == (step, key)
 
 
@@ -113,7 +100,7 @@ def test_the_first_difference_is_found(tmp_path, path, value, step, key):
                          "external": STORE | {"load": "later"}}, r"case.requests\[2\].external: 'load' must be in"),
 ])
 def test_says_which_key_of_which_file_is_wrong(tmp_path, path, value, message):
-    name = written(tmp_path, changed(path, value))
+    name = written(tmp_path, changed(DOCUMENT, path, value))
     with pytest.raises(ConfigError, match=f"^{name}: .*{message}"):
         cases.read(name)
 
