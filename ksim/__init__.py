@@ -25,6 +25,7 @@ Data flows one way, and each package answers one question about it:
     kv_transfer how does KV move?           engine      what happens when?
     cluster     where does it happen?       results     how good was it?
     report      how is it shown?            simulation  how does a scenario run?
+    study       what do many runs answer?   page        how does it look in a browser?
     validation  how close is it to reality? calibration what do measurements teach?
 
 `foundation` and `flow` (the values that travel) lie under all of them.
@@ -76,8 +77,11 @@ LAYERS: dict[str, set[str]] = {
     "validation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
                    "scheduling", "kv_transfer", "engine", "results", "report", "calibration", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv_cache", "scheduling", "simulation"},
+    "study": {"foundation", "specs", "flow", "workload", "compute", "oracles", "engine", "results", "report",
+              "simulation"},
+    "page": {"foundation", "flow", "results", "report", "simulation", "study"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
-            "testing"},
+            "testing", "study", "page"},
 }
 
 #: The only packages that may import each third-party library.
@@ -86,16 +90,19 @@ FENCES: dict[str, set[str]] = {
     "networkx": {"network"},
     "matplotlib": {"report"},
     "PIL": {"report"},
-    "pyarrow": {"workload", "results", "report", "calibration"},
+    "pyarrow": {"workload", "results", "report", "calibration", "study", "page"},
+    "plotly": {"page"},
+    "optuna": {"study"},
+    "ray": {"study"},
     "sklearn": {"calibration"},
     "scipy": {"calibration"},
     "torch": {"calibration"},
     "vllm": {"calibration"},
     "cattrs": {"foundation"},
-    "tomli_w": {"simulation", "testing"},
+    "tomli_w": {"simulation", "testing", "study"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
-    "rich": {"cli", "report"},
+    "rich": {"cli", "report", "study"},
 }
 
 #: Where the public names are defined.

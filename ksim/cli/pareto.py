@@ -16,8 +16,8 @@ from ksim.foundation import process
 from ksim.foundation.errors import KsimError
 
 if TYPE_CHECKING:
-    from ksim.simulation.grid import Outcome
     from ksim.simulation.scenario import Scenario
+    from ksim.study.grid import Outcome
 
 
 def pareto(
@@ -44,22 +44,22 @@ def pareto(
 ) -> None:
     """Run a scenario with every combination of some settings, and show those that no other beats."""
     from ksim.cli.pareto_output import check
-    from ksim.simulation.grid import Axis, combinations
-    from ksim.simulation.pareto import TOLERATED, Requirement, objectives, rank, refusal
     from ksim.simulation.scenario import Scenario
+    from ksim.study.grid import Axis, combinations
+    from ksim.study.objectives import Requirement
+    from ksim.study.pareto import TOLERATED, objectives, rank, refusal
 
     wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
-    required = [Requirement.parse(text) for text in require or []]
+    required = [*map(Requirement.parse, require or [])]
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    combined = combinations(axes, sample, chosen.seed)
     check(output, json_file, force)
-    outcomes, stopped = _outcomes(chosen, combined, jobs or os.cpu_count() or 1)
+    outcomes, stopped = _outcomes(chosen, combinations(axes, sample, chosen.seed), jobs or os.cpu_count() or 1)
     points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
     _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
         _stop(stopped, outcomes, written=bool(output or json_file))
-    if problem := refusal(points):
-        raise KsimError(problem)
+    if refused := refusal(points):
+        raise KsimError(refused)
 
 
 def _show_and_write(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any],
@@ -79,7 +79,7 @@ def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tupl
     Points that were not run have that as their problem.  Raises KsimError where nothing can be run, and the exception
     where nothing had been run by then.
     """
-    from ksim.simulation.grid import Outcome, outcomes, unbuildable
+    from ksim.study.grid import Outcome, outcomes, unbuildable
 
     known = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
     _announce([outcome.problem for outcome in known if outcome is not None], len(known))
@@ -99,7 +99,7 @@ def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tupl
 
 def _announce(problems: Sequence[str], points: int) -> None:
     """Say which points cannot be run, before the others run; raises KsimError where none can."""
-    from ksim.simulation.pareto import first_of
+    from ksim.study.pareto import first_of
 
     if len(problems) == points:
         raise KsimError(f"none of {points} points can be run: {first_of(problems)}")

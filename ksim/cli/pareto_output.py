@@ -12,8 +12,9 @@ from ksim.cli.output import console, table
 from ksim.foundation.errors import ConfigError
 from ksim.report import run_directory
 from ksim.report.wording import number
-from ksim.simulation.grid import short_names, value_text
-from ksim.simulation.pareto import Objective, ParetoPoint, Requirement
+from ksim.study.grid import short_names, value_text
+from ksim.study.objectives import Objective, Requirement
+from ksim.study.pareto import ParetoPoint
 
 #: The files by which the folder of an earlier front is recognised.
 MARKS = ("points.csv", "pareto.png")

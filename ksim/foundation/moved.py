@@ -41,8 +41,13 @@ MOVED = {
     "ksim.results.streaming.sink": "ksim.results.streaming",
     **{f"ksim.studies.{old}": f"ksim.simulation.{new}" for old, new in (
         ("capped", "power_cap"), ("extent", "workload_size"), ("families", "models"), ("fits", "model_card"),
-        ("lookup", "hardware"), ("modelcard", "model_card"), ("priced", "layer_cost"), ("requirement", "pareto"),
+        ("lookup", "hardware"), ("modelcard", "model_card"), ("priced", "layer_cost"),
         ("simulation", "simulate"), ("sustained", "layer"))},
+    "ksim.studies.requirement": "ksim.study.objectives",
+    "ksim.studies.grid": "ksim.study.grid",
+    "ksim.studies.pareto": "ksim.study.pareto",
+    "ksim.simulation.grid": "ksim.study.grid",
+    "ksim.simulation.pareto": "ksim.study.pareto",
     "ksim.studies.validation": "ksim.validation",
     "ksim.studies": "ksim.simulation",
     "ksim.testing.fault": "ksim.testing.counter_example",
@@ -103,7 +108,9 @@ RENAMED: dict[str, dict[str, str]] = {
         **{name: f"ksim.simulation.plugins:{name}" for name in ("oracle_choice", "plugin", "policy_of")}},
     "ksim.simulation.layer_cost": {"Priced": "LayerCost", "Row": "LaunchCost"},
     "ksim.simulation.models": {"alike": "lookalike"},
-    "ksim.simulation.pareto": {"Point": "ParetoPoint", "judge": "rank"},
+    "ksim.study.pareto": {
+        "Point": "ParetoPoint", "judge": "rank",
+        **{name: f"ksim.study.objectives:{name}" for name in ("Objective", "Requirement", "measures")}},
     "ksim.simulation.portability": {"Point": "KernelPoint", "points": "kernel_points", "on": "moved_to"},
 }
 

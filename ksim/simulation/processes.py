@@ -5,7 +5,9 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from attrs import frozen
 
 from ksim.foundation.errors import KsimError
 
@@ -19,30 +21,60 @@ def run_in_processes(work: Callable[[T], R], items: Sequence[T], jobs: int) -> G
     *work* has to be a function of a module; items and results have to be picklable.  Raises what *work* raises, and
     KsimError where a process is killed.
     """
-    if min(jobs, len(items)) < 2:
+    if (jobs := min(jobs, len(items))) < 2:
         yield from map(work, items)
         return
-    # Most runs have one process; importing these would cost them more than they gain.
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
+    with Pool.of(jobs) as pool:
+        ready, due = dict[int, R](), 0
+        for place, result in pool.run(work, items):
+            ready[place] = result
+            while due in ready:
+                yield ready.pop(due)
+                due += 1
 
-    before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"), _begin)
-    try:
-        with _interrupts_held():
-            futures = [pool.submit(work, item) for item in items]
-        for future in futures:
-            yield future.result()
-    except BrokenProcessPool as error:
-        raise KsimError("a process was killed before it was done, as happens when a system runs out of memory;"
-                        " try fewer --jobs") from error
-    except BaseException:
-        for process in set(multiprocessing.active_children()) - before:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+
+@frozen
+class Pool:
+    """`count` processes that stay for several calls of `run`."""
+
+    count: int
+    _executor: Any
+
+    @classmethod
+    @contextmanager
+    def of(cls, count: int) -> Iterator["Pool"]:
+        """*count* processes, which end with the block; at once where it ends with an error."""
+        # Most runs have one process; importing these would cost them more than they gain.
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        before = set(multiprocessing.active_children())
+        executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin)
+        try:
+            yield cls(count, executor)
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - before:
+                process.terminate()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+    def run(self, work: Callable[[T], R], items: Sequence[T]) -> Generator[tuple[int, R], None, None]:
+        """Yield the place and the result of ``work(item)`` for each of *items*, as they end.
+
+        Raises what *work* raises, and KsimError where a process is killed.
+        """
+        from concurrent.futures import as_completed
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            with _interrupts_held():
+                places = {self._executor.submit(work, item): place for place, item in enumerate(items)}
+            for future in as_completed(places):
+                yield places[future], future.result()
+        except BrokenProcessPool as error:
+            raise KsimError("a process was killed before it was done, as happens when a system runs out of memory;"
+                            " try fewer --jobs") from error
 
 
 @contextmanager

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from ksim.foundation.errors import ConfigError, UnknownName
-from ksim.simulation import grid
-from ksim.simulation.grid import Axis, combinations, outcome, outcomes, short_names, unbuildable, value_text
 from ksim.simulation.scenario import Scenario
+from ksim.study import grid
+from ksim.study.grid import Axis, combinations, outcome, outcomes, short_names, unbuildable, value_text
 
 SCENARIO = Scenario.of({"model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 1000},
                         "workload": {"synthetic": {

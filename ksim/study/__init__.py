@@ -1,0 +1,1 @@
+"""Many runs of one scenario, and what they answer together."""
