@@ -128,6 +128,10 @@ class StudyDirectory:
         self._lines.write(row.line.encode())
         self._lines.flush()
 
+    def without(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of *rows* that have not been run yet."""
+        return [row for row in rows if row.key not in self.rows]
+
     def finish(self, left: Sequence[Row] = ()) -> None:
         """Write the table of all runs; *left* are those that were not run, without which the study is complete."""
         from pyarrow import parquet
