@@ -4,28 +4,18 @@ This module needs Optuna.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import optuna
-from attrs import define, field, frozen
+from attrs import define, field
 from optuna.trial import TrialState
 
 from ksim.study.grid import Settings
+from ksim.study.tuning.lessons import Lesson
 from ksim.study.tuning.sampler import Untried, sampler
 from ksim.study.tuning.space import Space
-
-
-@frozen
-class Lesson:
-    """What a sampler learns of a trial: its objectives, if there are any, and by how much it violates each constraint.
-
-    Nothing is violated where all `violations` are 0 or less.
-    """
-
-    values: tuple[float, ...]
-    violations: Mapping[str, float]
 
 
 @define

@@ -9,9 +9,8 @@ from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import quantity
-from ksim.simulation.scenario import setting
-from ksim.simulation.scenario_tables import pieces
-from ksim.study.grid import Settings, value_text
+from ksim.study.axes import Range, parse
+from ksim.study.grid import Axis, Settings, check_keys, value_text
 
 FLAG = "--space"
 #: A step to a neighbour in a wide range: the range over so many, or by this factor where logarithms count.
@@ -37,6 +36,10 @@ class Dimension(Protocol):
 
     def setting(self, proposed: Any) -> Any:
         """The scenario's value for what Optuna proposed."""
+        ...
+
+    def proposed(self, setting: Any) -> Any:
+        """What was proposed for a *setting*."""
         ...
 
     def at(self, share: float) -> Any:
@@ -72,6 +75,9 @@ class Listed:
     def setting(self, proposed: Any) -> Any:
         return self.values[self.proposals().index(proposed)]
 
+    def proposed(self, setting: Any) -> Any:
+        return self.proposals()[[*map(value_text, self.values)].index(value_text(setting))]
+
     def at(self, share: float) -> Any:
         return self.proposals()[int(share * self.size)]
 
@@ -84,73 +90,45 @@ class Listed:
 
 
 @frozen
-class Whole:
-    """Whole numbers from `low` to `high`, `step` apart, or spread by their logarithm."""
+class Between:
+    """Numbers of a range, with its unit where it has one; whole numbers are counted."""
 
-    key: str
-    low: int
-    high: int
-    log: bool = False
-    step: int = 1
+    range: Range
 
     @property
-    def size(self) -> int:
-        return len(self.proposals())
+    def key(self) -> str:
+        return self.range.key
+
+    @property
+    def size(self) -> int | None:
+        return len(self.proposals()) if self.range.whole else None
 
     def distribution(self) -> Any:
-        from optuna.distributions import IntDistribution
+        from optuna.distributions import FloatDistribution, IntDistribution
 
-        return IntDistribution(self.low, self.proposals()[-1], log=self.log, step=self.step)
+        low, high, log = self.range.low, self.range.high, self.range.log
+        return IntDistribution(int(low), int(high), log) if self.range.whole else FloatDistribution(low, high, log)
 
-    def setting(self, proposed: Any) -> int:
-        return int(proposed)
+    def setting(self, proposed: Any) -> Any:
+        return self.range.shown(proposed)
 
-    def at(self, share: float) -> int:
-        if self.log:
-            return min(self.high, int(self.low * ((self.high + 1) / self.low) ** share))
-        return self.proposals()[int(share * self.size)]
+    def proposed(self, setting: Any) -> Any:
+        number = setting.removesuffix(self.range.unit) if isinstance(setting, str) else setting
+        return int(number) if self.range.whole else float(number)
 
-    def neighbours(self, proposed: Any) -> Sequence[Any]:
-        stride = self.step * max(1, self.size // _STRIDES)
-        far = [round(proposed / _FACTOR), round(proposed * _FACTOR)] if self.log else [proposed - stride,
-                                                                                         proposed + stride]
-        return [other for other in dict.fromkeys((*far, proposed - self.step, proposed + self.step))
-                if other in self.proposals() and other != proposed]
-
-    def proposals(self) -> range:
-        return range(self.low, self.high + 1, self.step)
-
-
-@frozen
-class Real:
-    """Real numbers from `low` to `high`, or spread by their logarithm."""
-
-    key: str
-    low: float
-    high: float
-    log: bool = False
-    size: None = None
-
-    def distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.low, self.high, log=self.log)
-
-    def setting(self, proposed: Any) -> float:
-        return float(proposed)
-
-    def at(self, share: float) -> float:
-        if self.log:
-            return float(self.low * (self.high / self.low) ** share)
-        return self.low + share * (self.high - self.low)
+    def at(self, share: float) -> Any:
+        return self.range.number(share)
 
     def neighbours(self, proposed: Any) -> Sequence[Any]:
-        stride = (self.high - self.low) / _STRIDES
-        others = [proposed / _FACTOR, proposed * _FACTOR] if self.log else [proposed - stride, proposed + stride]
-        return [other for other in others if self.low <= other <= self.high]
+        whole, low, high = self.range.whole, self.range.low, self.range.high
+        stride = (high - low) / _STRIDES
+        others = [proposed / _FACTOR, proposed * _FACTOR] if self.range.log else [proposed - stride, proposed + stride]
+        if whole:
+            others = [*map(round, others), proposed - 1, proposed + 1]
+        return [other for other in dict.fromkeys(others) if low <= other <= high and other != proposed]
 
     def proposals(self) -> Sequence[Any]:
-        return ()
+        return range(int(self.range.low), int(self.range.high) + 1) if self.range.whole else ()
 
 
 @frozen
@@ -162,17 +140,16 @@ class Space:
     @classmethod
     def parse(cls, texts: Iterable[str]) -> "Space":
         """The space of texts such as ``KEY=1,2,4`` or ``KEY=low:high[:log]``; raises ConfigError."""
-        return cls.of([dimension(text) for text in texts])
+        return cls.of(parse(text, FLAG) for text in texts)
 
     @classmethod
-    def of(cls, dimensions: Sequence[Dimension]) -> "Space":
-        """The space of these *dimensions*; raises ConfigError where there is none, or a key comes twice."""
-        keys = [each.key for each in dimensions]
-        if not keys:
+    def of(cls, axes: Iterable[Axis | Range]) -> "Space":
+        """The space of these *axes*; raises ConfigError where there is none, or a key comes twice."""
+        dimensions = tuple(Between(axis) if isinstance(axis, Range) else listed(axis) for axis in axes)
+        if not dimensions:
             raise ConfigError(FLAG, "names no key to search; give one such as serve.max_num_seqs=8,16,32")
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ConfigError(FLAG, f"{twice[0]} comes twice; name all its values at once")
-        return cls(tuple(dimensions))
+        check_keys([dimension.key for dimension in dimensions], FLAG)
+        return cls(dimensions)
 
     @property
     def size(self) -> int | None:
@@ -186,7 +163,7 @@ class Space:
 
     def settings(self, proposal: Proposal) -> Settings:
         """The scenario's settings for a *proposal*."""
-        return {each.key: each.setting(proposal[each.key]) for each in self.dimensions}
+        return {axis.key: axis.setting(proposal[axis.key]) for axis in self.dimensions}
 
     def at(self, shares: Sequence[float]) -> Proposal:
         """The proposal at these *shares* of the way along each dimension."""
@@ -204,61 +181,14 @@ class Space:
                 for values in product(*(each.proposals() for each in self.dimensions)))
 
 
-def dimension(text: str) -> Dimension:
-    """Parse ``KEY=V,V``, ``KEY=low:high``, ``KEY=low:high:log`` or ``KEY=low:high:step``; raises ConfigError."""
-    key, equals, values = (part.strip() for part in text.partition("="))
-    if not key or not equals or not values:
-        raise ConfigError(FLAG, f"expected KEY=VALUE,VALUE or KEY=LOW:HIGH[:log], not {text!r}")
-    ends = values.split(":")
-    numbers = [_number(end) for end in ends[:2]]
-    if 2 <= len(ends) <= 3 and None not in numbers:
-        return _range(key, values, [number for number in numbers if number is not None], ends[2:])
-    texts = [piece.strip() for piece in pieces(FLAG, key, values)]
-    if not all(texts):
-        raise ConfigError(FLAG, f"{key}: expected values with commas between, not {values!r}")
-    return listed(key, [setting(f"{key}={piece}")[1] for piece in texts])
-
-
-def listed(key: str, values: Sequence[Any]) -> Listed:
-    """A dimension of listed *values*; raises ConfigError where there is none, or one comes twice."""
-    texts = [*map(value_text, values)]
-    if not texts:
-        raise ConfigError(FLAG, f"{key}: there is no value to try")
-    if twice := [text for text in texts if texts.count(text) > 1]:
-        raise ConfigError(FLAG, f"{key}: {twice[0]} comes twice")
-    amounts = [_amount(value) for value in values]
-    known = [amount for amount in amounts if amount is not None]
-    ordered = len(known) == len(values) and (known == sorted(known) or known == sorted(known, reverse=True))
-    return Listed(key, tuple(values), ordered)
-
-
-def _range(key: str, text: str, ends: Sequence[int | float], more: Sequence[str]) -> Dimension:
-    low, high = ends
-    log, step = "log" in more, next((_number(word) for word in more if word != "log"), 1)
-    if step is None or step <= 0:
-        raise ConfigError(FLAG, f"{key}: expected low:high, low:high:log or low:high:step, not {text!r}")
-    if low > high:
-        raise ConfigError(FLAG, f"{key}: the range {text} is empty; did you mean {high:g}:{low:g}?")
-    if log and low <= 0:
-        raise ConfigError(FLAG, f"{key}: a logarithm needs a range above 0, and {text} begins at {low:g}")
-    whole = all(isinstance(number, int) for number in (*ends, step))
-    if whole:
-        return Whole(key, int(low), int(high), log, int(step))
-    if not more or log:
-        return Real(key, float(low), float(high), log)
-    count = int((high - low) / step + 1e-9) + 1
-    return Listed(key, tuple(round(low + step * place, 12) for place in range(count)), ordered=True)
-
-
-def _number(text: str) -> int | float | None:
-    """The finite number that *text* is; whole where it is written so."""
-    for kind in (int, float):
-        try:
-            value: int | float = kind(text)
-        except ValueError:
-            continue
-        return value if math.isfinite(value) else None
-    return None
+def listed(axis: Axis) -> Listed:
+    """The dimension of the values of *axis*; raises ConfigError where there is none, or one comes twice."""
+    texts = [*map(value_text, axis.values)]
+    if len(set(texts)) < max(1, len(texts)):
+        raise ConfigError(FLAG, f"{axis.key}: expected different values, not {', '.join(texts) or 'none'}")
+    amounts = [amount for amount in map(_amount, axis.values) if amount is not None]
+    return Listed(axis.key, axis.values,
+                  ordered=len(amounts) == len(texts) and amounts in (sorted(amounts), sorted(amounts, reverse=True)))
 
 
 def _amount(value: Any) -> float | None:
@@ -266,6 +196,6 @@ def _amount(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        return float(quantity(value))
+        return quantity(value)
     except ValueError:
         return None

@@ -78,11 +78,15 @@ class Watch:
     at_stop: Mapping[str, float | None] | None = field(default=None, init=False)
     ended: int = field(default=0, init=False)
 
-    def play(self, scenario: Scenario) -> Result:
-        """Run *scenario* to its end; raises Hopeless where that is of no use, and what `simulate` raises."""
+    def play(self, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
+        """Run *scenario* as `simulate` does; raises Hopeless where that is of no use."""
+        def count() -> None:
+            self.ended += self.at_stop is None
+            on_end()
+
         fleet, env, log = Fleet.of(scenario), Horizon(), Log()
         power_cap.check(fleet)
-        cluster = build(fleet, env, log, self._count)
+        cluster = build(fleet, env, log, count)
         requests = scenario.workload.requests(scenario.seed)
         if self.limits:
             def so_far() -> Result:
@@ -95,10 +99,6 @@ class Watch:
             env.run()
             cluster.close()
         return _result(fleet, log)
-
-    def _count(self) -> None:
-        if self.at_stop is None:
-            self.ended += 1
 
     def _watched(self, requests: Iterable[Request], size: int, so_far: Callable[[], Result]) -> Iterator[Request]:
         """*requests* as a cluster pulls them; raises Hopeless instead of the next one where that is of no use."""
