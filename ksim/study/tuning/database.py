@@ -12,13 +12,12 @@ import optuna
 from attrs import frozen
 from optuna.trial import FrozenTrial, TrialState
 
-from ksim.study.grid import Settings, value_text
+from ksim.study.grid import value_text
 from ksim.study.rows import FAILED, STOPPED
 from ksim.study.tuning.lessons import AT_STOP
 from ksim.study.tuning.plan import TunePlan
 from ksim.study.tuning.rounds import Trial
-from ksim.study.tuning.search import quiet
-from ksim.study.tuning.space import Proposal, Space
+from ksim.study.tuning.search import proposal_of, quiet
 
 FILE, NAME = "study.db", "ksim tune"
 
@@ -68,11 +67,6 @@ class Database:
         return _created(lesson.violations, state=state, params=dict(proposal_of(space, point.settings)),
                         values=[*lesson.values] if state is TrialState.COMPLETE else None,
                         distributions=space.distributions(), user_attrs=attributes, intermediate_values=steps)
-
-
-def proposal_of(space: Space, settings: Settings) -> Proposal:
-    """What was proposed for *settings*."""
-    return {axis.key: axis.proposed(settings[axis.key]) for axis in space.dimensions}
 
 
 def _created(violations: Any, **parts: Any) -> FrozenTrial:

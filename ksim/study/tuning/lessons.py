@@ -39,7 +39,7 @@ def lesson_of(point: SweepPoint, plan: TunePlan) -> Lesson:
     Of a run that was stopped, or would have been, that is what was known at that moment, so that a sampler learns the
     same with and without an early stop.
     """
-    numbers = _at_stop(point.rows) or point.outcome.summary
+    numbers = at_stop(point.rows) or point.outcome.summary
     if numbers is None:
         return Lesson((), {"failed": 1.0, **{str(bound): 0.0 for bound in plan.required}})
     whole = point.outcome.summary or {}
@@ -64,7 +64,7 @@ def violation(requirement: Requirement, value: float | None) -> float:
     return max(away, _LEAST) if requirement.missed({requirement.key: value}) else min(away, 0.0)
 
 
-def _at_stop(rows: Sequence[Row]) -> dict[str, Any] | None:
+def at_stop(rows: Sequence[Row]) -> dict[str, Any] | None:
     """What was known of the first run that was stopped, by the keys of a summary; None where none was."""
     for row in rows:
         told = {key.removeprefix(AT_STOP): value for key, value in row.numbers.items()
@@ -77,4 +77,5 @@ def _at_stop(rows: Sequence[Row]) -> dict[str, Any] | None:
 def _backlog(summary: Mapping[str, Any]) -> float:
     """The share of requests that still waited when the last one came."""
     count = sum(summary[status] for status in ("completed", "failed", "unfinished"))
-    return max(_LEAST, float(summary["waiting_at_last_arrival"]) / max(1, count))
+    waiting: float = summary["waiting_at_last_arrival"]
+    return max(_LEAST, waiting / max(1, count))

@@ -1,21 +1,21 @@
 """What a tuning looks for, in which space, and how."""
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
-from attrs import define, frozen
+from attrs import define
 
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import Scenario
-from ksim.study.axes import Range
-from ksim.study.grid import Axis, Settings
+from ksim.study.grid import Settings
 from ksim.study.objectives import Objective, Requirement
 from ksim.study.pareto import TOLERATED
 from ksim.study.rows import Row
 from ksim.study.samples import replication_seed
 from ksim.study.tuning.space import Between, Listed, Space
 from ksim.study.tuning.watch import Limit
+
+Direction = Literal["minimize", "maximize"]
 
 KIND = "tune"
 #: Trials that are asked for together, before any of them is told of.
@@ -69,10 +69,10 @@ class TunePlan:
     @property
     def keys(self) -> list[str]:
         """The numbers of a run that count."""
-        return list(dict.fromkeys(each.key for each in (*self.wanted, *self.required)))
+        return list(dict.fromkeys([*(goal.key for goal in self.wanted), *(bound.key for bound in self.required)]))
 
     @property
-    def directions(self) -> list[str]:
+    def directions(self) -> list[Direction]:
         return ["maximize" if objective.maximise else "minimize" for objective in self.wanted]
 
     def rows(self, trial: int, settings: Settings) -> list[Row]:
@@ -86,10 +86,3 @@ class TunePlan:
         """Settings in which each value of the space comes, and each end of a range."""
         return [{axis.key: value} for axis in self.space.dimensions
                 for value in (axis.values if isinstance(axis, Listed) else [axis.setting(axis.at(0.0))])]
-
-
-def axes(space: Sequence[str] | dict[str, Any]) -> list[Axis | Range]:
-    """The axes of a Python call: texts as of ``--space``, or values by key."""
-    from ksim.study.axes import axes_of
-
-    return axes_of(space)

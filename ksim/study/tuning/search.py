@@ -14,8 +14,9 @@ from optuna.trial import TrialState
 
 from ksim.study.grid import Settings
 from ksim.study.tuning.lessons import Lesson
+from ksim.study.tuning.plan import Direction
 from ksim.study.tuning.sampler import Untried, sampler
-from ksim.study.tuning.space import Space
+from ksim.study.tuning.space import Proposal, Space
 
 
 @define
@@ -32,7 +33,7 @@ class Search:
     asked: list[optuna.Trial] = field(factory=list, init=False)
 
     @classmethod
-    def of(cls, space: Space, name: str, seed: int, directions: Sequence[str], constrained: bool) -> "Search":
+    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction], constrained: bool) -> "Search":
         """A search with the sampler called *name*; raises UnknownName and ConfigError."""
         with quiet():
             proposing = sampler(name, space, seed, constrained)
@@ -60,6 +61,11 @@ class Search:
                 self.study.tell(trial, list(lesson.values))
             else:
                 self.study.tell(trial, state=TrialState.PRUNED)
+
+
+def proposal_of(space: Space, settings: Settings) -> Proposal:
+    """What was proposed for *settings*."""
+    return {axis.key: axis.proposed(settings[axis.key]) for axis in space.dimensions}
 
 
 @contextmanager

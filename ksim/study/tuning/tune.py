@@ -40,7 +40,8 @@ def tune(scenario: Scenario | str | Path, minimize: str | Sequence[str] = (), ma
     if output is None:
         ended: list[Row] = []
         search(plan, trials, ended.append, jobs=jobs, on=on, address=address)
-        return Tuning(title, sorted(ended, key=lambda row: row.key), plan.wanted, plan.required, plan.tolerated)
+        return Tuning(title, sorted(ended, key=lambda row: row.key), plan.wanted, plan.required, plan.tolerated,
+                      plan.space)
     with opened(plan, Path(output), title, resume, force) as study:
         tune_into(study, plan, trials, jobs=jobs, on=on, address=address)
     return Tuning.read(output)

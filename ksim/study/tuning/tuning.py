@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from ksim.foundation.errors import MissingExtra
+from ksim.study.axes import axes_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.means import SweepPoint, points_of
 from ksim.study.objectives import Objective, Requirement
 from ksim.study.pareto import ParetoPoint, rank
 from ksim.study.rows import FAILED, OK, STOPPED, Row
+from ksim.study.tuning.space import Space
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +28,7 @@ class Tuning:
     """The trials of a tuning, as far as they were run; points are numbered by trial.
 
     `wanted` are its objectives, `required` what a trial must meet to count, `tolerated` the share of requests that it
-    may reject.  `directory` is where the study is kept, if it is.
+    may reject, `space` where they were looked for.  `directory` is where the study is kept, if it is.
     """
 
     title: str
@@ -34,6 +36,7 @@ class Tuning:
     wanted: Sequence[Objective]
     required: Sequence[Requirement]
     tolerated: float
+    space: Space
     directory: Path | None = None
 
     @classmethod
@@ -43,7 +46,7 @@ class Tuning:
         said = study.head.command
         return cls(study.head.title, sorted(study.rows, key=lambda row: row.key),
                    [*map(Objective.parse, said["objectives"])], [*map(Requirement.parse, said["require"])],
-                   said["max_rejected"], study.path)
+                   said["max_rejected"], Space.of(axes_of(said["space"])), study.path)
 
     @cached_property
     def points(self) -> list[SweepPoint]:
