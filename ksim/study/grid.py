@@ -107,9 +107,10 @@ def outcome(scenario: Scenario, settings: Settings, play: Callable[..., Result] 
         result = play(scenario.with_values(settings), lambda: ended.append(None))
         return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
     except KsimError as error:
-        return Outcome(settings, problem=str(error), refused=not ended)
+        return Outcome(settings, scenario=_text(scenario, settings), problem=str(error), refused=not ended)
     except Exception as error:  # in a plug-in, or a bug: the other points still run
-        return Outcome(settings, problem=f"{type(error).__name__}: {error}; `ksim run` with these settings shows where")
+        return Outcome(settings, scenario=_text(scenario, settings), problem=f"{type(error).__name__}: {error};"
+                       " `ksim run` with these settings shows where")
 
 
 def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
@@ -137,6 +138,14 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """A short name for each of *keys*: its last word, unless another key ends in the same word."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
+
+
+def _text(scenario: Scenario, settings: Settings) -> str:
+    """*scenario* with *settings* in TOML; "" where there cannot be such a scenario."""
+    try:
+        return scenario.with_values(settings).to_toml()
+    except KsimError:
+        return ""
 
 
 def _unserved(result: Result) -> str:

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import Scenario
+from ksim.study import directory
 from ksim.study.axes import Range, axes_of
 from ksim.study.directory import StudyDirectory
 from ksim.study.grid import Axis, Settings
@@ -54,6 +55,13 @@ class SweepPlan:
         """
         return [Row(number, replication, self._seed(settings, replication), settings)
                 for number, settings in enumerate(self.points, 1) for replication in range(self.repeat)]
+
+    def check(self, path: Path, resume: bool = False, force: bool = False) -> None:
+        """Raise ConfigError unless the directory of this sweep can be at *path*, before anything else is done."""
+        if resume:
+            StudyDirectory.open(path, KIND, self.command, self.scenario.to_toml()).close()
+        else:
+            directory.check(path, force)
 
     def study(self, path: Path, title: str, resume: bool = False, force: bool = False) -> StudyDirectory:
         """The directory of this sweep at *path*: a new one, or, to *resume*, the one that is there."""
