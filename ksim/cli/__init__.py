@@ -70,6 +70,7 @@ def _register() -> None:
         init,
         model,
         pareto,
+        report,
         roofline,
         run,
         step,
@@ -83,6 +84,7 @@ def _register() -> None:
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
     app.command("pareto")(pareto.pareto)
+    app.command("report")(report.report)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)
