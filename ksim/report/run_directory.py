@@ -143,17 +143,21 @@ def _named(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(path: Path) -> Mapping[str, Any] | None:
     try:
-        return dict(flat(tomllib.loads(path.read_text(encoding="utf-8"))))
+        return flat(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise DataError(str(path), f"cannot be read as a scenario: {error}") from None
 
 
-def flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables with their dotted keys."""
+def flat(scenario: str) -> dict[str, Any]:
+    """The settings of a *scenario* in TOML by their dotted keys; raises ValueError."""
+    return dict(_flat(tomllib.loads(scenario)))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{before}{key}.")
+            yield from _flat(value, f"{before}{key}.")
         else:
             yield before + key, value

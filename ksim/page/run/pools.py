@@ -23,10 +23,16 @@ def add(document: Document, run: Run) -> None:
 
 def _table(pools: Mapping[str, Any]) -> Markup:
     rows = [[title, *(pool[key] for pool in pools.values())] for title, key in (("role", "role"), ("GPU", "gpu"))]
-    rows += [[row.title.strip(), *(told(pool.get(row.key), row.show(pool.get(row.key)), row.key, name)
+    rows += [[_title(place), *(told(pool.get(row.key), row.show(pool.get(row.key)), row.key, name)
                                    for name, pool in pools.items())]
-             for row in ROWS if row.always or any(pool.get(row.key) for pool in pools.values())]
+             for place, row in enumerate(ROWS) if row.always or any(pool.get(row.key) for pool in pools.values())]
     return table(("", *(f">{name}" for name in pools)), rows, "Pools side by side")
+
+
+def _title(place: int) -> str:
+    """The title of a row; a p99 says of what."""
+    title = ROWS[place].title
+    return ROWS[place - 1].title.replace("mean", "p99") if title.strip() == "p99" else title.strip()
 
 
 def _transfers(run: Run) -> Iterator[Markup]:

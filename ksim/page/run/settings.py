@@ -34,8 +34,6 @@ def add(document: Document, run: Run) -> None:
 
 def defaults(run: Run) -> Mapping[str, Any] | None:
     """The settings of a scenario that names the same model and GPU, and nothing else; None if it cannot be made."""
-    import tomllib
-
     from ksim.simulation.deployment import Deployment
     from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 
@@ -44,7 +42,7 @@ def defaults(run: Run) -> Mapping[str, Any] | None:
         text = Deployment.of(Scenario.of({**same, "workload": ANY_WORKLOAD})).scenario.to_toml()
     except KsimError:
         return None
-    return dict(flat(tomllib.loads(text)))
+    return flat(text)
 
 
 def _table(title: str, settings: Mapping[str, Any]) -> Markup:
