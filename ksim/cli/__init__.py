@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and others."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `capacity`, `step` and others."""
 
 import os
 import sys
@@ -62,6 +62,7 @@ def main() -> None:
 def _register() -> None:
     from ksim.cli import (
         calibrate,
+        capacity,
         catalogue,
         collectives,
         diff,
@@ -83,6 +84,7 @@ def _register() -> None:
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
     app.command("pareto")(pareto.pareto)
+    app.command("capacity")(capacity.capacity)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

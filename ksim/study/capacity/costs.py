@@ -29,7 +29,7 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
             "output_throughput": float(requests.output[done].sum()) / seconds,
             "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = _dollars(history, fleet, dynamic + static, seconds)
-    return told if dollars is None else {**told, "dollars_per_million_tokens": dollars / millions}
+    return told if dollars is None else {**told, "usd_per_million_tokens": dollars / millions}
 
 
 def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:
