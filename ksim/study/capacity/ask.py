@@ -13,13 +13,14 @@ from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.judge import ByRuns
 from ksim.study.capacity.result import Capacity
+from ksim.study.capacity.search import Search
 from ksim.study.capacity.setups import set_ups
 from ksim.study.capacity.targets import Target
-from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Plan
 from ksim.study.capacity.watching import Say, Watch, finished, silent
 from ksim.study.directory import StudyDirectory, check
 from ksim.study.grid import Axis
+from ksim.study.workers import InProcess
 
 #: The axes of set-ups: values by dotted key, or texts such as "gpu=h100,h200".
 Over = Mapping[str, Sequence[Any]] | Sequence[str]
@@ -40,7 +41,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     if rate is not None and not 0 < rate < float("inf"):
         raise ConfigError("--rate", f"expected requests/s, more than 0, not {rate!r}")
     plan, notes = planned(read, slo, requests, replications, model_errors, read.seed if seed is None else seed)
-    Traffic.of(read.workload, plan.count, plan.least)  # too short a trace is told before anything runs
+    Search.of(read, plan, InProcess())  # what is too short, or has no rate, is told before anything runs
     made = set_ups(read, axes_of(over))
     folder = None if output is None else Path(output)
     if folder is not None:
