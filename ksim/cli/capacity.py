@@ -12,6 +12,8 @@ import typer
 from ksim.cli.output import write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Settings, changed
+from ksim.cli.studies import Address, Jobs, On, stop
+from ksim.foundation import process
 from ksim.foundation.errors import ConfigError, KsimError
 
 if TYPE_CHECKING:
@@ -35,10 +37,6 @@ NoModelError = Annotated[bool, typer.Option("--no-model-error", help="leave the 
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write capacity.json, best.toml,"
                                              " plots/curve.png, and a row of each run")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write capacity.json to this file")]
-Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, show_default="one per CPU", help="number of"
-                                        " processes")]
-On = Annotated[str, typer.Option(help="where runs are computed: processes, or ray")]
-Address = Annotated[str | None, typer.Option(help="address of a Ray cluster; by default Ray runs on this machine")]
 StudySeed = Annotated[int | None, typer.Option("--seed", help="seed of the replications' traffic")]
 Force = Annotated[bool, typer.Option("--force", help="replace an earlier study in the output directory")]
 
@@ -56,7 +54,7 @@ def capacity(
 
     _check_writable(json_file)
     chosen = changed(Scenario.read(scenario), settings, seed, pool)
-    with _progress() as say:
+    with _stopped(output), _progress() as say:
         found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
                     model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
                     title=scenario.stem, on_progress=say)
@@ -74,6 +72,17 @@ def _show(found: "Capacity", output: Path | None) -> None:
         print(found.table)
     if output is not None:
         print(f"written to {output}")
+
+
+@contextmanager
+def _stopped(output: Path | None) -> Iterator[None]:
+    """Say where the runs are that had ended before an interrupt."""
+    try:
+        yield
+    except (KeyboardInterrupt, process.Terminated) as reason:
+        if output is None or not (output / "runs.parquet").is_file():
+            raise
+        stop(reason, f"the runs so far are in {output / 'runs.parquet'}")
 
 
 def _check_writable(path: Path | None) -> None:

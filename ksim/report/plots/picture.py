@@ -1,30 +1,24 @@
-"""A figure that a notebook shows by itself."""
+"""A figure that shows itself in a notebook."""
 
-from io import BytesIO
+import io
 from pathlib import Path
 
 from attrs import frozen
 from matplotlib.figure import Figure
 
-from ksim.report.plots.style import looks, write
-
-#: Dots per inch on a screen.
-_SCREEN = 110
+from ksim.report.plots.style import write
 
 
-@frozen
+@frozen(eq=False)
 class Picture:
-    """A figure that notebooks show, and that can be saved."""
+    """A matplotlib `figure`, which a notebook shows as its last value, and `save` writes as a PNG."""
 
     figure: Figure
 
     def save(self, path: Path | str) -> Path:
-        """Write it as a PNG."""
-        with looks():
-            return write(self.figure, Path(path))
+        return write(self.figure, Path(path))
 
     def _repr_png_(self) -> bytes:
-        file = BytesIO()
-        with looks():
-            self.figure.savefig(file, format="png", dpi=_SCREEN)
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png")
         return file.getvalue()

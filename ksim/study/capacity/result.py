@@ -99,8 +99,11 @@ class Capacity:
         if (best := self.best_scenario) is not None:
             (folder / "best.toml").write_text(best.to_toml(), encoding="utf-8")
         if any(one.answer or one.point for one in self.standings):
+            from ksim.report.plots.style import looks
+
             (folder / "plots").mkdir(exist_ok=True)
-            self.plot().save(folder / "plots" / "curve.png")
+            with looks():
+                self.plot().save(folder / "plots" / "curve.png")
 
     def _repr_html_(self) -> str:
         standing = [one for one in self.standings if one.stands]
