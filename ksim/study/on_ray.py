@@ -50,7 +50,7 @@ class RayWorkers:
                     yield flying.pop(reference), self._result(reference)
         finally:
             for reference in flying:
-                self._ray.cancel(reference, force=True)
+                self._ray.cancel(reference)
 
     def _result(self, reference: Any) -> Any:
         """What a task has computed; raises what it has raised, and KsimError where its process was killed."""

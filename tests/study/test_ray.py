@@ -79,7 +79,7 @@ def test_items_come_by_their_places_and_few_are_in_flight(ray):
     place, result = next(results)
     assert len(taken) == 4 and result == place**2
     rest = in_order(results, 50)
-    assert rest[:place] + [result] + rest[place + 1:] == [number**2 for number in range(50)]
+    assert [*rest[:place], result, *rest[place + 1:]] == [number**2 for number in range(50)]
 
 
 def test_errors_are_raised_as_they_were(ray):
