@@ -70,6 +70,7 @@ def _register() -> None:
         init,
         model,
         pareto,
+        report,
         roofline,
         run,
         step,
@@ -85,6 +86,7 @@ def _register() -> None:
     app.command("diff")(diff.diff)
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
+    app.command("report")(report.report)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

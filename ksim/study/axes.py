@@ -32,9 +32,13 @@ class Range:
 
     def at(self, share: float) -> Any:
         """The value at *share*, from 0 to 1 without 1, of the way from the low to the high end."""
+        return self.shown(self.number(share))
+
+    def number(self, share: float) -> float:
+        """The same without its unit."""
         high = self.high + self.whole
         value = self.low * (high / self.low) ** share if self.log else self.low + share * (high - self.low)
-        return self.shown(min(math.floor(value), self.high) if self.whole else float(f"{value:.6g}"))
+        return int(min(math.floor(value), self.high)) if self.whole else float(f"{value:.6g}")
 
     def shown(self, value: float) -> Any:
         """*value* as a setting, with the unit if there is one."""

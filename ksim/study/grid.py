@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -89,10 +89,10 @@ def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0)
     return [{axis.key: axis.values[at] for axis, at in zip(axes, place, strict=True)} for place in places]
 
 
-def check_keys(keys: Sequence[str]) -> None:
+def check_keys(keys: Sequence[str], flag: str = "--over") -> None:
     """Raise ConfigError for a key that comes twice."""
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError("--over", f"{twice[0]} comes twice; name all its values at once")
+        raise ConfigError(flag, f"{twice[0]} comes twice; name all its values at once")
 
 
 def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> Generator[Outcome, None, None]:
@@ -100,11 +100,11 @@ def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> G
     return run_in_processes(partial(outcome, scenario), chosen, jobs)
 
 
-def outcome(scenario: Scenario, settings: Settings) -> Outcome:
-    """Run *scenario* with *settings*; an error becomes the problem of the outcome."""
+def outcome(scenario: Scenario, settings: Settings, play: Callable[..., Result] = simulate) -> Outcome:
+    """Run *scenario* with *settings*, or have *play* run it; an error becomes the problem of the outcome."""
     ended: list[None] = []
     try:
-        result = simulate(scenario.with_values(settings), lambda: ended.append(None))
+        result = play(scenario.with_values(settings), lambda: ended.append(None))
         return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
     except KsimError as error:
         return Outcome(settings, scenario=_text(scenario, settings), problem=str(error), refused=not ended)
