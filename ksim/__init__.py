@@ -83,7 +83,7 @@ LAYERS: dict[str, set[str]] = {
     "validation": {"foundation", "specs", "flow", "workload", "compute", "oracles", "network", "cost", "kv_cache",
                    "scheduling", "kv_transfer", "engine", "results", "report", "calibration", "simulation"},
     "testing": {"foundation", "specs", "flow", "kv_cache", "scheduling", "simulation"},
-    "study": {"foundation", "specs", "flow", "workload", "compute", "oracles", "engine", "results", "report",
+    "study": {"foundation", "specs", "flow", "workload", "compute", "cost", "oracles", "engine", "results", "report",
               "simulation"},
     "page": {"foundation", "flow", "results", "report", "simulation", "study"},
     "cli": {"foundation", "specs", "flow", "workload", "results", "report", "simulation", "validation", "calibration",
