@@ -40,4 +40,4 @@ def batching(**serve: Any) -> Scenario:
         "model": "llama-3.2-1b", "gpu": "l4", "serve": {"max_model_len": 2048, "max_num_seqs": 32, **serve},
         "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 5}, "max_tokens": 2000,
                                    "prompt": {"kind": "lognormal", "median": 200, "sigma": 0.8},
-                                   "output": {"kind": "lognormal", "median": 20, "sigma": 0.7}}}})
+                                   "output": {"kind": "lognormal", "median": 12, "sigma": 0.7}}}})
