@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from math import ceil, inf
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.highest_rate import RateAnswer
+from ksim.study.capacity.highest_rate import RateAnswer, together
+from ksim.study.capacity.intervals import Interval
 from ksim.study.capacity.light import Light
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.targets import Target
@@ -19,13 +20,14 @@ DOLLARS, JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
 class Standing:
     """How a set-up stands: with `replicas` it carries the rate that was asked for, or its own highest rate.
 
-    `point` is how it did at that rate.  `answer` is the search for the highest rate of so many replicas, where there
-    was one.  `problem` says why it has neither.
+    `point` is how it did at that rate, and `below` how one replica fewer did.  `answer` is the search for the highest
+    rate of so many replicas, where there was one.  `problem` says why it has neither.
     """
 
     setup: SetUp
     replicas: int = 0
     point: RatePoint | None = field(default=None, repr=False)
+    below: RatePoint | None = field(default=None, repr=False)
     answer: RateAnswer | None = field(default=None, repr=False)
     light: Light | None = field(default=None, repr=False)
     problem: str = ""
@@ -62,6 +64,13 @@ class Standing:
         point = self.point
         return max(point.values, key=lambda target: point.values[target][0] / target.limit) if point else None
 
+    @property
+    def points(self) -> list[RatePoint]:
+        """The rates that were tried with so many replicas, in ascending order."""
+        searched = list(self.answer.points) if self.answer else []
+        new = self.point is not None and self.point.rate not in [point.rate for point in searched]
+        return sorted([*searched, *([self.point] if new and self.point else [])], key=lambda point: point.rate)
+
     def gpus_between(self, rate: float) -> tuple[int, int | None] | None:
         """The interval of the GPUs that carry *rate*, None without a search; its upper end is None where it has none.
 
@@ -94,6 +103,23 @@ def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
     spread = float(one.gpus) if rate is not None else -(one.rate_per_gpu or 0.0)
     joules = inf if one.joules is None else one.joules
     return (one.dollars or 0.0, spread, joules) if priced else (spread, joules)
+
+
+def searched(one: Standing, answer: RateAnswer) -> Standing:
+    """*one* with the *answer* of its search, whose interval begins and ends at what was sure of its `point` before.
+
+    It carries the rate of a point that surely meets the targets.  Where one replica fewer surely misses them, so many
+    carry no more than their share of that rate.
+    """
+    low, high = answer.traffic.low, answer.traffic.high
+    if one.point and one.point.meets:
+        low = min(max(low, one.point.rate), answer.rate)
+    if one.below and one.below.meets is False:
+        high = max(min(high, one.below.rate * one.replicas / (one.replicas - 1)), answer.rate)
+    if (traffic := Interval(low, high)) == answer.traffic:
+        return evolve(one, answer=answer)
+    interval, share = together(answer.rate, traffic, answer.model)
+    return evolve(one, answer=evolve(answer, traffic=traffic, interval=interval, model_share=share))
 
 
 def closest(standings: Sequence[Standing]) -> Standing | None:

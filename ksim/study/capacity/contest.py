@@ -6,7 +6,7 @@ from attrs import evolve
 
 from ksim.foundation.errors import KsimError
 from ksim.report.wording import number
-from ksim.study.capacity.answer import Standing, ranked
+from ksim.study.capacity.answer import Standing, ranked, searched
 from ksim.study.capacity.fewest import KEPT, fewest
 from ksim.study.capacity.judge import Judge
 from ksim.study.capacity.light import Light
@@ -32,7 +32,8 @@ def contest(judge: Judge, made: Sequence[SetUp], rate: float | None,
         return order
     say(f"interval of {best.setup.name}")
     near = best.answer.rate if best.answer else rate or 1.0
-    return [evolve(best, answer=judge.highest(best.setup, best.replicas, near, errors=True)), *order[1:]]
+    answer = judge.highest(best.setup, best.replicas, near, errors=True)
+    return [evolve(best, answer=answer) if rate is None else searched(best, answer), *order[1:]]
 
 
 def _begun(judge: Judge, made: Sequence[SetUp]) -> Iterator[tuple[Standing, float]]:
@@ -63,7 +64,7 @@ def _fewest(judge: Judge, begun: Standing, flood: float, rate: float) -> Standin
     if sized.replicas is None:
         return evolve(begun, point=sized.point, problem=f"no number of replicas carries {rate:g} requests/s within the"
                                                         f" targets")
-    return evolve(begun, replicas=sized.replicas, point=sized.point)
+    return evolve(begun, replicas=sized.replicas, point=sized.point, below=sized.below)
 
 
 def _highest(judge: Judge, begun: Standing, flood: float) -> Standing:

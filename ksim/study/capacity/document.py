@@ -24,7 +24,8 @@ def _standing(one: Standing, rate: float | None) -> dict[str, Any]:
         "gpus_interval": None if between is None else list(between), "gpus_per_replica": one.setup.gpus or None,
         "usd_per_million_tokens": one.dollars, "joules_per_million_tokens": one.joules,
         "binds": str(one.binds) if one.binds else None,
-        "point": _point(one.point) if one.point else None, "highest_rate": _answer(one.answer) if one.answer else None,
+        "point": _point(one.point) if one.point else None, "points": [_point(point) for point in one.points],
+        "highest_rate": _answer(one.answer) if one.answer else None,
         "light": _light(one.light) if one.light else None,
     }
 
@@ -43,7 +44,7 @@ def _answer(answer: RateAnswer) -> dict[str, Any]:
     return {
         "rate": answer.rate, "interval": _interval(answer.interval), "traffic": _interval(answer.traffic),
         "model": _interval(answer.model) if answer.model else None, "model_share": answer.model_share,
-        "binds": str(answer.binds) if answer.binds else None, "points": [_point(point) for point in answer.points],
+        "binds": str(answer.binds) if answer.binds else None,
     }
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def curve(title: str, standings: Sequence[Standing], rate: float | None) -> "Picture":
-    """Attainment and goodput over the rate, of each set-up that was tried at several rates, or at one."""
+    """Attainment and goodput over the rate, of the set-ups whose highest rate was searched for."""
     from ksim.report.plots.capacity import capacity_figure
     from ksim.report.plots.picture import Picture
     from ksim.report.plots.style import looks
@@ -25,7 +25,7 @@ def curve(title: str, standings: Sequence[Standing], rate: float | None) -> "Pic
 def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":
     from ksim.report.plots.capacity import Curve
 
-    for one in standings:
+    for one in [one for one in standings if one.answer] or standings:
         if points := _shown(one):
             targets = points[0].attainment
             yield Curve(
@@ -39,8 +39,7 @@ def _curves(standings: Sequence[Standing]) -> "Iterator[Curve]":
 
 def _shown(one: Standing) -> Sequence[RatePoint]:
     """The rates that were tried often enough for a band, or all of them where none was."""
-    points = one.answer.points if one.answer else [one.point] if one.point else []
-    return [point for point in points if point.replications >= FEWEST] or points
+    return [point for point in one.points if point.replications >= FEWEST] or one.points
 
 
 def _band(value: float, interval: Interval, most: float = 1.0) -> tuple[float, float, float]:

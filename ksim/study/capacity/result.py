@@ -86,7 +86,7 @@ class Capacity:
             raise MissingExtra("pandas", "capacity.to_pandas()")
         import pandas
 
-        return pandas.json_normalize([_flat(one, point) for one in self.document["set_ups"] for point in _points(one)])
+        return pandas.json_normalize([_flat(one, point) for one in self.document["set_ups"] for point in one["points"]])
 
     def plot(self) -> "Picture":
         """Attainment and goodput over the rate, with bands; a notebook shows it."""
@@ -98,7 +98,7 @@ class Capacity:
                                                          ensure_ascii=False) + "\n", encoding="utf-8")
         if (best := self.best_scenario) is not None:
             (folder / "best.toml").write_text(best.to_toml(), encoding="utf-8")
-        if any(one.answer or one.point for one in self.standings):
+        if any(one.points for one in self.standings):
             from ksim.report.plots.style import looks
 
             (folder / "plots").mkdir(exist_ok=True)
@@ -112,13 +112,6 @@ class Capacity:
         table = html_table([f"{'>' if column.numbers else ''}{column.title}" for column in shown], rows)
         left = [f"{one.setup.name}: {one.problem}" for one in self.standings if not one.stands]
         return html_block(self.title, self.sentence, *([table] if rows else []), *left, *self.notes)
-
-
-def _points(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rates that were tried of a set-up."""
-    if one["highest_rate"]:
-        return list(one["highest_rate"]["points"])
-    return [one["point"]] if one["point"] else []
 
 
 def _flat(one: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:

@@ -78,10 +78,22 @@ def test_prices_come_before_gpus_and_joules_break_ties():
 @examples(100)
 @given(rate=RATES, carried=st.floats(1.0, 60.0), below=st.floats(0.5, 1.0), above=st.floats(1.0, 1.5))
 def test_the_interval_of_gpus_is_that_of_the_rate_in_whole_replicas(rate, carried, below, above):
-    best = contest(Knows({"a": carried}, spread=(below, above)), [named("a", 4)], rate)[0]
+    unsure = Knows({"a": carried}, spread=(below, above), sure=lambda replicas: False)
+    best = contest(unsure, [named("a", 4)], rate)[0]
     low, high = best.gpus_between(rate)
     assert low == 4 * min(best.replicas, max(1, ceil(rate / (carried * above) - 1e-9)))
     assert high == 4 * max(best.replicas, ceil(rate / (carried * below) - 1e-9))
+
+
+@examples(50)
+@given(rate=RATES, carried=st.floats(1.0, 60.0), below=st.floats(0.1, 1.0), above=st.floats(1.0, 9.0))
+def test_the_interval_does_not_reach_beyond_what_was_sure_before(rate, carried, below, above):
+    judge = Knows({"a": carried}, spread=(below, above))
+    answer = contest(judge, [named("a")], rate)[0].answer
+    needed = max(1, ceil(rate / carried - 1e-12))
+    assert answer.traffic.low >= min(rate, needed * carried) * (1 - 1e-9)
+    assert needed == 1 or answer.traffic.high <= max(rate * needed / (needed - 1), needed * carried) * (1 + 1e-9)
+    assert answer.rate in answer.traffic and answer.rate in answer.interval
 
 
 def test_only_the_best_is_searched_for_its_highest_rate():
@@ -105,7 +117,8 @@ def test_set_ups_that_miss_a_target_alone_are_not_run_under_load():
 
 
 def test_the_sentence_names_gpus_replicas_their_interval_and_the_models_part():
-    order = contest(Knows({"TP4": 3.5}, spread=(0.8, 1.1)), [named("TP4", 4)], 10.0)
+    unsure = Knows({"TP4": 3.5}, spread=(0.8, 1.1), sure=lambda replicas: False)
+    order = contest(unsure, [named("TP4", 4)], 10.0)
     assert sentence(order, 10.0, 0.95) == ("12 GPUs (3 replicas of TP4) for 10 requests/s; 95 %: 12 to 16; of the width"
                                            " 9/10 is the model's error, the rest traffic")
 
