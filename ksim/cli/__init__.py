@@ -75,6 +75,7 @@ def _register() -> None:
         step,
         sweep,
         trace,
+        tune,
         validate,
     )
 
@@ -85,6 +86,7 @@ def _register() -> None:
     app.command("diff")(diff.diff)
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
+    app.command("tune")(tune.tune)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)
