@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and others."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `validate` and others."""
 
 import os
 import sys
@@ -74,6 +74,7 @@ def _register() -> None:
         roofline,
         run,
         step,
+        sweep,
         trace,
         validate,
     )
@@ -83,6 +84,7 @@ def _register() -> None:
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
+    app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
     app.command("report")(report.report)
     app.command("step")(step.step)

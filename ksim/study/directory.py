@@ -1,6 +1,5 @@
 """The directory of a study: complete up to the last run, however the study ends, so that it can go on from there."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,56 +7,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from attrs import asdict, define, field, frozen
+from attrs import define, field, frozen
 
-from ksim import __version__
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.foundation.hidden_directory import taken
 from ksim.report import run_directory
 from ksim.results import arrow
+from ksim.study.head import HEAD, SCENARIO, Head, changes, differences, plain, text_of
 from ksim.study.rows import NOT_RUN, Row, from_table, to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The format of what is written here; a directory of another one is not read.
-FORMAT = 1
-HEAD, SCENARIO, LINES, TABLE = "study.json", "scenario.toml", "runs.jsonl", "runs.parquet"
+LINES, TABLE = "runs.jsonl", "runs.parquet"
 #: The files by which a study is recognised.
 MARKS = (HEAD, SCENARIO)
 _AT_WORK = "another process is at work on this study"
-
-
-@frozen
-class Head:
-    """What study.json says: the kind of study, its title, the *command* that it carries out, and who wrote it."""
-
-    kind: str
-    title: str
-    command: Mapping[str, Any]
-    format: int = FORMAT
-    ksim: str = __version__
-
-    @classmethod
-    def read(cls, path: Path) -> "Head":
-        """Read the study.json of directory *path*; raises ConfigError, and DataError where it is damaged."""
-        try:
-            said = json.loads((path / HEAD).read_bytes())
-        except OSError:
-            raise ConfigError(str(path), "is no study; name a directory that `ksim sweep -o` or another study has"
-                                         " written") from None
-        except ValueError:
-            said = None
-        if isinstance(said, dict) and said.get("format", FORMAT) != FORMAT:
-            raise ConfigError(str(path), f"is a study of format {said['format']}; ksim {__version__} reads format"
-                                         f" {FORMAT}")
-        try:
-            return cls(**said)
-        except TypeError:
-            raise DataError(str(path / HEAD), "is damaged; it does not say what the study is") from None
-
-    def write(self, path: Path) -> None:
-        (path / HEAD).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @frozen
@@ -94,7 +59,7 @@ class StudyDirectory:
         """A new study at *path*; an earlier one is replaced with *force*.  Raises ConfigError."""
         path = path.resolve()
         check(path, force)
-        head = Head(kind, title, _plain(command))
+        head = Head(kind, title, plain(command))
         with run_directory.replacing(path, MARKS) as new:
             head.write(new)
             (new / SCENARIO).write_text(scenario, encoding="utf-8")
@@ -106,9 +71,8 @@ class StudyDirectory:
         """The study at *path*, to go on with; raises ConfigError where it is another one, and says what differs."""
         path = path.resolve()
         head = Head.read(path)
-        for said in _differences(head, Head(kind, head.title, _plain(command))):
-            raise ConfigError(str(path), f"cannot be resumed: {said}; start anew with another name, or with --force")
-        for said in _changes(_read(path / SCENARIO), scenario):
+        for said in (*differences(head, Head(kind, head.title, plain(command))),
+                     *changes(text_of(path / SCENARIO), scenario)):
             raise ConfigError(str(path), f"cannot be resumed: {said}; start anew with another name, or with --force")
         study = cls(path, head)._opened()
         study.rows |= {row.key: row for row in _rows(path) if row.status != NOT_RUN}
@@ -119,7 +83,7 @@ class StudyDirectory:
         """What is at *path* so far; raises ConfigError and DataError."""
         path = path.resolve()
         head = Head.read(path)
-        return Study(path, head, _read(path / SCENARIO), list(_rows(path)))
+        return Study(path, head, text_of(path / SCENARIO), list(_rows(path)))
 
     def add(self, row: Row) -> None:
         """Keep *row*, whatever becomes of this process."""
@@ -127,6 +91,10 @@ class StudyDirectory:
         self.rows[row.key] = row
         self._lines.write(row.line.encode())
         self._lines.flush()
+
+    def without(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of *rows* that have not been run yet."""
+        return [row for row in rows if row.key not in self.rows]
 
     def finish(self, left: Sequence[Row] = ()) -> None:
         """Write the table of all runs; *left* are those that were not run, without which the study is complete."""
@@ -145,6 +113,10 @@ class StudyDirectory:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others add to the study."""
         if self._lines is not None:
             self._lines.close()
             self._lines = None
@@ -208,37 +180,3 @@ def _ended(path: Path) -> bytes:
     """The lines of *path* that have ended; a killed process leaves part of one behind them."""
     written = path.read_bytes()
     return written[:written.rfind(b"\n") + 1]
-
-
-def _differences(there: Head, wanted: Head) -> Iterator[str]:
-    """How the study that is *there* differs from the one that is *wanted*."""
-    if there.kind != wanted.kind:
-        yield f"it is a {there.kind}, not a {wanted.kind}"
-    if there.ksim != wanted.ksim:
-        yield f"ksim {there.ksim} began it, and this is ksim {wanted.ksim}"
-    for key in dict.fromkeys((*there.command, *wanted.command)):
-        if (old := there.command.get(key)) != (new := wanted.command.get(key)):
-            yield f"its {key} was {_shown(old)}, and now is {_shown(new)}"
-
-
-def _changes(there: str, wanted: str) -> Iterator[str]:
-    """How the scenario that is *there* differs from the one that is *wanted*."""
-    for key, (old, new) in run_directory.changed(run_directory.flat(there), run_directory.flat(wanted)).items():
-        yield f"in its scenario, {key} was {_shown(old)}, and now is {_shown(new)}"
-
-
-def _shown(value: Any) -> str:
-    return "not given" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _plain(command: Mapping[str, Any]) -> Mapping[str, Any]:
-    """*command* as it reads back from JSON, to be compared with what was read."""
-    plain: Mapping[str, Any] = json.loads(json.dumps(command, default=str))
-    return plain
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise DataError(str(path), f"cannot be read: {error}") from None

@@ -50,12 +50,12 @@ class Requirement:
     bound: float
 
     @classmethod
-    def parse(cls, text: str) -> "Requirement":
-        """Parse ``p99_ttft_ms<1000`` as of ``--require``; raises ConfigError, and UnknownName for an unknown key."""
+    def parse(cls, text: str, flag: str = "--require") -> "Requirement":
+        """Parse ``p99_ttft_ms<1000`` as *flag* takes it; raises ConfigError, and UnknownName for an unknown key."""
         match = _REQUIREMENT.fullmatch(text)
         bound = _finite(match[3]) if match else None
         if match is None or bound is None:
-            raise ConfigError("--require", f"expected KEY<NUMBER, such as 'p99_ttft_ms<1000', or with <=, > or >=, not"
+            raise ConfigError(flag, f"expected KEY<NUMBER, such as 'p99_ttft_ms<1000', or with <=, > or >=, not"
                                            f" {text!r}")
         if match[1] not in (known := measures()):
             raise UnknownName("number of summary.json", match[1], known)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Number = float | int | bool | None
 
 OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+#: Of a tuning: a run that was ended early; its numbers are those that were told of it.
+STOPPED = "stopped"
 #: The columns around those of the axes, and those of the numbers.
 FIRST, THEN, LAST = ("point", "replication", "seed"), ("status", "problem", "unserved"), ("settings", "scenario")
 #: Where the file keeps the keys of the axes: one of them may be `seed`, which has no column of its own.
@@ -110,8 +112,14 @@ def from_table(table: "pa.Table") -> list[Row]:
     names = [name for name in table.column_names if name not in before]
     fixed = [*FIRST, *THEN, "scenario"]
     return [Row(settings=_settings(record["settings"], axes), **{name: record[name] for name in fixed},
-                numbers={name: record[name] for name in names} if record["status"] == OK else {})
-            for record in table.to_pylist()]
+                numbers=_numbers(record, names)) for record in table.to_pylist()]
+
+
+def _numbers(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Number]:
+    """Those of *record*: all of a run that went well, and of one that was stopped what was told of it."""
+    if record["status"] == STOPPED:
+        return {name: record[name] for name in names if record[name] is not None}
+    return {name: record[name] for name in names} if record["status"] == OK else {}
 
 
 def axes_of(table: "pa.Table") -> list[str]:

@@ -1,6 +1,7 @@
 """Where the runs of a study are computed: in this process, in several, or on Ray."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -43,10 +44,12 @@ class InProcess:
 
 
 @contextmanager
-def workers(jobs: int | None = None, on: str = PROCESSES, address: str | None = None) -> Iterator[Workers]:
+def workers(jobs: int | None = None, on: str = PROCESSES, address: str | None = None, most: int | None = None
+            ) -> Iterator[Workers]:
     """Workers in *jobs* processes of this machine, by default one per CPU, or *on* Ray; all end with the block.
 
-    *address* is that of a Ray cluster; without one, Ray is started on this machine.  Raises ConfigError for any other
+    There are no more of them than the *most* items that will be in flight.  *address* is that of a Ray cluster; without
+    one, Ray is started on this machine.  Raises ConfigError for any other
     place, MissingExtra where Ray is not installed, and KsimError where the cluster cannot be reached.
     """
     check(on, address)
@@ -56,7 +59,7 @@ def workers(jobs: int | None = None, on: str = PROCESSES, address: str | None = 
         with ray_workers(jobs, address) as cluster:
             yield cluster
         return
-    count = jobs or os.cpu_count() or 1
+    count = min(jobs or os.cpu_count() or 1, most or sys.maxsize)
     if count < 2:
         yield InProcess()
         return
