@@ -45,10 +45,10 @@ class Point:
                     values[key].append(float(value))
         problem = next((row.problem or row.unserved or row.status for row in rows if row.status != OK), "")
         return cls(rows[0].point, rows[0].settings, len(rows), len(rows) - len(good), problem,
-                   {key: sum(found) / len(found) for key, found in values.items()},
-                   {key: (min(found), max(found)) for key, found in values.items()},
-                   any(row.numbers.get("saturated") for row in good),
-                   next((row.scenario for row in rows if row.scenario), ""))
+                   means={key: sum(found) / len(found) for key, found in values.items()},
+                   ends={key: (min(found), max(found)) for key, found in values.items()},
+                   saturated=any(row.numbers.get("saturated") for row in good),
+                   scenario=next((row.scenario for row in rows if row.scenario), ""))
 
 
 @define(eq=False, slots=False)
@@ -69,8 +69,8 @@ class Study:
         """Read a study, finished or not; raises ConfigError and DataError."""
         found = StudyDirectory.read(directory)
         best = directory / "best.toml"
-        return cls(directory, found.head.kind, found.head.title, found.head.command, found.scenario, found.rows,
-                   _capacity(directory), best.read_text(encoding="utf-8") if best.is_file() else "")
+        return cls(directory, found.head.kind, found.head.title, found.head.command, found.scenario, rows=found.rows,
+                   capacity=_capacity(directory), best=best.read_text(encoding="utf-8") if best.is_file() else "")
 
     @cached_property
     def points(self) -> list[Point]:
