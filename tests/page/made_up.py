@@ -75,8 +75,8 @@ def _point(rate: float, highest: float) -> dict[str, Any]:
 def _set_up(name: str, gpus: int, replicas: int, highest: float) -> dict[str, Any]:
     rates = [highest * share for share in (0.25, 0.5, 0.8, 0.95, 1.0, 1.05, 1.3)]
     answer = {"rate": highest, "interval": [0.93 * highest, 1.06 * highest],
-              "traffic": [0.98 * highest, 1.02 * highest], "model": [0.94 * highest, 1.05 * highest], "model_share": 0.9,
-              "binds": "ttft:p99:1s", "points": [_point(rate, highest) for rate in rates]}
+              "traffic": [0.98 * highest, 1.02 * highest], "model": [0.94 * highest, 1.05 * highest],
+              "model_share": 0.9, "binds": "ttft:p99:1s", "points": [_point(rate, highest) for rate in rates]}
     return {"name": name, "settings": {"serve.tensor_parallel_size": gpus}, "stands": True, "problem": "",
             "replicas": replicas, "gpus": gpus * replicas, "gpus_interval": [gpus * replicas - 1, gpus * replicas + 2],
             "gpus_per_replica": gpus, "usd_per_million_tokens": 0.31, "joules_per_million_tokens": 0.5e6 / gpus,

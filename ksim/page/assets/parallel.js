@@ -101,7 +101,7 @@ const parallel = {
   handle(key, scale) {
     const area = this.shape("rect", { x: -14, width: 28, y: this.top - 6, height: this.height + 12, class: "handle" });
     const value = (event) => {
-      const box = area.ownerSVGElement.getBoundingClientRect();
+      const box = document.querySelector("#parallel-plot svg").getBoundingClientRect();  // drawn anew at each move
       const share = 1 - (event.clientY - box.top - this.top) / this.height;
       return scale.low + Math.min(1.02, Math.max(-0.02, share)) * (scale.high - scale.low);
     };
