@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")
@@ -54,6 +54,11 @@ class Opened:
     said: list[str] = field(factory=list)
     asked: list[str] = field(factory=list)
 
+    def close(self, dialog: "Dialog") -> None:
+        """Note a dialog, which no page should have."""
+        self.said.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
 
 def eventually(page: "Page", expression: str) -> None:
     """Wait until *expression* is true; the page's own policy forbids the usual way, which evaluates texts in it."""
@@ -73,8 +78,7 @@ def opened(browser: "Browser", path: Path, size: tuple[int, int] = DESKTOP, dark
     opened = Opened(context.new_page())
     opened.page.on("console", lambda message: opened.said.append(f"{message.type}: {message.text}"))
     opened.page.on("pageerror", lambda error: opened.said.append(str(error)))
-    # Nobody answers dialogs, so that they are closed at once.
-    opened.page.on("dialog", lambda dialog: opened.said.append(f"dialog: {dialog.message}"))
+    opened.page.on("dialog", opened.close)
     opened.page.on("request", lambda request: opened.asked.append(request.url))
     try:
         opened.page.goto(path.as_uri())
