@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-fast explore lint hooks bench pages notebooks profiles accuracy energy clean
+.PHONY: run test test-fast explore lint browser hooks bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
@@ -24,6 +24,10 @@ explore: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# What tests of pages need beside Chromium; without either they are skipped.
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
 
 # `make lint` before each commit.
 hooks: $(READY)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import caches, detail, flows, oracles, scaling, scheduler, speed, split, startup, sweeps, walks
+from benchmarks import caches, detail, flows, oracles, page, scaling, scheduler, speed, split, startup, sweeps, walks
 from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/speed.md")
 #: The pages of parts whose tables are in another.
-ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md")}
+ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "split": split.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings,
+    "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings, "page": page.findings,
 }
 
 
