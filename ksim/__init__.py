@@ -48,11 +48,12 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.scenario import Scenario
     from ksim.simulation.simulate import simulate
     from ksim.specs.power import PowerSettings
+    from ksim.study.sweep import sweep
 
 __version__ = "0.1.0"
 
 __all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "communicate",
-           "op", "pointwise", "ring", "simulate", "ulysses"]
+           "op", "pointwise", "ring", "simulate", "sweep", "ulysses"]
 
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
@@ -108,6 +109,7 @@ FENCES: dict[str, set[str]] = {
 #: Where the public names are defined.
 _HOMES = {
     "Scenario": "ksim.simulation.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
+    "sweep": "ksim.study.sweep",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product",

@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `pareto`, `step`, `validate` and others."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `validate` and others."""
 
 import os
 import sys
@@ -70,9 +70,11 @@ def _register() -> None:
         init,
         model,
         pareto,
+        report,
         roofline,
         run,
         step,
+        sweep,
         trace,
         validate,
     )
@@ -82,7 +84,9 @@ def _register() -> None:
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
+    app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
+    app.command("report")(report.report)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

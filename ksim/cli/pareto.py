@@ -3,37 +3,41 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ksim.cli.output import write_json
 from ksim.cli.pools import Pools
 from ksim.cli.run import Force, Seed, Settings, changed
+from ksim.cli.studies import stop
 from ksim.foundation import process
-from ksim.foundation.errors import KsimError
+from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 
 if TYPE_CHECKING:
-    from ksim.simulation.scenario import Scenario
-    from ksim.study.grid import Outcome
+    from ksim.study.grid import Axis, Outcome
+    from ksim.study.sweep import SweepPlan
+
+
+Over = Annotated[list[str] | None, typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and"
+                                                " the values to try, such as serve.tensor_parallel_size=1,2,4; may be"
+                                                " repeated, for every combination")]
+Objectives = Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json to"
+                                                      " minimise, or max:KEY to maximise; may be repeated; by default"
+                                                      " joules_per_output_token and median_e2el_ms")]
+Required = Annotated[list[str] | None, typer.Option("--require", metavar="KEY<NUMBER", help="a bound (<, <=, > or >=)"
+                                                    " on a number of summary.json, such as 'p99_ttft_ms<1000'; points"
+                                                    " that miss it do not count; may be repeated")]
+MaxRejected = Annotated[float | None, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of the"
+                                                   " requests that a point may reject and still count; by default"
+                                                   " 0.01")]
 
 
 def pareto(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    over: Annotated[list[str], typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and the"
-                                            " values to try, such as serve.tensor_parallel_size=1,2,4; may be repeated,"
-                                            " for every combination")],
-    objective: Annotated[list[str] | None, typer.Option("--objective", metavar="KEY", help="a number of summary.json to"
-                                                        " minimise, or max:KEY to maximise; may be repeated; by default"
-                                                        " joules_per_output_token and median_e2el_ms")] = None,
-    require: Annotated[list[str] | None, typer.Option("--require", metavar="KEY<NUMBER", help="a bound (<, <=, > or"
-                                                      " >=) on a number of summary.json, such as 'p99_ttft_ms<1000';"
-                                                      " points that miss it do not count; may be repeated")] = None,
-    max_rejected: Annotated[float | None, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of"
-                                                       " the requests that a point may reject and still count; by"
-                                                       " default 0.01")] = None,
+    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML), or the directory of a study, whose runs are"
+                                                  " compared as they are")],
+    over: Over = None, objective: Objectives = None, require: Required = None, max_rejected: MaxRejected = None,
     sample: Annotated[int | None, typer.Option(min=1, help="try only so many combinations, drawn by the seed")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write points.csv, pareto.png,"
                                                 " and the front as scenarios")] = None,
@@ -44,22 +48,55 @@ def pareto(
 ) -> None:
     """Run a scenario with every combination of some settings, and show those that no other beats."""
     from ksim.cli.pareto_output import check
-    from ksim.simulation.scenario import Scenario
-    from ksim.study.grid import Axis, combinations
+    from ksim.study.grid import Axis
     from ksim.study.objectives import Requirement
     from ksim.study.pareto import TOLERATED, objectives, rank, refusal
 
-    wanted, axes = objectives(objective or []), [Axis.parse(text) for text in over]
-    required = [*map(Requirement.parse, require or [])]
-    chosen = changed(Scenario.read(scenario), settings, seed, pool)
+    axes = tuple(map(Axis.parse, _given(scenario, over, sample, jobs, settings, pool, seed)))
+    wanted, required = objectives(objective or []), [*map(Requirement.parse, require or [])]
+    plan = _plan(scenario, axes, sample, settings, seed, pool) if axes else None
     check(output, json_file, force)
-    outcomes, stopped = _outcomes(chosen, combinations(axes, sample, chosen.seed), jobs or os.cpu_count() or 1)
+    outcomes, stopped = _outcomes(plan, jobs or os.cpu_count() or 1) if plan else (_kept(scenario), None)
     points = rank(outcomes, wanted, required, TOLERATED if max_rejected is None else max_rejected)
     _show_and_write(scenario, points, wanted, required, output, json_file)
     if stopped is not None:
-        _stop(stopped, outcomes, written=bool(output or json_file))
+        ran = sum(outcome.summary is not None for outcome in outcomes)
+        stop(stopped, f"{ran} of {len(points)} points were run{'; they are written' if output or json_file else ''}")
     if refused := refusal(points):
         raise KsimError(refused)
+
+
+def _given(scenario: Path, over: list[str] | None, *others: Any) -> list[str]:
+    """The texts of ``--over``; a study, whose runs have been run, has no use for them, nor for the *others*."""
+    from ksim.study.directory import is_study
+
+    finished = is_study(scenario)
+    if finished and any(value is not None for value in (over, *others)):
+        raise ConfigError("--over", "is for a scenario; the runs of a study are compared as they are, by --objective,"
+                                    " --require and --max-rejected")
+    if not finished and not over:
+        raise ConfigError("--over", "is missing; name a key of the scenario and the values to try, such as"
+                                    " serve.max_num_seqs=8,16")
+    return over or []
+
+
+def _plan(scenario: Path, axes: "Sequence[Axis]", sample: int | None, settings: list[str] | None, seed: int | None,
+          pool: list[str] | None) -> "SweepPlan":
+    from ksim.simulation.scenario import Scenario
+    from ksim.study.samples import RANDOM, Sample
+    from ksim.study.sweep import SweepPlan
+
+    chosen = changed(Scenario.read(scenario), settings, seed, pool)
+    return SweepPlan(chosen, tuple(axes), Sample(RANDOM, sample) if sample else None)
+
+
+def _kept(directory: Path) -> "list[Outcome]":
+    """How the points of the study in *directory* went: the means of their replications."""
+    from ksim.study.sweep_result import Sweep
+
+    if not (points := Sweep.read(directory).points):
+        raise KsimError(f"{directory}: no run has ended yet")
+    return [point.outcome for point in points]
 
 
 def _show_and_write(scenario: Path, points: Sequence[Any], wanted: Sequence[Any], required: Sequence[Any],
@@ -73,32 +110,33 @@ def _show_and_write(scenario: Path, points: Sequence[Any], wanted: Sequence[Any]
     write_json(json_file, content(str(scenario), points, wanted, required))
 
 
-def _outcomes(scenario: "Scenario", combined: Sequence[Any], jobs: int) -> "tuple[list[Outcome], BaseException | None]":
-    """Run what can be run; return the outcomes, and the exception that stopped the runs early, if any.
+def _outcomes(plan: "SweepPlan", jobs: int) -> "tuple[list[Outcome], BaseException | None]":
+    """Run *plan*; return the outcomes, and the exception that stopped the runs early, if any.
 
     Points that were not run have that as their problem.  Raises KsimError where nothing can be run, and the exception
     where nothing had been run by then.
     """
-    from ksim.study.grid import Outcome, outcomes, unbuildable
+    from ksim.study.grid import Outcome
+    from ksim.study.running import check_names, played
+    from ksim.study.workers import workers
 
-    known = list(_counted(unbuildable(scenario, combined), "points checked", len(combined)))
-    _announce([outcome.problem for outcome in known if outcome is not None], len(known))
-    todo = [place for place, outcome in enumerate(known) if outcome is None]
+    rows, ended = plan.rows, dict[int, Outcome]()
+    check_names(plan.scenario, plan.points, (UnknownName,))
     stopped: BaseException | None = None
     try:
-        with closing(outcomes(scenario, [combined[place] for place in todo], jobs)) as running:
-            for place, outcome in zip(todo, _counted(running, "points", len(todo)), strict=True):
-                known[place] = outcome
+        with workers(jobs, most=len(rows)) as pool:
+            for row, outcome in _counted(played(plan.scenario, rows, pool), "points", len(rows)):
+                ended[row.point] = outcome
     except (KeyboardInterrupt, process.Terminated, KsimError) as error:
-        if known[todo[0]] is None:
+        if all(outcome.refused for outcome in ended.values()):
             raise
         stopped = error
-    return [outcome or Outcome(settings, problem="not run")
-            for settings, outcome in zip(combined, known, strict=True)], stopped
+    _announce([outcome.problem for _, outcome in sorted(ended.items()) if outcome.refused], len(rows))
+    return [ended.get(row.point) or Outcome(row.settings, problem="not run") for row in rows], stopped
 
 
 def _announce(problems: Sequence[str], points: int) -> None:
-    """Say which points cannot be run, before the others run; raises KsimError where none can."""
+    """Say which points cannot be run; raises KsimError where none can."""
     from ksim.study.pareto import first_of
 
     if len(problems) == points:
@@ -107,21 +145,10 @@ def _announce(problems: Sequence[str], points: int) -> None:
         print(f"ksim: {problems.count(reason)} of {points} points cannot be run: {reason}", file=sys.stderr)
 
 
-def _counted(items: "Iterable[Outcome | None]", what: str, total: int) -> "Iterator[Any]":
+def _counted(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
     """Yield *items* behind a progress bar, if there is a terminal."""
     from rich.console import Console
     from rich.progress import track
 
     return iter(track(items, what, total, console=Console(stderr=True), transient=True,
                       disable=not sys.stderr.isatty()))
-
-
-def _stop(reason: BaseException, outcomes: "Sequence[Outcome]", written: bool) -> NoReturn:
-    """Raise *reason* again, with a message that says how many points were run, and whether they are *written*."""
-    ran = sum(outcome.summary is not None for outcome in outcomes)
-    kept = f"{ran} of {len(outcomes)} points were run{'; they are written' if written else ''}"
-    if isinstance(reason, KsimError):
-        raise KsimError(f"{reason}; {kept}") from reason
-    if isinstance(reason, process.Terminated):
-        raise process.Terminated(reason.code, f"terminated; {kept}") from reason
-    raise process.Terminated(130, f"interrupted; {kept}") from reason

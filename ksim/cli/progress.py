@@ -12,11 +12,12 @@ class Progress:
     """Counts the requests of a run that have ended, out of about *total*, on standard error.
 
     On a terminal, a bar shows what the run does, how much is done, and the time left.  Elsewhere, a line says so every
-    half minute.  A *quiet* run shows nothing.
+    half minute.  A *quiet* run shows nothing.  *what* is counted may be something else, such as the runs of a study;
+    the clock is looked at after *every* so many.
     """
 
-    def __init__(self, total: int | None, quiet: bool):
-        self._total, self._ended = total, 0
+    def __init__(self, total: int | None, quiet: bool, what: str = "requests", every: int = _EVERY):
+        self._total, self._ended, self._what, self._every = total, 0, what, every
         self._bar: Any = None
         self._begin = self._said = time.monotonic()
         self._quiet, self._terminal = quiet, sys.stderr.isatty()
@@ -37,7 +38,7 @@ class Progress:
             self._bar = Bar(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
                             console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("reading", total=self._total)
+            self._task = self._bar.add_task("reading" if self._what == "requests" else self._what, total=self._total)
             self._bar.start()
         return self
 
@@ -50,9 +51,9 @@ class Progress:
             self._bar.stop()
 
     def advance(self) -> None:
-        """Count a request that has ended."""
+        """Count one that has ended."""
         self._ended += 1
-        if self._ended == 1 or self._ended % _EVERY == 0:
+        if self._ended == 1 or self._ended % self._every == 0:
             self._show()
 
     def writing(self) -> None:
@@ -63,13 +64,13 @@ class Progress:
     def _show(self) -> None:
         if self._bar is not None:
             total = self._total and max(self._total, self._ended)
-            self._bar.update(self._task, description="requests ended", completed=self._ended, total=total)
+            self._bar.update(self._task, description=f"{self._what} ended", completed=self._ended, total=total)
         elif not self._quiet and not self._terminal and time.monotonic() > self._said + _PAUSE:
             self._said = time.monotonic()
             print(f"ksim: {self._line(self._said - self._begin)}", file=sys.stderr)
 
     def _line(self, seconds: float) -> str:
-        done = f"{self._ended:,} requests ended after {seconds:,.0f} s"
+        done = f"{self._ended:,} {self._what} ended after {seconds:,.0f} s"
         if not self._total or self._ended >= self._total:
             return done
         left = seconds * (self._total - self._ended) / self._ended

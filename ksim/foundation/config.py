@@ -16,13 +16,15 @@ from cattrs.errors import (
     StructureHandlerNotFoundError,
 )
 
-from ksim.foundation.errors import ConfigError, KsimError
+from ksim.foundation.errors import ConfigError, KsimError, UnknownKey
 from ksim.foundation.unit_keys import UnitKeys
 from ksim.foundation.units import DType
 
 T = TypeVar("T")
 #: Whole numbers are less than this, as they are in arrays.
 _INTEGERS = 2**63
+#: How the problem of a key begins that no table has.
+_UNKNOWN = "unknown key"
 
 
 @attrs.frozen
@@ -116,7 +118,7 @@ def structure(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     except Exception as error:
         path, problem = _first(error, cls)
         key = f"{where}: {path}" if where and path else where or path or cls.__name__
-        raise ConfigError(key, problem) from None
+        raise (UnknownKey if problem.startswith(_UNKNOWN) else ConfigError)(key, problem) from None
 
 
 def plain(value: Any) -> Any:
@@ -183,7 +185,7 @@ def _unknown(error: ForbiddenExtraKeysError) -> tuple[str, str]:
     key = min(error.extra_fields)
     close = get_close_matches(key, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return key, f"unknown key; {hint}expected {', '.join(known)}"
+    return key, f"{_UNKNOWN}; {hint}expected {', '.join(known)}"
 
 
 def _join(head: str, path: str, problem: str) -> tuple[str, str]:

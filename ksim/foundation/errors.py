@@ -21,6 +21,10 @@ class ConfigError(KsimError):
         return ": ".join(self.args)
 
 
+class UnknownKey(ConfigError):
+    """A setting that there is not."""
+
+
 class DataError(ConfigError):
     """A file of data cannot be used; `where` names the file and, where known, the line."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["OLD", "hidden_directory"]
+__all__ = ["OLD", "hidden_directory", "taken"]
 
 #: How the names of such folders end, and the file in each that names what it is to become.
 _ENDING, _OWNER = ".ksim-partial", "owner"
@@ -59,6 +59,10 @@ def _put_back(old: Path, target: Path) -> None:
 if sys.platform == "win32":
     def _locked(file: int) -> bool:
         return False
+
+    def taken(file: int) -> bool:
+        """Whether another process has locked the open *file*; never, as there are no locks."""
+        return False
 else:
     import fcntl
 
@@ -69,3 +73,11 @@ else:
         except OSError:
             return False
         return True
+
+    def taken(file: int) -> bool:
+        """Whether another process has locked the open *file*; if not, this one has now, where there are locks."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        return False

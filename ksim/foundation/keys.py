@@ -14,7 +14,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from types import UnionType
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import attrs
 
 from ksim.foundation import catalog
+from ksim.foundation.units import OfEach
 
 LABELS = ("Unit", "Default", "Source", "Names", "Example")
 _LABEL = re.compile(rf"(?:^|(?<=\s))({'|'.join(LABELS)}): ")
@@ -64,6 +65,11 @@ class Key:
     def quantity(self) -> bool:
         """Whether a number may be written with its unit, such as "200 ms"."""
         return self.field.converter is not None and float in _members(self.hint)
+
+    @property
+    def tabled(self) -> bool:
+        """Whether a table of quantities by name may stand in place of one."""
+        return self.quantity and any(get_origin(member) is Mapping for member in _members(self.hint))
 
     @property
     def timed(self) -> bool:
@@ -125,6 +131,9 @@ def _simple(validator: Any) -> Iterator[Any]:
         yield from _simple(validator.validator)
     elif kind == "_AndValidator":
         for each in validator._validators:
+            yield from _simple(each)
+    elif isinstance(validator, OfEach):
+        for each in validator.rules:
             yield from _simple(each)
     elif validator is not None:
         yield validator

@@ -7,7 +7,7 @@ import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
-from ksim.foundation.units import measured, optional_quantity, quantity
+from ksim.foundation.units import measured, optional_quantity, quantities, quantity
 
 __all__ = ["UnitKeys"]
 
@@ -76,7 +76,7 @@ class UnitKeys:
         Converters of keys in a unit are for Python, where a bare time is in seconds.
         """
         converter: Any = field.converter
-        return bool(self._units(field)) or converter in (quantity, optional_quantity)
+        return bool(self._units(field)) or converter in (quantity, optional_quantity, quantities)
 
     def _table_reader(self, target: Any) -> Any:
         hooks: dict[str, Any] = {field.name: override(struct_hook=self._field_reader(field))

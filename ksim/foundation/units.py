@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
 
+from attrs import Attribute, frozen
+
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
            "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
            "m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
@@ -88,6 +90,25 @@ def measured(value: float | str, unit: str) -> float:
 def optional_quantity(value: float | str | None) -> float | None:
     """Return *value* in base units, or None for None."""
     return None if value is None else quantity(value)
+
+
+def quantities(value: float | str | Mapping[str, float | str] | None) -> float | Mapping[str, float] | None:
+    """Return *value* in base units: a quantity, a table of them, or None."""
+    if not isinstance(value, Mapping):
+        return optional_quantity(value)
+    return {str(name): quantity(item) for name, item in value.items()}
+
+
+@frozen
+class OfEach:
+    """Checks a value, or each value of a table, by all of `rules`, which are validators of attrs."""
+
+    rules: tuple[Any, ...]
+
+    def __call__(self, table: Any, attribute: "Attribute[Any]", value: Any) -> None:
+        for item in value.values() if isinstance(value, Mapping) else (value,):
+            for rule in self.rules:
+                rule(table, attribute, item)
 
 
 #: Bytes.

@@ -33,19 +33,34 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
     return sorted(found, key=lambda insight: not insight.warning)
 
 
+def summary_insights(summary: Summary) -> list[Insight]:
+    """The insights that the numbers of a run alone tell, for runs of which nothing else is known; warnings first."""
+    told = [*_growing(summary), *_unfinished(summary), *(() if "pools" in summary else _waiting(summary)),
+            *_cache(summary)]
+    return sorted(told, key=lambda insight: not insight.warning)
+
+
 def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
+    yield from _growing(summary)
+    yield from _turned_away(history, REJECTED, "rejected")
+    yield from _turned_away(history, FAILED, "ended by an error")
+    yield from _unfinished(summary)
+    yield from _clocks(history)
+
+
+def _growing(summary: Summary) -> Iterator[Insight]:
     if summary["saturated"]:
         yield Insight(
             f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
             f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
             " length of the run.", True)
-    yield from _turned_away(history, REJECTED, "rejected")
-    yield from _turned_away(history, FAILED, "ended by an error")
+
+
+def _unfinished(summary: Summary) -> Iterator[Insight]:
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
-    yield from _clocks(history)
 
 
 def _turned_away(history: History, status: str, ended: str) -> Iterator[Insight]:

@@ -143,11 +143,16 @@ def _named(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(path: Path) -> Mapping[str, Any] | None:
     try:
-        return dict(_flat(tomllib.loads(path.read_text(encoding="utf-8"))))
+        return flat(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise DataError(str(path), f"cannot be read as a scenario: {error}") from None
+
+
+def flat(scenario: str) -> dict[str, Any]:
+    """The settings of a *scenario* in TOML by their dotted keys; raises ValueError."""
+    return dict(_flat(tomllib.loads(scenario)))
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

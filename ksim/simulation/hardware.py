@@ -5,6 +5,7 @@ a name that the catalogue lacks, DataError for a file that cannot be read, and C
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from attrs import evolve
@@ -139,13 +140,23 @@ def grid_of(name: str) -> Grid:
 
 
 def rates_of(stated: Footprint, system: System) -> Rates:
-    """What a joule and a GPU-second of *system* emit and cost."""
+    """What a joule and a GPU-second of *system* emit and cost; raises ConfigError for a GPU without a price."""
     grams = stated.carbon_intensity if stated.grid is None else grid_of(stated.grid).intensity
     return Rates(
         grams=_per(grams, KWH), dollars=_per(stated.price_per_kwh, KWH),
-        gpu_dollars=_per(stated.price_per_gpu_hour, HOUR), pue=stated.pue,
+        gpu_dollars=_per(_price(stated.price_per_gpu_hour, system.gpu), HOUR), pue=stated.pue,
         beside=stated.host_watts / system.gpus_per_node + stated.nic_watts,
     )
+
+
+def _price(stated: float | Mapping[str, float] | None, gpu: str) -> float | None:
+    """The price of *gpu*, which a table names as the scenario does, or by the name of its file."""
+    if not isinstance(stated, Mapping):
+        return stated
+    named = next((name for name in (gpu, Path(gpu).stem) if name in stated), None)
+    if named is None:
+        raise ConfigError("energy.price_per_gpu_hour", f"has no price of {gpu!r}; it has {', '.join(stated) or 'none'}")
+    return stated[named]
 
 
 def _per(rate: float | None, unit: float) -> float | None:

@@ -62,7 +62,9 @@ def _value(key: Key, tables: dict[str, Schema]) -> Schema:
     if key.timed and key.quantity:
         return {"anyOf": [{"const": 0}, _TIME]}
     if key.quantity:
-        return {"anyOf": [{"type": "number", **_limits(key)}, _QUANTITY]}
+        one = [{"type": "number", **_limits(key)}, _QUANTITY]
+        table = [{"type": "object", "additionalProperties": {"anyOf": one}}] if key.tabled else []
+        return {"anyOf": [*one, *table]}
     if key.kind is Choice:
         return _choice(key)
     if key.names:

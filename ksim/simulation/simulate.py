@@ -47,6 +47,12 @@ def simulate(scenario: Scenario | Deployment | Fleet, on_end: Callable[[], None]
     return result
 
 
+def try_to_build(scenario: Scenario) -> None:
+    """Build everything that *scenario* names, and read its first request; raises the KsimError of what cannot be."""
+    build(Fleet.of(scenario), Horizon(), Log(), lambda: None)
+    next(iter(scenario.workload.requests(scenario.seed)), None)
+
+
 def play(fleet: Fleet | Deployment, requests: Iterable[Request], on_end: Callable[[], None] = lambda: None,
          ledger: Ledger | None = None, here: Container[int] | None = None) -> Result:
     """Serve *requests*, ordered by arrival, with the engines of *fleet*, or with those that are *here* alone.

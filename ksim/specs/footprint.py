@@ -1,11 +1,12 @@
 """The footprint of a run: the power of what surrounds the GPUs, the emissions of a kWh, and the costs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 from attrs.validators import ge, le, optional
 
-from ksim.foundation.units import Seconds, Watts, optional_quantity, quantity
+from ksim.foundation.units import OfEach, Seconds, Watts, optional_quantity, quantities, quantity
 
 _BOUNDS: list[Any] = [ge(0), le(1e6)]
 
@@ -41,8 +42,10 @@ class Footprint:
     """Power of the NIC of a GPU. Unit: W."""
     price_per_kwh: float | None = _stated()
     """Price of electricity. Unit: $/kWh. Default: not counted. Example: 0.12."""
-    price_per_gpu_hour: float | None = _stated()
-    """Price of a GPU. Unit: $/h. Default: not counted. Example: 3.5."""
+    price_per_gpu_hour: float | Mapping[str, float] | None = field(
+        default=None, converter=quantities, validator=optional(OfEach(tuple(_BOUNDS))))
+    """Price of a GPU, or a table of prices by GPU, such as {h100 = 2.5, h200 = 3.5}. Unit: $/h. Default: not counted.
+    Example: 3.5."""
     sleep_after: Seconds | None = field(default=None, converter=optional_quantity, validator=optional(ge(0)))
     """Time without work after which a GPU sleeps. Unit: s. Default: GPUs stay awake. Example: "10 s"."""
 

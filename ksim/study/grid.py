@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ksim.engine.horizon import Horizon
-from ksim.flow.log import Log
 from ksim.foundation.errors import ConfigError, KsimError, UnknownName
 from ksim.foundation.rng import stream
 from ksim.report.result import Result
-from ksim.simulation.assembly import build
-from ksim.simulation.fleet import Fleet
 from ksim.simulation.processes import run_in_processes
 from ksim.simulation.scenario import Scenario, setting
 from ksim.simulation.scenario_tables import pieces
-from ksim.simulation.simulate import simulate
+from ksim.simulation.simulate import simulate, try_to_build
 
 Settings = Mapping[str, Any]
 
@@ -33,24 +29,35 @@ class Axis:
     values: tuple[Any, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Axis":
-        """Parse ``key=value,value`` as ``--over`` takes it, with values as for ``--set``; raises ConfigError."""
-        key, equals, values = (part.strip() for part in text.partition("="))
-        if not key or not equals:
-            raise ConfigError("--over", f"expected key=value,value, not {text!r}")
-        texts = [piece.strip() for piece in pieces("--over", key, values)]
+    def parse(cls, text: str, flag: str = "--over") -> "Axis":
+        """Parse ``key=value,value`` as *flag* takes it, with values as for ``--set``; raises ConfigError."""
+        key, values = key_and_values(text, flag)
+        texts = [piece.strip() for piece in pieces(flag, key, values)]
         if not all(texts):
-            raise ConfigError("--over", f"{key}: expected values with commas between, not {values!r}")
+            raise ConfigError(flag, f"{key}: expected values with commas between, not {values!r}")
         if len(set(texts)) < len(texts):
-            raise ConfigError("--over", f"{key}: the same value comes twice in {values!r}")
+            raise ConfigError(flag, f"{key}: the same value comes twice in {values!r}")
         return cls(key, tuple(setting(f"{key}={piece}")[1] for piece in texts))
+
+    def at(self, share: float) -> Any:
+        """The value at *share* of the list, from 0 to 1 without 1."""
+        return self.values[int(share * len(self.values))]
+
+
+def key_and_values(text: str, flag: str) -> tuple[str, str]:
+    """The two sides of ``key=values``; raises ConfigError that names *flag*."""
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise ConfigError(flag, f"expected key=value,value, not {text!r}")
+    return key, values
 
 
 @frozen
 class Outcome:
     """How a run with these `settings` went: its summary, and its scenario with every setting filled in.
 
-    `problem` says why there is no summary; `unserved` says which requests were not served, and why.
+    `problem` says why there is no summary; `refused` is true where that was told before any request had ended, as of a
+    model that does not fit.  `unserved` says which requests were not served, and why.
     """
 
     settings: Settings
@@ -58,6 +65,7 @@ class Outcome:
     scenario: str = ""
     problem: str = ""
     unserved: str = ""
+    refused: bool = False
 
     @property
     def unserved_share(self) -> float:
@@ -72,10 +80,8 @@ def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0)
 
     Raises ConfigError for two axes with the same key.
     """
-    keys = [axis.key for axis in axes]
-    if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError("--over", f"{twice[0]} comes twice; name all its values at once")
-    shape = [len(axis.values) for axis in axes]
+    check_keys([axis.key for axis in axes])
+    keys, shape = [axis.key for axis in axes], [len(axis.values) for axis in axes]
     if sample is None or sample >= math.prod(shape):
         return [dict(zip(keys, values, strict=True)) for values in product(*(axis.values for axis in axes))]
     drawn = np.sort(stream(seed, "sample").choice(math.prod(shape), sample, replace=False))
@@ -83,20 +89,28 @@ def combinations(axes: Sequence[Axis], sample: int | None = None, seed: int = 0)
     return [{axis.key: axis.values[at] for axis, at in zip(axes, place, strict=True)} for place in places]
 
 
+def check_keys(keys: Sequence[str], flag: str = "--over") -> None:
+    """Raise ConfigError for a key that comes twice."""
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError(flag, f"{twice[0]} comes twice; name all its values at once")
+
+
 def outcomes(scenario: Scenario, chosen: Sequence[Settings], jobs: int = 1) -> Generator[Outcome, None, None]:
     """Run *scenario* with each of the *chosen* settings in *jobs* processes, with the same outcomes for any number."""
     return run_in_processes(partial(outcome, scenario), chosen, jobs)
 
 
-def outcome(scenario: Scenario, settings: Settings) -> Outcome:
-    """Run *scenario* with *settings*; an error becomes the problem of the outcome."""
+def outcome(scenario: Scenario, settings: Settings, play: Callable[..., Result] = simulate) -> Outcome:
+    """Run *scenario* with *settings*, or have *play* run it; an error becomes the problem of the outcome."""
+    ended: list[None] = []
     try:
-        result = simulate(scenario.with_values(settings))
+        result = play(scenario.with_values(settings), lambda: ended.append(None))
         return Outcome(settings, result.summary, result.scenario, unserved=_unserved(result))
     except KsimError as error:
-        return Outcome(settings, problem=str(error))
+        return Outcome(settings, scenario=_text(scenario, settings), problem=str(error), refused=not ended)
     except Exception as error:  # in a plug-in, or a bug: the other points still run
-        return Outcome(settings, problem=f"{type(error).__name__}: {error}; `ksim run` with these settings shows where")
+        return Outcome(settings, scenario=_text(scenario, settings), problem=f"{type(error).__name__}: {error};"
+                       " `ksim run` with these settings shows where")
 
 
 def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Outcome | None, None, None]:
@@ -104,18 +118,13 @@ def unbuildable(scenario: Scenario, chosen: Sequence[Settings]) -> Generator[Out
 
     Raises UnknownName for an unknown name, which is a mistake in any grid, unlike a model that does not fit.
     """
-    read: list[tuple[Any, int]] = []
     for settings in chosen:
         try:
-            changed = scenario.with_values(settings)
-            build(Fleet.of(changed), Horizon(), Log(), lambda: None)
-            if (source := (changed.workload, changed.seed)) not in read:
-                next(iter(changed.workload.requests(changed.seed)), None)
-                read.append(source)
+            try_to_build(scenario.with_values(settings))
         except UnknownName:
             raise
         except KsimError as error:
-            yield Outcome(settings, problem=str(error))
+            yield Outcome(settings, problem=str(error), refused=True)
         else:
             yield None
 
@@ -129,6 +138,14 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """A short name for each of *keys*: its last word, unless another key ends in the same word."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
+
+
+def _text(scenario: Scenario, settings: Settings) -> str:
+    """*scenario* with *settings* in TOML; "" where there cannot be such a scenario."""
+    try:
+        return scenario.with_values(settings).to_toml()
+    except KsimError:
+        return ""
 
 
 def _unserved(result: Result) -> str:

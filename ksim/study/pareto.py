@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.errors import ConfigError
 from ksim.study.grid import Outcome
-from ksim.study.objectives import Objective, Requirement
+from ksim.study.objectives import Objective, Requirement, value_of
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -123,12 +123,12 @@ def _problem(outcome: Outcome, wanted: Sequence[Objective], required: Sequence[R
     if outcome.summary.get("saturated"):
         return SATURATED
     missing = [f"nothing in the run tells {objective.key}" for objective in wanted
-               if outcome.summary[objective.key] is None]
+               if value_of(outcome.summary, objective.key) is None]
     missed = [reason for requirement in required if (reason := requirement.missed(outcome.summary))]
     return "; ".join(missing[:1] or missed)
 
 
 def _values(outcome: Outcome, wanted: Sequence[Objective]) -> tuple[float, ...]:
     """The objectives of *outcome*, or nothing where one is unknown."""
-    values = [(outcome.summary or {}).get(objective.key) for objective in wanted]
+    values = [value_of(outcome.summary, objective.key) for objective in wanted] if outcome.summary else [None]
     return () if None in values else tuple(float(value) for value in values if value is not None)

@@ -1,8 +1,11 @@
 """Names to values, where more than one file has a say."""
 
+import tomllib
+
 import pytest
 
 from ksim.foundation import catalog
+from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, UnknownName
 from ksim.simulation.hardware import grid_of, rates_of, system_of
 from ksim.simulation.scenario import Scenario
@@ -23,6 +26,27 @@ def test_rates_are_those_of_a_joule_and_a_gpus_second():
 def test_rates_that_are_not_given_are_not_assumed():
     rates = rates_of(Footprint(), SYSTEM)
     assert (rates.grams, rates.dollars, rates.gpu_dollars, rates.pue, rates.beside) == (None, None, None, 1.0, 0.0)
+
+
+def test_each_gpu_has_its_price_in_a_table_of_them(tmp_path):
+    stated = structure(Footprint, {"price_per_gpu_hour": {"h100": 2.5, SYSTEM.gpu: 3.6}})
+    assert rates_of(stated, SYSTEM).gpu_dollars == pytest.approx(1e-3)
+    mine = tmp_path / f"{SYSTEM.gpu}.toml"
+    mine.write_text(catalog.path_of("gpus", SYSTEM.gpu).read_text())
+    assert rates_of(stated, system_of(str(mine))).gpu_dollars == pytest.approx(1e-3)
+
+
+def test_prices_by_gpu_are_written_and_read_again():
+    scenario = Scenario.of({**TABLE, "energy": {"price_per_gpu_hour": {TABLE["gpu"]: 3}, "pue": 1.5}})
+    assert tomllib.loads(scenario.to_toml())["energy"]["price_per_gpu_hour"] == {TABLE["gpu"]: 3.0}
+    assert Scenario.of(tomllib.loads(scenario.to_toml())) == scenario
+    more = scenario.with_values({"energy.price_per_gpu_hour.l4": "0.5"})
+    assert more.energy.price_per_gpu_hour == {TABLE["gpu"]: 3.0, "l4": 0.5}
+
+
+def test_a_gpu_without_a_price_is_named():
+    with pytest.raises(ConfigError, match=f"price_per_gpu_hour: has no price of '{SYSTEM.gpu}'; it has l4, l40s"):
+        rates_of(Footprint(price_per_gpu_hour={"l4": 1, "l40s": 2}), SYSTEM)
 
 
 def test_a_grid_is_one_of_the_catalogue_or_a_file(tmp_path):

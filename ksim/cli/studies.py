@@ -1,0 +1,47 @@
+"""What the commands that run studies have in common: options, a progress bar, and how they stop."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ksim.cli.progress import Progress
+from ksim.foundation import process
+from ksim.foundation.errors import KsimError
+
+if TYPE_CHECKING:
+    from ksim.simulation.scenario import Scenario
+    from ksim.study.directory import StudyDirectory
+    from ksim.study.rows import Row
+
+StudyFolder = Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every run"
+                                           " is kept there as it ends, and all of them in runs.parquet")]
+Jobs = Annotated[int | None, typer.Option("-j", "--jobs", min=1, show_default="one per CPU", help="number of processes,"
+                                          " or of CPUs that Ray uses")]
+On = Annotated[str, typer.Option("--on", metavar="processes|ray", help="where the runs are computed: in processes of"
+                                 " this machine, or by Ray, on this machine or a cluster")]
+Address = Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help="the Ray cluster to use, such as"
+                                             " auto or ray://head:10001; by default Ray is started on this machine")]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with the study that is in the output directory")]
+
+
+def keep_going(study: "StudyDirectory", scenario: "Scenario", rows: "list[Row]", jobs: int | None, on: str,
+               address: str | None) -> None:
+    """Run what *study* lacks of *rows*, behind a progress bar; an interrupt or a killed process says how to go on."""
+    from ksim.study.running import run_into
+
+    try:
+        with Progress(len(study.without(rows)), quiet=False, what="runs", every=1) as progress:
+            run_into(study, scenario, rows, progress.advance, jobs, on, address)
+    except (KeyboardInterrupt, process.Terminated, KsimError) as reason:
+        done = len(rows) - len(study.without(rows))
+        stop(reason, f"{done:,} of {len(rows):,} runs are kept; --resume goes on with the others")
+
+
+def stop(reason: BaseException, kept: str) -> NoReturn:
+    """Raise *reason* again: a KsimError, or what a signal has raised; the message says what is *kept*."""
+    if isinstance(reason, KsimError):
+        raise KsimError(f"{reason}; {kept}") from reason
+    if isinstance(reason, process.Terminated):
+        raise process.Terminated(reason.code, f"terminated; {kept}") from reason
+    raise process.Terminated(130, f"interrupted; {kept}") from reason

@@ -1,0 +1,182 @@
+"""The directory of a study: complete up to the last run, however the study ends, so that it can go on from there."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.hidden_directory import taken
+from ksim.report import run_directory
+from ksim.results import arrow
+from ksim.study.head import HEAD, SCENARIO, Head, changes, differences, plain, text_of
+from ksim.study.rows import NOT_RUN, Row, from_table, to_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LINES, TABLE = "runs.jsonl", "runs.parquet"
+#: The files by which a study is recognised.
+MARKS = (HEAD, SCENARIO)
+_AT_WORK = "another process is at work on this study"
+
+
+@frozen
+class Study:
+    """A study as its directory has it, finished or not: its head, its scenario in TOML, and its rows."""
+
+    path: Path
+    head: Head
+    scenario: str
+    rows: list[Row] = field(repr=False)
+
+    @property
+    def table(self) -> "pa.Table":
+        """The rows as a table, as runs.parquet has it."""
+        return to_table(self.rows)
+
+
+@define
+class StudyDirectory:
+    """A study that goes on: `add` keeps each run as it ends, `finish` makes the table.
+
+    Used in a ``with``; it is locked until the end of that, so that no other process adds to it.  `rows` are the runs so
+    far, by point and replication.
+    """
+
+    path: Path
+    head: Head
+    rows: dict[tuple[int, int], Row] = field(factory=dict, repr=False)
+    _lines: IO[bytes] | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(cls, path: Path, kind: str, title: str, command: Mapping[str, Any], scenario: str,
+               force: bool = False) -> "StudyDirectory":
+        """A new study at *path*; an earlier one is replaced with *force*.  Raises ConfigError."""
+        path = path.resolve()
+        check(path, force)
+        head = Head(kind, title, plain(command))
+        with run_directory.replacing(path, MARKS) as new:
+            head.write(new)
+            (new / SCENARIO).write_text(scenario, encoding="utf-8")
+            (new / LINES).touch()
+        return cls(path, head)._opened()
+
+    @classmethod
+    def open(cls, path: Path, kind: str, command: Mapping[str, Any], scenario: str) -> "StudyDirectory":
+        """The study at *path*, to go on with; raises ConfigError where it is another one, and says what differs."""
+        path = path.resolve()
+        head = Head.read(path)
+        for said in (*differences(head, Head(kind, head.title, plain(command))),
+                     *changes(text_of(path / SCENARIO), scenario)):
+            raise ConfigError(str(path), f"cannot be resumed: {said}; start anew with another name, or with --force")
+        study = cls(path, head)._opened()
+        study.rows |= {row.key: row for row in _rows(path) if row.status != NOT_RUN}
+        return study
+
+    @staticmethod
+    def read(path: Path) -> Study:
+        """What is at *path* so far; raises ConfigError and DataError."""
+        path = path.resolve()
+        head = Head.read(path)
+        return Study(path, head, text_of(path / SCENARIO), list(_rows(path)))
+
+    def add(self, row: Row) -> None:
+        """Keep *row*, whatever becomes of this process."""
+        assert self._lines is not None, "rows are added within a `with`"
+        self.rows[row.key] = row
+        self._lines.write(row.line.encode())
+        self._lines.flush()
+
+    def without(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of *rows* that have not been run yet."""
+        return [row for row in rows if row.key not in self.rows]
+
+    def finish(self, left: Sequence[Row] = ()) -> None:
+        """Write the table of all runs; *left* are those that were not run, without which the study is complete."""
+        from pyarrow import parquet
+
+        new = self.path / f".{TABLE}.new"
+        with arrow.frugally():
+            parquet.write_table(to_table([*self.rows.values(), *left]), new, compression="zstd")
+        new.replace(self.path / TABLE)
+        if not left:
+            with suppress(FileNotFoundError):
+                (self.path / LINES).unlink()
+
+    def __enter__(self) -> "StudyDirectory":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others add to the study."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+
+    def _opened(self) -> "StudyDirectory":
+        """This study with its lines open and locked; a line that a killed process has not finished is removed.
+
+        The lines of a complete study are made again: it may get further runs, and `finish` removes them.
+        """
+        lines = self.path / LINES
+        if not lines.exists():
+            lines.write_text("".join(row.line for row in _rows(self.path)), encoding="utf-8")
+        self._lines = lines.open("r+b")
+        if taken(self._lines.fileno()):
+            self._lines.close()
+            raise ConfigError(str(self.path), _AT_WORK)
+        self._lines.truncate(len(_ended(lines)))
+        self._lines.seek(0, os.SEEK_END)
+        return self
+
+
+def check(path: Path, force: bool) -> None:
+    """Raise ConfigError unless a study can be written at *path*, before anything runs."""
+    if not force and (path / HEAD).exists():
+        raise ConfigError(str(path), "holds an earlier study; --resume goes on with it, --force replaces it")
+    run_directory.check(path.resolve(), MARKS, force)
+    if (path / LINES).exists():
+        with (path / LINES).open("rb") as file:
+            if taken(file.fileno()):
+                raise ConfigError(str(path), _AT_WORK)
+
+
+def is_study(path: Path) -> bool:
+    """Whether *path* is the directory of a study."""
+    return (path / HEAD).is_file()
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """The rows of the study at *path*: its lines as long as there are any, then its table."""
+    from pyarrow import ArrowException, parquet
+
+    if (path / LINES).exists():
+        yield from _parsed(path / LINES)
+        return
+    try:
+        yield from from_table(parquet.read_table(path / TABLE))
+    except (OSError, ArrowException, KeyError, ValueError) as error:
+        raise DataError(str(path / TABLE), f"cannot be read as the runs of a study: {error}") from None
+
+
+def _parsed(path: Path) -> Iterator[Row]:
+    """The rows of the file of lines at *path*."""
+    for number, line in enumerate(_ended(path).splitlines(), 1):
+        try:
+            yield Row.parse(line)
+        except ValueError:
+            raise DataError(f"{path}:{number}", "is not a run of a study") from None
+
+
+def _ended(path: Path) -> bytes:
+    """The lines of *path* that have ended; a killed process leaves part of one behind them."""
+    written = path.read_bytes()
+    return written[:written.rfind(b"\n") + 1]

@@ -1,0 +1,45 @@
+"""The figure of a sweep: a number of its points over a setting or another number."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ksim.foundation.errors import UnknownName
+from ksim.report.plots.picture import Picture
+from ksim.report.plots.style import looks
+from ksim.report.plots.sweep import Line, sweep_figure
+from ksim.study.grid import value_text
+from ksim.study.means import SweepPoint
+
+
+def sweep_plot(title: str, points: Sequence[SweepPoint], x: str, y: str, by: str | None = None) -> Picture:
+    """A line over *x* for each value of *by*; points that failed, or have no such number, are left out.
+
+    Raises UnknownName for what is neither an axis nor a number of the runs.
+    """
+    _check(points, x, y, by)
+    lines: dict[str, list[tuple[Any, float, float]]] = {}
+    for point in points:
+        place, value = _place(point, x), point.value(y)
+        if place is not None and value is not None:
+            name = value_text(point.settings.get(by)) if by else ""
+            lines.setdefault(name, []).append((place, value, point.half_width(y)))
+    if not any(isinstance(place, str) for line in lines.values() for place, *_ in line):
+        lines = {name: sorted(line) for name, line in lines.items()}
+    with looks():
+        return Picture(sweep_figure(title, x, y, by or "", [Line(*line) for line in lines.items()]))
+
+
+def _check(points: Sequence[SweepPoint], x: str, y: str, by: str | None) -> None:
+    """Raise UnknownName unless the points have these columns."""
+    axes = list(dict.fromkeys(key for point in points for key in point.settings))
+    numbers = list(dict.fromkeys(key for point in points for row in point.rows for key in row.numbers))
+    for key, known in ((x, axes + numbers), (y, numbers), *([(by, axes)] if by else [])):
+        if key not in known:
+            raise UnknownName("column of the sweep", key, known)
+
+
+def _place(point: SweepPoint, x: str) -> float | str | None:
+    """Where a point is on the x axis: its number, or the text of its setting."""
+    value = point.settings.get(x, point.value(x))
+    plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return value if plain else value_text(value)

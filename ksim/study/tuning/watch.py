@@ -1,0 +1,142 @@
+"""Stop a trial early that is certain to miss a requirement, whatever its other requests will see.
+
+A run is looked at now and then while it goes on.  Latencies of requests that have completed are final, and the number
+of requests is known: once more than 1 % of them all took too long, no later request can bring the p99 back.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import floor, inf
+
+from attrs import define, field, frozen
+
+from ksim.engine.horizon import Horizon
+from ksim.flow.log import Log
+from ksim.flow.request import Request
+from ksim.foundation import garbage
+from ksim.foundation.errors import KsimError
+from ksim.report.result import Result
+from ksim.report.wording import number
+from ksim.results.arrays import Floats
+from ksim.results.history import History
+from ksim.simulation import power_cap
+from ksim.simulation.assembly import build
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.scenario import Scenario
+from ksim.simulation.simulate import labels_of, targets_of
+from ksim.simulation.workload_size import WorkloadSize
+from ksim.study.objectives import Requirement, value_of
+
+#: After which shares of its requests a run is looked at.  Each look takes about as long as a hundred steps.
+LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
+_KEY = re.compile(r"(mean|median|p\d+)_(ttft|tpot|e2el|queue)_ms")
+
+
+class Hopeless(KsimError):
+    """A run was stopped, since it was certain to miss a requirement."""
+
+
+@frozen
+class Limit:
+    """A requirement on a latency: the `statistic` of a `metric` must not exceed `bound`, in milliseconds.
+
+    With several replications, whose mean counts, it may be exceeded as many times in one of them.
+    """
+
+    requirement: Requirement
+    metric: str
+    statistic: str
+    bound: float
+
+    @classmethod
+    def of(cls, requirement: Requirement, repeat: int = 1) -> "Limit | None":
+        """The limit that *requirement* sets to each of *repeat* replications; None where it sets none."""
+        match = _KEY.fullmatch(requirement.key)
+        if match is None or requirement.sign not in ("<", "<="):
+            return None
+        return cls(requirement, match[2], match[1], repeat * requirement.bound)
+
+    def missed(self, values: Floats, requests: int) -> bool:
+        """Whether it is missed for sure, if *values* are those of some of at most so many *requests*."""
+        if self.statistic == "mean":
+            return bool(values.sum() > self.bound * requests)
+        share = 0.5 if self.statistic == "median" else int(self.statistic[1:]) / 100
+        return bool((values > self.bound).sum() >= requests - floor(share * (requests - 1)))
+
+
+@define
+class Watch:
+    """Plays one scenario and looks at it; stops it as soon as one of the *limits* is missed for sure.
+
+    With `stop` false, it notes when it would have stopped, and plays on.  `at_stop` are then some *keys* of the summary
+    of what had happened by that moment, and `ended` how many requests had.
+    """
+
+    limits: Sequence[Limit]
+    keys: Sequence[str]
+    stop: bool = True
+    at_stop: Mapping[str, float | None] | None = field(default=None, init=False)
+    ended: int = field(default=0, init=False)
+
+    def play(self, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
+        """Run *scenario* as `simulate` does; raises Hopeless where that is of no use."""
+        def count() -> None:
+            self.ended += self.at_stop is None
+            on_end()
+
+        fleet, env, log = Fleet.of(scenario), Horizon(), Log()
+        power_cap.check(fleet)
+        cluster = build(fleet, env, log, count)
+        requests = scenario.workload.requests(scenario.seed)
+        if self.limits:
+            def so_far() -> Result:
+                cluster.close()
+                return _result(fleet, log)
+
+            requests = self._watched(requests, _size(scenario), so_far)
+        env.process(cluster.serve(requests))
+        with garbage.paused():
+            env.run()
+            cluster.close()
+        return _result(fleet, log)
+
+    def _watched(self, requests: Iterable[Request], size: int, so_far: Callable[[], Result]) -> Iterator[Request]:
+        """*requests* as a cluster pulls them; raises Hopeless instead of the next one where that is of no use."""
+        looks = iter([share * size for share in LOOKS])
+        due = next(looks)
+        for request in requests:
+            if self.at_stop is None and self.ended >= due:
+                due = next((look for look in looks if look > self.ended), inf)
+                self._look(so_far(), size)
+            yield request
+
+    def _look(self, result: Result, size: int) -> None:
+        """Stop the run, or note that it would be, where *result* shows that a limit is missed for sure."""
+        missed = next((limit for limit in self.limits
+                       if limit.missed(_latencies(result.history, limit.metric), size)), None)
+        if missed is None:
+            return
+        self.at_stop = {key: value_of(result.summary, key) for key in self.keys}
+        if self.stop:
+            raise Hopeless(f"stopped after {self.ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
+                           f" miss {missed.requirement.sign} {number(missed.requirement.bound)}")
+
+
+def _latencies(history: History, metric: str) -> Floats:
+    """The latencies of the requests that have completed, in milliseconds, as the summary counts them."""
+    requests, done = history.requests, history.requests.completed
+    if metric == "tpot":
+        return 1e3 * requests.tpot[done & (requests.output > 1)]
+    seconds: Floats = {"ttft": requests.ttft, "e2el": requests.e2e, "queue": requests.queue}[metric]
+    return 1e3 * seconds[done]
+
+
+def _size(scenario: Scenario) -> int:
+    """How many requests the workload of *scenario* has."""
+    synthetic = scenario.workload.synthetic
+    return synthetic.count if synthetic is not None else WorkloadSize.of(scenario).requests
+
+
+def _result(fleet: Fleet, log: Log) -> Result:
+    scenario = fleet.scenario
+    return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), (), fleet.rates, fleet.pool_rates)
