@@ -40,7 +40,7 @@ class Plan:
 
     targets: tuple[Target, ...]
     requests: int | None = None
-    replications: int = 12
+    replications: int = 8
     model_errors: bool = True
     seed: int = 0
     confidence: float = 0.95
