@@ -77,6 +77,7 @@ def _register() -> None:
         step,
         sweep,
         trace,
+        tune,
         validate,
     )
 
@@ -89,6 +90,7 @@ def _register() -> None:
     app.command("pareto")(pareto.pareto)
     app.command("capacity")(capacity.capacity)
     app.command("report")(report.report)
+    app.command("tune")(tune.tune)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

@@ -50,7 +50,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
     """
     styles = ["number" if column.startswith(">") else None for column in columns]
     titles = [column.removeprefix(">") for column in columns]
-    head = (element("th", _sorter(title) if sortable else title, scope="col", cls=style)
+    head = (element("th", _sorter(title) if sortable else breakable(title), scope="col", cls=style)
             for title, style in zip(titles, styles, strict=True))
     body = [element("tr", *map(_cell, range(len(styles)), row, styles)) for row in rows]
     made = element("table", element("caption", caption) if caption else None,
@@ -59,8 +59,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
     return element("div", made, cls="scroll", tabindex="0", role="region", aria_label=caption or "table")
 
 
+def breakable(name: str) -> Markup:
+    """*name*, which a line may break after underscores."""
+    return Markup(escape(name).replace("_", "_<wbr>"))
+
+
 def _sorter(name: str) -> Markup:
-    return element("button", name, type="button", cls="sorter")
+    return element("button", breakable(name), type="button", cls="sorter")
 
 
 def _cell(place: int, cell: Any, style: str | None) -> Markup:

@@ -11,7 +11,8 @@ from ksim.simulation.simulate import serve
 from ksim.study.capacity.early_stop import Hopeless, grows, watched
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic
-from ksim.study.capacity.trial import Plan, Trial, observe, setup
+from ksim.study.capacity.trial import Plan, Trial, observe
+from ksim.study.capacity.warm import setup
 from tests.study.capacity.loads import batching
 
 COUNT = 500
