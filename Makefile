@@ -41,11 +41,12 @@ bench: $(READY)
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
 
-# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, and the picture of
-# the layers.
+# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, the picture of the
+# layers, and docs/gallery.md, from the comments of the scenarios that ship.
 pages: $(READY)
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/python -m benchmarks.layers
+	$(BIN)/python -m benchmarks.gallery
 
 # The notebooks' outputs.
 notebooks: $(READY)
