@@ -42,7 +42,8 @@ def capacity_figure(title: str, curves: Sequence[Curve], rate: float | None = No
                   one.name if dashes == _DASHED[0] else "")
         _line(below, one.rates, one.goodput, colour, _DASHED[0], one.name)
         if one.highest:
-            above.axvspan(one.highest[1], one.highest[2], color=colour, alpha=0.10, linewidth=0)
+            end = min(one.highest[2], 2 * max(one.rates))  # it may be open: the axis ends before
+            above.axvspan(one.highest[1], end, color=colour, alpha=0.10, linewidth=0)
             above.axvline(one.highest[0], color=colour, linewidth=1.0, alpha=0.7)
     _finish(above, below, curves, rate)
     return figure
