@@ -50,7 +50,7 @@ def sweep(path: Path, name: str = "fcfs", repeat: int = 3) -> Path:
 
 def tune(path: Path, trials: int = 40) -> Path:
     """A search for the cheapest point under a bound."""
-    command = {"minimize": ["usd_per_million_tokens"], "maximize": [], "subject_to": ["p99_ttft_ms<200"], "seed": 0}
+    command = {"objectives": ["usd_per_million_tokens"], "require": ["p99_ttft_ms<200"], "seed": 0}
     with StudyDirectory.create(path, "tune", "Tuning quickstart", command, SCENARIO) as study:
         for place in range(1, trials + 1):
             settings = {"serve.tensor_parallel_size": (1, 2, 4)[place * 7 % 3],

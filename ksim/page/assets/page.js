@@ -17,7 +17,7 @@ function make(name, attributes, ...children) {
 
 // A table with a heading for each row; columns of numbers are to the right.
 function makeTable(caption, columns, rows) {
-  const style = columns.map((_, at) => (at && rows.every((row) => /^[-\d.,]+( %)?$/.test(row[at])) ? "number" : ""));
+  const style = columns.map((_, at) => (at && rows.every((row) => /^[-\d.,]+( %)?$/.test(row[at])) ? "number" : "long"));
   const head = make("tr", {}, ...columns.map((text, at) =>
     make("th", { scope: "col", class: style[at] }, ...text.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]))));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell, at) =>

@@ -27,7 +27,7 @@ def _sentence(study: Study) -> str:
     saturated = sum(point.saturated for point in study.points)
     said = [f"{_count(len(study.points), 'point')}, {_count(runs, 'run')}"]
     if failed:
-        said.append(f"{failed:,} of them failed or have not been run")
+        said.append(f"{failed:,} of them failed, were stopped or have not been run")
     if saturated:
         said.append(f"{_count(saturated, 'point')} could not keep up with the load")
     if study.required:

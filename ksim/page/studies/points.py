@@ -16,7 +16,7 @@ def add(document: Document, study: Study) -> None:
     numeric = {key: all(isinstance(plain(point.settings.get(key)), int | float) for point in study.points)
                for key in study.axes}
     axes = (f"{'>' * numeric[key]}{names[key]}" for key in study.axes)
-    columns = ("point", *axes, *(f">{key}" for key in keys), "remark")
+    columns = ("point", *axes, *(f">{key}" for key in keys), "~remark")
     rows = [_row(study, point, at, keys) for at, point in enumerate(study.points)]
     document.section("points", "All points", element("div", table(columns, rows, "Points of the study; means over their"
                      " replications, and between which ends these lay", sortable=True, id="points-table"), cls="tall"))

@@ -11,7 +11,7 @@ from attrs import define, frozen
 
 from ksim.foundation.errors import DataError
 from ksim.study.directory import StudyDirectory
-from ksim.study.objectives import Requirement
+from ksim.study.objectives import Objective, Requirement
 from ksim.study.pareto import SATURATED
 from ksim.study.rows import OK, Row
 
@@ -93,15 +93,20 @@ class Study:
         first = [key for key in self.objectives if key in known]
         return [*first, *(key for key in telling or known if key not in first)]
 
+    @cached_property
+    def wanted(self) -> list[Objective]:
+        """What the study was to make small or large; empty for a sweep, which has no such wish."""
+        return [Objective.parse(text) for text in self.command.get("objectives") or ()]
+
     @property
     def objectives(self) -> list[str]:
-        """What the study was to make small or large; empty for a sweep, which has no such wish."""
-        return [key for name in ("minimize", "maximize", "objectives") for key in _names(self.command.get(name))]
+        """The numbers that are wanted."""
+        return [objective.key for objective in self.wanted]
 
     @cached_property
     def required(self) -> list[Requirement]:
         """What a tune is subject to."""
-        return [Requirement.parse(text) for text in self.command.get("subject_to") or ()]
+        return [Requirement.parse(text) for text in self.command.get("require") or ()]
 
     def problem(self, point: Point) -> str:
         """Why a point does not count; "" where it does."""
@@ -116,13 +121,8 @@ class Study:
 
     def more(self, key: str) -> bool:
         """Whether more of a number is better."""
-        return key in _names(self.command.get("maximize")) or any(word in key for word in _MORE)
-
-
-def _names(said: Any) -> list[str]:
-    """The keys of objectives, as a command states them: one, several, or with a direction in front."""
-    said = [said] if isinstance(said, str) else said or []
-    return [str(name).removeprefix("max:").removeprefix("min:").removeprefix("-") for name in said]
+        said = [objective.maximise for objective in self.wanted if objective.key == key]
+        return said[0] if said else any(word in key for word in _MORE)
 
 
 def _capacity(directory: Path) -> Mapping[str, Any]:

@@ -53,14 +53,16 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve], rate: float | Non
     """What the axes say."""
     for share in {share for one in curves for share in one.shares.values() if share is not None}:
         above.axhline(share, color=GREY, linewidth=1.0, linestyle=DASHES)
-    most = max((rate for one in curves for rate in one.rates), default=1.0)
+    most = max((rate for one in curves for rate in [*one.rates, *(one.highest or ())]), default=1.0)
     below.plot([0, most], [0, most], color=GREY, linewidth=1.0, linestyle=DASHES, label="every request")
     if rate is not None:
-        for axes in (above, below):
-            axes.axvline(rate, color=FAINT, linewidth=1.0, linestyle=DASHES)
-    percent_axis(above, full=True)
+        for axes, label in ((above, f"{rate:g} requests/s, as asked"), (below, "")):
+            axes.axvline(rate, color=FAINT, linewidth=1.0, linestyle=DASHES, label=label or None)
+    percent_axis(above)
     linear_ticks(below)
-    below.set_ylim(0, None)
+    least = min((band[0] for one in curves for bands in one.attainment.values() for band in bands), default=0.0)
+    above.set_ylim(max(0.0, min(least - 0.05, 0.9)), 1.01)
+    below.set_ylim(0, 1.05 * most)
     below.set_xlim(0, 1.02 * most)
     above.set_title("Requests within the target")
     below.set_title("Goodput: requests/s within all targets")
