@@ -36,6 +36,8 @@ class Network:
     #: Protocols as measured on this system, by the names of those that they stand in for.
     measured: Mapping[str, Protocol] = field(factory=dict)
     channel: float | None = None
+    #: By how many standard deviations of their 90 % intervals all collectives are off.
+    deviation: float = 0.0
     _routes: dict[tuple[str, str, tuple[int, ...], int], list[Route]] = field(factory=dict)
     _paths: dict[tuple[int, int], list[Edge]] = field(factory=dict)
     _seconds: dict[tuple[Collective, tuple[int, ...]], float] = field(factory=dict)
@@ -53,7 +55,10 @@ class Network:
             return 0.0
         key = (collective, tuple(ranks))
         if key not in self._seconds:
-            self._seconds[key] = self.route(collective, ranks).seconds(collective.bytes)
+            route = self.route(collective, ranks)
+            seconds = route.seconds(collective.bytes)
+            least = min(seconds, route.least(collective.bytes))
+            self._seconds[key] = max(least, seconds * route.erring(self.deviation))
         return self._seconds[key]
 
     def interval(self, collective: Collective, ranks: Sequence[int]) -> tuple[float, float]:

@@ -168,6 +168,12 @@ class Route:
             return self.start + self.even[0] + size * self.even[1]
         return self.start + self._critical_path.seconds(size)
 
+    def erring(self, deviation: float) -> float:
+        """By what its seconds are multiplied where they are off by so many standard deviations, of which 1.6449 lie
+        between them and either end of the 90 % interval."""
+        low, high = self.interval_factors
+        return float((low if deviation < 0 else high) ** (abs(deviation) / 1.6449))
+
     def within(self, rate: float) -> "Route":
         """The same route with every rank limited to *rate* bytes a second."""
         slower = {id(hops): tuple(hop.within(rate) for hop in hops) for hops in self.rounds}

@@ -25,7 +25,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
     """The insights into a run, warnings first."""
     found = [
         *_warnings(history, summary),
-        *_bounds(history, usage),
+        *step_bounds(history, usage).values(),
         *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
         *_cache(summary),
         *_peaks(history),
@@ -33,19 +33,34 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
     return sorted(found, key=lambda insight: not insight.warning)
 
 
+def summary_insights(summary: Summary) -> list[Insight]:
+    """The insights that the numbers of a run alone tell, for runs of which nothing else is known; warnings first."""
+    told = [*_growing(summary), *_unfinished(summary), *(() if "pools" in summary else _waiting(summary)),
+            *_cache(summary)]
+    return sorted(told, key=lambda insight: not insight.warning)
+
+
 def _warnings(history: History, summary: Summary) -> Iterator[Insight]:
+    yield from _growing(summary)
+    yield from _turned_away(history, REJECTED, "rejected")
+    yield from _turned_away(history, FAILED, "ended by an error")
+    yield from _unfinished(summary)
+    yield from _clocks(history)
+
+
+def _growing(summary: Summary) -> Iterator[Insight]:
     if summary["saturated"]:
         yield Insight(
             f"The queue kept growing: {number(summary['waiting_at_last_arrival'])} requests with"
             f" {number(summary['waiting_tokens_at_last_arrival'])} prompt tokens waited when the last one arrived. This"
             f" load is more than the system can serve{_sustained(summary)}; TTFT, the queue and E2EL grow with the"
             " length of the run.", True)
-    yield from _turned_away(history, REJECTED, "rejected")
-    yield from _turned_away(history, FAILED, "ended by an error")
+
+
+def _unfinished(summary: Summary) -> Iterator[Insight]:
     if summary["unfinished"]:
         left = _requests(summary["unfinished"])
         yield Insight(f"{left} unfinished at the end of the run; no latency counts them.", True)
-    yield from _clocks(history)
 
 
 def _turned_away(history: History, status: str, ended: str) -> Iterator[Insight]:
@@ -92,12 +107,13 @@ def _requests(count: int) -> str:
     return "1 request was" if count == 1 else f"{count:,} requests were"
 
 
-def _bounds(history: History, usage: KernelUsage) -> Iterator[Insight]:
-    """Insights into the bound that takes most GPU time of decode steps, and of steps with prompt tokens."""
+def step_bounds(history: History, usage: KernelUsage) -> dict[str, Insight]:
+    """Insights into the bound that takes most GPU time of `decode` steps, and of steps with tokens of a `prefill`."""
     names, seconds = usage.seconds_by(attrgetter("bound"))
     with_prompts = history.steps.prefills > 0
-    for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
-        yield from _bound_of(title, names, seconds[which].sum(axis=0), which)
+    kinds = {"decode": ("Decode steps", ~with_prompts), "prefill": ("Steps with prompt tokens", with_prompts)}
+    return {kind: insight for kind, (title, which) in kinds.items()
+            for insight in _bound_of(title, names, seconds[which].sum(axis=0), which)}
 
 
 def _bound_of(title: str, names: list[str], seconds: Floats, which: Bools) -> Iterator[Insight]:

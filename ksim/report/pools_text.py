@@ -16,7 +16,7 @@ _BESIDE = 4
 
 
 @frozen
-class _Row:
+class Row:
     """A number of pools: its title, its key, and how it is shown; rows that say nothing of any pool are left out."""
 
     title: str
@@ -29,23 +29,23 @@ def _gigabytes(count: float) -> str:
     return number(count / 1e9)
 
 
-_ROWS = (
-    _Row("engines", "engines", always=True), _Row("GPUs", "gpus", always=True),
-    _Row("requests/s", "request_throughput"), _Row("prompt tokens/s", "input_throughput"),
-    _Row("output tokens/s", "output_throughput"), _Row("TTFT in the pool, mean ms", "mean_ttft_ms"),
-    _Row("  p99", "p99_ttft_ms"), _Row("TPOT, mean ms", "mean_tpot_ms"), _Row("  p99", "p99_tpot_ms"),
-    _Row("in its queue, mean ms", "mean_queue_ms"), _Row("  p99", "p99_queue_ms"),
-    _Row("  mean wait for room", "mean_room_ms"), _Row("  mean KV transfer", "mean_xfer_time_ms"),
-    _Row("busy", "gpu_busy_share", percent, always=True), _Row("waiting for CPU", "host_share", percent, always=True),
-    _Row("tokens per step", "mean_batch_tokens"), _Row("sequences per step", "mean_batch_sequences"),
-    _Row("KV cache, mean", "kv_cache_usage_mean", percent), _Row("KV cache, peak", "kv_cache_usage_peak", percent),
-    _Row("  held for readers", "kv_cache_held_mean", percent), _Row("prefix hits", "prefix_cache_hit_rate", percent),
-    _Row("preemptions", "preemptions"), _Row("failed", "num_failed"), _Row("GB sent", "bytes_sent", _gigabytes),
-    _Row("GB received", "bytes_received", _gigabytes), _Row("leases that ended", "num_kv_expired_reqs"),
-    _Row("average watts", "average_watts"), _Row("J/prompt token", "joules_per_input_token"),
-    _Row("J/output token", "joules_per_output_token"),
-    _Row("$/M prompt tokens", "dollars_per_million_input_tokens"),
-    _Row("$/M output tokens", "dollars_per_million_output_tokens"),
+ROWS = (
+    Row("engines", "engines", always=True), Row("GPUs", "gpus", always=True),
+    Row("requests/s", "request_throughput"), Row("prompt tokens/s", "input_throughput"),
+    Row("output tokens/s", "output_throughput"), Row("TTFT in the pool, mean ms", "mean_ttft_ms"),
+    Row("  p99", "p99_ttft_ms"), Row("TPOT, mean ms", "mean_tpot_ms"), Row("  p99", "p99_tpot_ms"),
+    Row("in its queue, mean ms", "mean_queue_ms"), Row("  p99", "p99_queue_ms"),
+    Row("  mean wait for room", "mean_room_ms"), Row("  mean KV transfer", "mean_xfer_time_ms"),
+    Row("busy", "gpu_busy_share", percent, always=True), Row("waiting for CPU", "host_share", percent, always=True),
+    Row("tokens per step", "mean_batch_tokens"), Row("sequences per step", "mean_batch_sequences"),
+    Row("KV cache, mean", "kv_cache_usage_mean", percent), Row("KV cache, peak", "kv_cache_usage_peak", percent),
+    Row("  held for readers", "kv_cache_held_mean", percent), Row("prefix hits", "prefix_cache_hit_rate", percent),
+    Row("preemptions", "preemptions"), Row("failed", "num_failed"), Row("GB sent", "bytes_sent", _gigabytes),
+    Row("GB received", "bytes_received", _gigabytes), Row("leases that ended", "num_kv_expired_reqs"),
+    Row("average watts", "average_watts"), Row("J/prompt token", "joules_per_input_token"),
+    Row("J/output token", "joules_per_output_token"),
+    Row("$/M prompt tokens", "dollars_per_million_input_tokens"),
+    Row("$/M output tokens", "dollars_per_million_output_tokens"),
 )
 
 
@@ -71,6 +71,6 @@ def pool_rows(pools: Mapping[str, Summary]) -> Iterator[list[str]]:
     found = list(pools.values())
     yield ["role", *(pool["role"] for pool in found)]
     yield ["GPU", *(pool["gpu"] for pool in found)]
-    for row in _ROWS:
+    for row in ROWS:
         if row.always or any(pool.get(row.key) for pool in found):
             yield [row.title, *(row.show(pool.get(row.key)) for pool in found)]

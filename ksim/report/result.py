@@ -18,6 +18,7 @@ from ksim.foundation.errors import MissingExtra, UnknownName
 from ksim.report import run_directory
 from ksim.report.formats import vllm_block
 from ksim.report.insights import insights
+from ksim.report.overview import overview
 from ksim.report.wording import WIDTH, Insight, model_name, subject
 from ksim.results import arrow
 from ksim.results.attribution import attribution_table
@@ -204,6 +205,8 @@ class Result:
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
         summary = json.dumps(self.summary, indent=2, allow_nan=False, ensure_ascii=False)
         (directory / "summary.json").write_text(summary + "\n", encoding="utf-8")
+        about = json.dumps(overview(self.history, self.subject, self.insights), ensure_ascii=False)
+        (directory / "overview.json").write_text(about + "\n", encoding="utf-8")
         tables = {"requests": self.requests, "steps": self.steps, "attribution": self.attribution}
         for name, table in tables.items():
             # Hardly a number repeats, so dictionaries would take ten times as long and save nothing.

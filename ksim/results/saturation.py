@@ -19,7 +19,7 @@ _GROWTH = 1.5
 #: a hundred runs of 400 (2,000) Poisson arrivals at one server with constant or exponential service, and at 32 servers
 #: with exponential service.  Both rules together call, on average, so many of them saturated: 6 (1) at 0.9 times the
 #: sustainable rate, 55 (92) at 1.1 times, 87 (100) at 1.2 times.
-_DRIFT, _RISE = 2.0, 1.1
+DRIFT, _RISE = 2.0, 1.1
 #: Arrivals within a smaller share of the run count as simultaneous.
 _SPREAD = 0.01
 #: The fewest completions for a rate; the number of parts for its interval; Student's t for so many parts at 90 %.
@@ -47,7 +47,7 @@ def saturation(history: History, closed: bool = False) -> dict[str, Any]:
     spread_out = arrivals[-1] - arrivals[0] > _SPREAD * history.duration
     full = _SHORTEST * float(history.steps.tokens.max(initial=1))
     found["saturated"] = bool(not closed and spread_out and (
-        _never_shrank(waits, _SHORTEST) or _drifted(waits) or _never_shrank(tokens, full)))
+        _never_shrank(waits, _SHORTEST) or drifted(waits) or _never_shrank(tokens, full)))
     return {**found, **sustained(history, queue)} if found["saturated"] else found
 
 
@@ -61,10 +61,13 @@ def _never_shrank(queue: Floats, least: float) -> bool:
     return bool(grew) and all(later >= earlier for earlier, later in pairwise(_quarters(queue)))
 
 
-def _drifted(queue: Floats) -> bool:
-    """Whether it is longer than a stable queue gets by chance."""
+def drifted(queue: Floats, drift: float = DRIFT) -> bool:
+    """Whether *queue*, at each arrival so far, is longer than a stable one gets by chance.
+
+    That is *drift* square roots of the number of arrivals, and more than any quarter before the last one.
+    """
     *before, last = _quarters(queue)
-    long = queue[-1] >= max(_SHORTEST, _DRIFT * np.sqrt(len(queue)))
+    long = queue[-1] >= max(_SHORTEST, drift * np.sqrt(len(queue)))
     return bool(long) and last > _RISE * max(before, default=0.0)
 
 

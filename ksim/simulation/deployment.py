@@ -12,6 +12,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import DoesNotFit
 from ksim.network.network import Network
+from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.defaults import Defaults, fused, graphs
@@ -64,6 +65,9 @@ class Deployment:
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
                           oracle=oracle)
         scaled = _for_release(plugin("oracles", oracle), version)
+        if scenario.kernel_errors is not None:
+            scaled = DrawnOracle(scaled, scenario.kernel_errors)
+            network.deviation = deviation(scenario.kernel_errors, "collectives")
         return cls(
             scenario=resolved, model=model, gpu=gpu, system=system, network=network, oracle=scaled,
             host=host_of(scenario.host), version=version, routing=routing_of(scenario.routing, model),

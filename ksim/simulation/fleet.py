@@ -149,7 +149,7 @@ def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[s
     sizes = {name: [deployment.serve.gpus] * (deployment.serve.data_parallel_size * scenario.pools[name].replicas)
              for name, deployment in deployments.items()}
     system = next(iter(deployments.values())).system
-    units = {name: _unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
+    units = {name: unit(deployment, system.gpus_per_node) for name, deployment in deployments.items()}
     firsts, needed = pack([units[name] * gpus[0] for name, gpus in sizes.items()
                             for _ in range(len(gpus) // units[name])], system.gpus_per_node)
     if needed > system.gpus:
@@ -159,7 +159,7 @@ def _placed(scenario: Scenario, deployments: Mapping[str, Deployment]) -> dict[s
                    for engine in range(units[name])] for name, gpus in sizes.items()}
 
 
-def _unit(deployment: Deployment, node: int) -> int:
+def unit(deployment: Deployment, node: int) -> int:
     """How many engines lie side by side on one node of so many GPUs: those that share experts, if all of them fit."""
     together = deployment.shards[0].data
     return together if together * deployment.serve.gpus <= node else 1

@@ -65,6 +65,10 @@ class Scenario:
     oracle: Choice | None = None
     """The latency oracle, which prices kernels. Default: measured if the GPU has a profile, else learned. Names:
     oracles. Example: "roofline"."""
+    kernel_errors: int | None = field(default=None, validator=optional(ge(0)))
+    """Let the latency model err: the seed of a draw, in which all kernels of a family, and all collectives, are off by
+    as much of their 90 % intervals. `ksim capacity` draws some to tell model errors from traffic. Unit: none. Default:
+    no errors. Example: 1."""
     routing: Choice = Choice("uniform")
     """How popular the experts of a mixture are: uniform, zipf with an `exponent`, or measured with the `path` of a file
     of their shares. Example: {name = "zipf", exponent = 0.5}."""

@@ -12,8 +12,8 @@ from ksim.report.result import Result
 from ksim.results.metrics import LatencyTargets
 from tests.results import by_hand, fabricate
 
-FILES = {"summary.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet", "kernels.csv",
-         "trace.json.gz"}
+FILES = {"summary.json", "overview.json", "scenario.toml", "requests.parquet", "steps.parquet", "attribution.parquet",
+         "kernels.csv", "trace.json.gz"}
 
 
 def contents(directory: Path) -> dict[str, bytes]:

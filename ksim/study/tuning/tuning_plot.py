@@ -1,7 +1,5 @@
 """The figure of a tuning: its trials and the best so far, or the front of several objectives."""
 
-from typing import TYPE_CHECKING
-
 from ksim.report.plots.pareto import ParetoMark, Scale, pareto_figure
 from ksim.report.plots.picture import Picture
 from ksim.report.plots.style import looks
@@ -9,28 +7,25 @@ from ksim.report.plots.tuning import tuning_figure
 from ksim.study.grid import value_text
 from ksim.study.tuning.tuning import Tuning
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 def tuning_plot(tuning: Tuning) -> Picture:
     """The first objective of each trial and the best so far; of several objectives, the front."""
     with looks():
-        return Picture(_over_trials(tuning) if len(tuning.wanted) == 1 else _front(tuning))
+        return _over_trials(tuning) if len(tuning.wanted) == 1 else _front(tuning)
 
 
-def _over_trials(tuning: Tuning) -> "Figure":
+def _over_trials(tuning: Tuning) -> Picture:
     objective = tuning.wanted[0]
     numbers = {id(point.outcome): point.number for point in tuning.points}
     told = [(numbers[id(point.outcome)], point.values[0], not point.problem) for point in tuning.ranked if point.values]
     without = len(tuning.points) - len(told)
     note = f"{len(tuning.points)} trials{f', {without} of them without a value' if without else ''}"
     label = Scale(objective.key, objective.maximise).label
-    return tuning_figure(tuning.title, note, label, sorted(told), objective.maximise)
+    return Picture(tuning_figure(tuning.title, note, label, sorted(told), objective.maximise))
 
 
-def _front(tuning: Tuning) -> "Figure":
+def _front(tuning: Tuning) -> Picture:
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
              for point in tuning.ranked if not point.problem]
     scales = [Scale(objective.key, objective.maximise) for objective in tuning.wanted]
-    return pareto_figure(tuning.title, f"{len(marks)} of {len(tuning.points)} trials count", scales, marks)
+    return Picture(pareto_figure(tuning.title, f"{len(marks)} of {len(tuning.points)} trials count", scales, marks))

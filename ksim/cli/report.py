@@ -1,0 +1,18 @@
+"""`ksim report`: a run or a study as one page for a browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="what `ksim run -o` has written, or"
+                                              " `ksim sweep`, `tune` or `capacity`")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE",
+                                         help="the page to write")] = Path("report.html"),
+) -> None:
+    """Write a run or a study as one HTML page that opens without a network."""
+    from ksim.page.write import write_page
+
+    print(f"written to {write_page(directory, output)}")

@@ -1,0 +1,110 @@
+"""An oracle that errs on purpose: a draw of the systematic errors that another one may have."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+from numpy.typing import NDArray
+
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.attention import Attention, AttentionLayer
+from ksim.compute.kernels.sweep import KernelSweep
+from ksim.flow.batch import Batch
+from ksim.foundation.rng import stream
+from ksim.oracles import CompiledAttention, Estimates, compile_attention, estimates, least_seconds
+from ksim.oracles.answers import Floats
+from ksim.specs.hardware import Gpu
+
+__all__ = ["DrawnOracle", "deviation", "erring"]
+
+#: Standard deviations from the middle of a normal distribution to the ends of its 90 % interval.
+_ENDS = 1.6449
+#: A draw is no further out than this many standard deviations: nobody knows how errors are distributed there.
+_FURTHEST = 3.0
+#: Batches at which the interval of attention is asked for: it has another shape at every step, and one error in all.
+_TYPICAL = (Batch.of(*[(1, 1024)] * 32), Batch.of((1024, 0)))
+
+
+@lru_cache(maxsize=4096)
+def deviation(seed: int, family: str) -> float:
+    """By how many standard deviations all kernels of *family* are off in the draw *seed*."""
+    drawn = float(stream(seed, f"kernel_errors.{family}").standard_normal())
+    return max(-_FURTHEST, min(_FURTHEST, drawn))
+
+
+def erring(deviation: Any, low: Any, high: Any) -> Any:
+    """The factor of what is off by *deviation*, where *low* and *high* are the ends of the 90 % interval of factors.
+
+    The logarithm of the factor is normal on either side of 1.  Where nobody knows the interval, the factor is 1.
+    """
+    ends = np.where(deviation < 0, low, high)
+    known = np.isfinite(ends) & (ends > 0)
+    return np.where(known, np.where(known, ends, 1.0) ** (np.abs(deviation) / _ENDS), 1.0)
+
+
+@frozen
+class DrawnOracle:
+    """What `oracle` says, but kernels of each family err together, as far as the draw `seed` says.
+
+    A kernel's error is so many standard deviations of its own 90 % interval; attention's is that of its layer at
+    typical batches.  No time falls below the roofline.
+    """
+
+    oracle: Any
+    seed: int
+
+    def estimates(self, kernels: Sequence[Kernel], gpu: Gpu) -> Estimates:
+        answers, off = estimates(self.oracle, kernels, gpu), self._deviations(kernels)
+        factors = erring(off, answers.low / answers.seconds, answers.high / answers.seconds)
+        for rows, layer in _layers(kernels):
+            factors[rows] = self.factor(layer, gpu)
+        factors = np.where(factors < 1, np.maximum(factors, np.minimum(1.0, least_seconds(kernels, gpu)
+                                                                       / answers.seconds)), factors)
+        return evolve(answers, seconds=factors * answers.seconds, roofline_ratio=factors * answers.roofline_ratio,
+                      low=factors * answers.low, high=factors * answers.high)
+
+    def compile_attention(self, layer: AttentionLayer, gpu: Gpu) -> CompiledAttention | None:
+        """That of the oracle with the error of the layer.  What compiled attention prices is held to the roofline."""
+        compiled = compile_attention(self.oracle, layer, gpu)
+        return compiled and _DrawnAttention(compiled, self.factor(layer, gpu))
+
+    def factor(self, layer: AttentionLayer, gpu: Gpu) -> float:
+        """By what the times of all kernels of *layer* are multiplied."""
+        answers = estimates(self.oracle, [layer.over(batch) for batch in _TYPICAL], gpu)
+        low, high = (float(np.exp(np.log(ends / answers.seconds).mean())) for ends in (answers.low, answers.high))
+        return float(erring(deviation(self.seed, layer.family), low, high))
+
+    def _deviations(self, kernels: Sequence[Kernel]) -> Floats:
+        if isinstance(kernels, KernelSweep):
+            return kernels.spread([deviation(self.seed, family) for family in kernels.families])
+        return np.array([deviation(self.seed, kernel.family) for kernel in kernels])
+
+
+@frozen
+class _DrawnAttention:
+    """Compiled attention whose times are all off by one factor."""
+
+    compiled: CompiledAttention
+    factor: float
+
+    def price(self, counts: Sequence[int]) -> tuple[float, bool, bool]:
+        seconds, computes, within = self.compiled.price(counts)
+        return self.factor * seconds, computes, within
+
+    def columns(self, counts: Sequence[Floats]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+        seconds, computes, within = self.compiled.columns(counts)
+        return self.factor * seconds, computes, within
+
+
+def _layers(kernels: Sequence[Kernel]) -> list[tuple[Any, AttentionLayer]]:
+    """The rows of *kernels* that are attention, and the layers that they belong to."""
+    if isinstance(kernels, KernelSweep):
+        one = kernels.kernel
+        return [(slice(None), _layer(one))] if isinstance(one, Attention) else []
+    return [(row, _layer(kernel)) for row, kernel in enumerate(kernels) if isinstance(kernel, Attention)]
+
+
+def _layer(kernel: Attention) -> AttentionLayer:
+    return AttentionLayer(kernel.heads, kernel.kv_heads, kernel.head_dim, cache=kernel.cache)

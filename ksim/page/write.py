@@ -1,0 +1,32 @@
+"""Write the page of a directory."""
+
+from pathlib import Path
+
+from ksim.foundation.errors import ConfigError
+
+
+def write_page(directory: Path, path: Path) -> Path:
+    """Write the page of the run or study in *directory* to *path*; raises KsimError where there is neither."""
+    text = page_of(directory)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def page_of(directory: Path) -> str:
+    """The page of the run or study in *directory*."""
+    if not directory.is_dir():
+        raise ConfigError(str(directory), "is no directory; name one that `ksim run -o`, `sweep`, `tune` or"
+                                          " `capacity` has written")
+    if (directory / "study.json").is_file():
+        from ksim.page.studies import study_page
+        from ksim.page.studies.reading import Study
+
+        return study_page(Study.read(directory)).html()
+    from ksim.page.reading import Run
+    from ksim.page.run import run_page
+
+    return run_page(Run.read(directory)).html()

@@ -1,0 +1,179 @@
+"""Traffic of a replication: the same requests at any rate and for any set-up, only faster or slower.
+
+That is what "common random numbers" means (Law, Simulation Modeling and Analysis, section 11.2): two rates, or two
+set-ups, differ by what they are, and not by their luck.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ksim.flow.request import Request
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.foundation.rng import stream
+from ksim.workload.replay import Replay
+from ksim.workload.row import follows
+from ksim.workload.synthetic import Synthetic
+from ksim.workload.workload import Workload
+
+#: The shortest block of a trace that is resampled.
+_SHORTEST_BLOCK = 8
+#: The share of sessions, or requests, that a thinned trace keeps.
+_KEPT = 0.5
+
+
+def replication_seed(seed: int, replication: int) -> int:
+    """The seed of all random numbers of a *replication* of a study with this *seed*."""
+    return int(np.random.SeedSequence([seed, replication]).generate_state(1)[0])
+
+
+@frozen
+class Traffic:
+    """What the requests of a study's replications are drawn from.
+
+    `note` says how, for a trace.  `own_spread` is how uncertain the mean over all replications stays, however many
+    there are, because a trace is itself but one draw: as a share of the variance between replications.
+    """
+
+    workload: Workload
+    count: int
+    note: str = ""
+    own_spread: float = 0.0
+
+    @classmethod
+    def of(cls, workload: Workload, count: int, least: int = 1) -> "Traffic":
+        """Traffic of *count* requests a replication; raises ConfigError for a workload that has no rate to change, and
+        where a trace has fewer than the *least* requests."""
+        if workload.max_concurrency is not None:
+            raise ConfigError("workload.max_concurrency", "clients that wait for answers have no request rate of their"
+                                                          " own; leave it out to ask for the highest rate")
+        if workload.synthetic is not None:
+            _check_synthetic(workload.synthetic)
+            return cls(workload, count)
+        assert workload.replay is not None, "a workload without synthetic requests replays a trace"
+        trace = _Trace.read(workload.replay)
+        if len(trace.requests) < least:
+            raise DataError(str(workload.replay.path), f"has {len(trace.requests):,} requests, and the targets need"
+                                                       f" {least:,} or more; name a lower percentile, or replay more")
+        count = min(count, len(trace.requests))
+        return cls(workload, count, trace.note(count), trace.own_spread(count))
+
+    def requests(self, rate: float, seed: int) -> Iterator[Request]:
+        """The requests at this mean *rate*, in requests/s, or in sessions/s where there are sessions."""
+        if self.workload.replay is not None:
+            return _Trace.read(self.workload.replay).drawn(rate, seed, self.count)
+        return self.at(rate).requests(seed)
+
+    def at(self, rate: float) -> Workload:
+        """The workload at *rate*; of a trace, the whole as it is."""
+        if self.workload.replay is not None:
+            return evolve(self.workload, replay=evolve(self.workload.replay, rate=rate, time_scale=1.0))
+        synthetic = self.workload.synthetic
+        assert synthetic is not None, "a workload is synthetic or a replay"
+        return evolve(self.workload, synthetic=evolve(synthetic, arrivals=evolve(synthetic.arrivals, rate=rate),
+                                                      count=self.count))
+
+
+def _check_synthetic(synthetic: Synthetic) -> None:
+    if synthetic.arrivals.rate is None:
+        raise ConfigError("workload.synthetic.arrivals", "a burst has no rate; choose the process poisson, gamma or"
+                                                         " constant to ask for the highest rate")
+
+
+@frozen(eq=False)
+class _Trace:
+    """The requests of a trace, at arrivals that have a mean rate of 1/s."""
+
+    requests: Sequence[Request]
+    arrivals: Any
+
+    @classmethod
+    def read(cls, replay: Replay) -> "_Trace":
+        """The trace of *replay*, which is read once in a process."""
+        return _read(_Key(replay))
+
+    @property
+    def coupled(self) -> bool:
+        """Whether some requests have to do with others: by shared prefixes, or sessions."""
+        return any(request.chunks or request.session for request in self.requests)
+
+    @property
+    def block(self) -> int:
+        """How many consecutive requests are drawn together: the square root of all, so that bursts stay whole."""
+        return max(_SHORTEST_BLOCK, round(math.sqrt(len(self.requests))))
+
+    def note(self, count: int) -> str:
+        """How replications of *count* requests are drawn."""
+        if not self.coupled:
+            return f"the trace is resampled in blocks of {self.block} consecutive requests"
+        what = "sessions" if any(request.session for request in self.requests) else "requests"
+        return (f"the trace is thinned to a random half of its {what}, as copies of requests would find each other's"
+                " prompts in the cache")
+
+    def own_spread(self, count: int) -> float:
+        """The variance of a mean over the whole trace as a share of that between replications.
+
+        Of m requests of n that are resampled, it is m / n.  A random half has as much variance about the whole as the
+        whole has about the truth: McCarthy, "Replication: an approach to the analysis of data from complex surveys",
+        1966.
+        """
+        return 1.0 if self.coupled else count / len(self.requests)
+
+    def drawn(self, rate: float, seed: int, count: int) -> Iterator[Request]:
+        """A replication of at most *count* requests."""
+        rng = stream(seed, "workload.resample")
+        return self._thinned(rate, rng, count) if self.coupled else self._resampled(rate, rng, count)
+
+    def _resampled(self, rate: float, rng: Any, count: int) -> Iterator[Request]:
+        """Blocks of consecutive requests, each with the gap before it; from the last one, a block goes on at the first.
+
+        Politis and Romano, "A circular block-resampling procedure for stationary data", 1992.
+        """
+        total, block = len(self.requests), self.block
+        starts = rng.integers(total, size=-(-count // block))
+        rows = ((starts[:, None] + np.arange(block)) % total).ravel()[:count]
+        gaps = np.diff(self.arrivals, prepend=self.arrivals[0] - self.arrivals[-1] / max(1, total - 1))
+        times = np.cumsum(gaps[rows])
+        for number, (row, time) in enumerate(zip(rows.tolist(), ((times - times[0]) / rate).tolist(), strict=True)):
+            yield evolve(self.requests[row], id=number, arrival=time)
+
+    def _thinned(self, rate: float, rng: Any, count: int) -> Iterator[Request]:
+        """A random half of the sessions, and of the requests that have none, at twice their rate."""
+        owners = [request.session or index for index, request in enumerate(self.requests)]
+        kept = dict(zip(dict.fromkeys(owners), rng.random(len(owners)) < _KEPT, strict=False))
+        rows = [row for row, owner in enumerate(owners) if kept[owner]][:count]
+        times = (self.arrivals[rows] - self.arrivals[rows[0]]) * _KEPT / rate if rows else self.arrivals[:0]
+        for number, (row, time) in enumerate(zip(rows, times.tolist(), strict=True)):
+            yield evolve(self.requests[row], id=number, arrival=time)
+
+
+class _Key:
+    """A replay as the key of a cache: by all that it says, and by when its file was written."""
+
+    def __init__(self, replay: Replay) -> None:
+        written = replay.path.stat().st_mtime_ns if replay.path.exists() else 0
+        self.replay, self._text = replay, f"{replay!r} {written}"
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._text == other._text
+
+
+@lru_cache(maxsize=4)
+def _read(key: _Key) -> _Trace:
+    replay = key.replay
+    if replay.rate is None and not replay.clock():
+        raise DataError(str(replay.path), "has no arrival times; name a rate in workload.replay for Poisson arrivals")
+    requests = list(replay.requests(seed=0))
+    own = 1 + sum(not follows(turn, before) for before, turn in pairwise(requests))
+    arrivals = np.array([request.arrival for request in requests])
+    if arrivals[-1] <= 0 or own < 2:
+        raise DataError(str(replay.path), "all requests arrive at once, so there is no rate to change")
+    return _Trace(requests, arrivals * ((own - 1) / arrivals[-1]))
