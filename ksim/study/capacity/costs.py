@@ -24,12 +24,13 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
     dynamic = float(history.steps.joules.sum())
     static = history.static_joules * seconds / history.duration if history.duration else 0.0
     millions = max(tokens, 1.0) / 1e6
-    told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()), "good_share": float(good.mean()),
+    told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
+            "request_goodput": float(good.sum()) / seconds,
             "total_token_throughput": tokens / seconds,
             "output_throughput": float(requests.output[done].sum()) / seconds,
             "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = _dollars(history, fleet, dynamic + static, seconds)
-    return told if dollars is None else {**told, "dollars_per_million_tokens": dollars / millions}
+    return told if dollars is None else {**told, "usd_per_million_tokens": dollars / millions}
 
 
 def _dollars(history: History, fleet: Fleet, joules: float, seconds: float) -> float | None:

@@ -44,8 +44,9 @@ def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_er
     Student's t, adjusted for skewness as in Skart (Tafazzoli and Wilson, "Skart: a skewness- and
     autocorrelation-adjusted batch-means procedure for simulation analysis", IIE Transactions 43, 2011; Willink, "A
     confidence interval and test for the mean of an asymmetric distribution", 2005): some replications have a long
-    queue and most have none, so a mean is more often too low than too high.  *own_spread* is that of `Traffic`, and the
-    standard error is *least_error* at least.
+    queue and most have none, so a mean is more often too low than too high.  Few replications do not know their own
+    skewness, so no end is closer than without it.  *own_spread* is that of `Traffic`, and the standard error is
+    *least_error* at least.
     """
     count = len(values)
     if count < FEWEST:
@@ -54,7 +55,7 @@ def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_er
     error = max(deviation * (1 / count + own_spread) ** 0.5, least_error)
     beta = _skewness(values, deviation) / (6 * count**0.5)
     t = student(0.5 + confidence / 2, count - 1)
-    return Interval(mean - _adjusted(t, beta) * error, mean - _adjusted(-t, beta) * error)
+    return Interval(mean - max(t, _adjusted(t, beta)) * error, mean - min(-t, _adjusted(-t, beta)) * error)
 
 
 def _skewness(values: Floats, deviation: float) -> float:

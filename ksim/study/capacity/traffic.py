@@ -153,10 +153,11 @@ class _Trace:
 
 
 class _Key:
-    """A replay as the key of a cache: by all that it says."""
+    """A replay as the key of a cache: by all that it says, and by when its file was written."""
 
     def __init__(self, replay: Replay) -> None:
-        self.replay, self._text = replay, repr(replay)
+        written = replay.path.stat().st_mtime_ns if replay.path.exists() else 0
+        self.replay, self._text = replay, f"{replay!r} {written}"
 
     def __hash__(self) -> int:
         return hash(self._text)

@@ -1,29 +1,24 @@
 """A trial: one run of one set-up at one rate, with the traffic of one replication."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 from attrs import evolve, field, frozen
 
 from ksim.flow.log import Log
-from ksim.foundation.config import structure
 from ksim.foundation.errors import KsimError
 from ksim.results.arrays import Bools, Floats
 from ksim.results.history import History
 from ksim.results.saturation import saturation
-from ksim.simulation.fleet import Fleet
-from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
+from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import serve
 from ksim.study.capacity.costs import numbers
 from ksim.study.capacity.early_stop import Hopeless, watched
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic, replication_seed
+from ksim.study.capacity.warm import setup
 from ksim.study.capacity.warm_up import before_drain
-from ksim.workload.workload import Workload
 
-#: The set-ups that a process keeps ready.
-_SETUPS = 16
 #: Requests, and their rate, that show what a set-up can do at most.
 _MANY, _AT_ONCE = 300, 1e6
 
@@ -40,7 +35,7 @@ class Plan:
 
     targets: tuple[Target, ...]
     requests: int | None = None
-    replications: int = 12
+    replications: int = 8
     model_errors: bool = True
     seed: int = 0
     confidence: float = 0.95
@@ -135,30 +130,6 @@ def runnable(plan: Plan, trial: Trial) -> Scenario:
     errors = None if trial.draw is None else replication_seed(plan.seed, trial.draw)
     workload = Traffic.of(scenario.workload, plan.count).at(trial.rate)
     return evolve(scenario, workload=workload, seed=seed, kernel_errors=errors)
-
-
-def setup(scenario: Scenario, errors: int | None = None) -> Fleet:
-    """The fleet of *scenario* with those kernel *errors*, which a process looks up once, whatever the workload."""
-    bare = evolve(scenario, workload=structure(Workload, ANY_WORKLOAD, "workload"), seed=0, kernel_errors=errors)
-    return _fleet(_Text(bare))
-
-
-class _Text:
-    """A scenario as the key of a cache: by all that it says."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario, self._text = scenario, repr(scenario)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text) and self._text == other._text
-
-
-@lru_cache(maxsize=_SETUPS)
-def _fleet(key: _Text) -> Fleet:
-    return Fleet.of(key.scenario)
 
 
 def sample(history: History, target: Target, good: Bools) -> Sample:

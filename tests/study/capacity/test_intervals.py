@@ -1,0 +1,66 @@
+"""Intervals of means, and of the rate at which a curve crosses what is allowed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.study.capacity.curve import Curves, crossing
+from ksim.study.capacity.intervals import UNKNOWN, of_mean, student
+from tests.properties import examples
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(2, 4.303), (3, 3.182), (5, 2.571), (11, 2.201), (1000, 1.962)])
+def test_student(freedom, quantile):
+    """As tables have it."""
+    assert student(0.975, freedom) == pytest.approx(quantile, rel=0.01)
+    assert student(0.025, freedom) == pytest.approx(-quantile, rel=0.01)
+
+
+def test_symmetric_values_have_students_interval():
+    interval = of_mean(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 0.95)
+    assert (interval.low + interval.high) / 2 == pytest.approx(3)
+    assert interval.high - 3 == pytest.approx(2.776 * np.sqrt(2.5 / 5), rel=1e-3)
+
+
+def test_two_values_say_nothing():
+    assert of_mean(np.array([1.0, 2.0]), 0.95) == UNKNOWN
+
+
+def test_skewed_values_have_a_longer_upper_end():
+    interval = of_mean(np.array([0.0, 0.0, 0.0, 0.0, 10.0]), 0.95)
+    assert interval.high - 2 > 1.5 * (2 - interval.low)
+
+
+def test_skewed_means_are_covered():
+    """Eight values of an exponential distribution, of which Student's t alone covers 91 of 100 means."""
+    rng = np.random.default_rng(0)
+    covered = [1.0 in of_mean(rng.exponential(1.0, 8), 0.95) for _ in range(1000)]
+    assert np.mean(covered) > 0.93
+
+
+def test_what_a_trace_leaves_open_does_not_shrink():
+    values = np.random.default_rng(0).normal(0, 1, 100)
+    wide, narrow = of_mean(values, 0.95, own_spread=1.0), of_mean(values, 0.95)
+    assert wide.high - wide.low == pytest.approx(np.sqrt(101) * (narrow.high - narrow.low), rel=1e-6)
+
+
+def test_a_curve_crosses_where_it_is_drawn():
+    assert crossing([1.0, 4.0], [-1.0, 1.0]) == pytest.approx(2.0)
+    assert crossing([1.0, 2.0], [-1.0, -0.5]) is None
+    assert crossing([1.0, 2.0], [0.5, 1.0]) is None
+    assert crossing([1.0, 2.0, 4.0, 8.0], [-2.0, -1.0, -1.5, 1.0]) == pytest.approx(4 * 2**0.5)  # it never falls
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=8), st.floats(1.5, 6))
+@examples(80)
+def test_the_interval_of_a_curve_holds_where_its_mean_crosses(own, slope):
+    """Each replication has its own multiple at a rate of 1, and all rise alike."""
+    rates = [0.5, 0.7, 1.0, 1.4, 2.0]
+    multiples = np.array([[np.array(own) * rate**slope] for rate in rates])
+    curves = Curves(rates, multiples, np.zeros(5, bool))
+    rate = curves.crossing()
+    if rate is not None:
+        interval = curves.interval(0.95)
+        assert interval.low * (1 - 1e-9) <= rate <= interval.high * (1 + 1e-9)
+        assert rate == pytest.approx(np.mean(own)**(-1 / slope), rel=1e-6)

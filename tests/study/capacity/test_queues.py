@@ -1,0 +1,72 @@
+"""The capacity of one server, which queueing theory knows."""
+
+from collections.abc import Callable
+from math import exp, factorial
+
+import numpy as np
+import pytest
+
+from ksim.results.arrays import Floats
+from ksim.simulation.scenario import Scenario
+from ksim.study.capacity.highest_rate import RateAnswer, highest_rate
+from ksim.study.capacity.targets import Target
+from ksim.study.capacity.trial import Plan
+from ksim.study.workers import InProcess
+from tests.study.capacity.loads import one_server, services
+
+CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1, "high": 3}
+
+
+def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
+    """The capacity of *scenario*, without errors of the model."""
+    return highest_rate(scenario, Plan((Target(*metric.split(":"), limit),), model_errors=False), InProcess())
+
+
+def root(excess: Callable[[float], float], most: float) -> float:
+    """The rate below *most* from which on *excess* is positive."""
+    low, high = 0.0, most
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    return low
+
+
+def mean_wait(rate: float, seconds: Floats) -> float:
+    """Pollaczek and Khinchine: lambda E[S^2] / 2 (1 - rho)."""
+    return rate * float((seconds**2).mean()) / (2 * (1 - rate * float(seconds.mean())))
+
+
+def waits_longer(load: float, limit: float) -> float:
+    """Erlang's distribution of the wait in an M/D/1 queue, of a *limit* in services: the share beyond it."""
+    within = (1 - load) * sum((load * (place - limit))**place / factorial(place) * exp(-load * (place - limit))
+                              for place in range(int(limit) + 1))
+    return 1 - within
+
+
+def test_md1_mean(tmp_path):
+    scenario = one_server(tmp_path, CONSTANT)
+    seconds = services(scenario)
+    assert np.ptp(seconds) < 1e-9
+    answer = asked(scenario, "queue:mean", seconds.mean())
+    assert root(lambda rate: mean_wait(rate, seconds) - seconds.mean(), 1 / seconds.mean()) in answer.interval
+    assert answer.rate * seconds.mean() == pytest.approx(2 / 3, rel=0.06)
+
+
+def test_md1_percentile(tmp_path):
+    scenario = one_server(tmp_path, CONSTANT)
+    service = services(scenario).mean()
+    answer = asked(scenario, "queue:p90", 3 * service)
+    load = root(lambda load: waits_longer(load, 3.0) - 0.1, 1.0)
+    assert load / service in answer.interval
+    assert answer.rate * service == pytest.approx(load, rel=0.08)
+
+
+def test_mg1_mean(tmp_path):
+    """One to three tokens, all equally likely."""
+    scenario = one_server(tmp_path, SEVERAL)
+    seconds = np.unique(services(scenario).round(7))
+    assert len(seconds) == 3
+    answer = asked(scenario, "queue:mean", 2 * seconds.mean())
+    truth = root(lambda rate: mean_wait(rate, seconds) - 2 * seconds.mean(), 1 / seconds.mean())
+    assert truth in answer.interval
+    assert answer.interval.high / answer.interval.low < 1.3
