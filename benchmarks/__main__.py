@@ -8,20 +8,35 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import caches, detail, flows, oracles, scaling, scheduler, speed, split, startup, walks
+from benchmarks import (
+    caches,
+    capacity_coverage,
+    capacity_crn,
+    detail,
+    flows,
+    oracles,
+    scaling,
+    scheduler,
+    speed,
+    split,
+    startup,
+    walks,
+)
 from benchmarks.findings import Findings
 from benchmarks.pages import put
 from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/speed.md")
 #: The pages of parts whose tables are in another.
-ELSEWHERE = {"walks": Path("docs/architecture.md")}
+ELSEWHERE = {"walks": Path("docs/architecture.md"), "capacity_coverage": Path("docs/capacity.md"),
+             "capacity_crn": Path("docs/capacity.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "split": split.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
     "flows": flows.findings, "walks": walks.findings,
+    "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
 }
 
 
