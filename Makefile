@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-fast explore lint hooks bench pages notebooks profiles accuracy energy clean
+.PHONY: run test test-fast explore lint browser hooks bench pages notebooks profiles accuracy energy clean
 
 run: $(READY)
 	$(BIN)/ksim run scenarios/quickstart.toml -o runs/quickstart --force
@@ -25,6 +25,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# What tests of pages need beside Chromium; without either they are skipped.
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+
 # `make lint` before each commit.
 hooks: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
@@ -37,11 +41,12 @@ bench: $(READY)
 profiles: $(READY)
 	$(BIN)/python -m ksim.calibration.shipped $(TABLES) $(SWEEP)
 
-# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, and the picture of
-# the layers.
+# docs/scenario.md and the JSON Schema of scenarios, from the documentation of the keys in the code, the picture of the
+# layers, and docs/gallery.md, from the comments of the scenarios that ship.
 pages: $(READY)
 	$(BIN)/python -m benchmarks.reference
 	$(BIN)/python -m benchmarks.layers
+	$(BIN)/python -m benchmarks.gallery
 
 # The notebooks' outputs.
 notebooks: $(READY)

@@ -14,12 +14,15 @@ from benchmarks import (
     capacity_crn,
     detail,
     flows,
+    gallery,
     oracles,
+    page,
     scaling,
     scheduler,
     speed,
     split,
     startup,
+    sweeps,
     walks,
 )
 from benchmarks.findings import Findings
@@ -28,15 +31,15 @@ from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/speed.md")
 #: The pages of parts whose tables are in another.
-ELSEWHERE = {"walks": Path("docs/architecture.md"), "capacity_coverage": Path("docs/capacity.md"),
-             "capacity_crn": Path("docs/capacity.md")}
+ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md"),
+             "capacity_coverage": Path("docs/capacity.md"), "capacity_crn": Path("docs/capacity.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "split": split.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
-    "flows": flows.findings, "walks": walks.findings,
-    "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
+    "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings, "page": page.findings,
+    "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
 }
 
 
@@ -48,16 +51,16 @@ def main() -> None:
         tables = _part(name, options)().all
         for sheet in tables:
             console.print(f"{sheet.title}:", sheet.rich(), sep="\n")
-        if options.write:
+        if options.write and name != "gallery":  # which writes its own page
             put(ELSEWHERE.get(name, PAGE), name, (line for sheet in tables for line in sheet.markdown()))
     _yardstick(console)
 
 
 def _part(name: str, options: argparse.Namespace) -> Callable[[], Findings]:
     """What measures the part *name*, as the *options* say."""
-    if name == "scaling":
-        return partial(scaling.findings, options.most)
-    return partial(walks.findings, options.files) if name == "walks" else PARTS[name]
+    told = {"scaling": partial(scaling.findings, options.most), "walks": partial(walks.findings, options.files),
+            "gallery": partial(gallery.findings, options.write)}
+    return told.get(name, PARTS[name])
 
 
 def _options() -> argparse.Namespace:

@@ -8,6 +8,10 @@ A run in Python:
     result = simulate(scenario.with_values({"serve.max_num_seqs": 64}))
     print(result.report())                               # result.summary, .requests, .steps, .kernels, .save(folder)
 
+How many GPUs a load needs, or how much load a set-up carries (docs/capacity.md):
+
+    ksim.capacity("scenario.toml", slo=["ttft:p99:1s"], rate=10, over={"gpu": ["h100", "h200"]})
+
 A layer of your own, priced kernel by kernel (docs/einsum.md):
 
     from ksim import Layer, op
@@ -48,12 +52,14 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`, for editors and type checker
     from ksim.simulation.scenario import Scenario
     from ksim.simulation.simulate import simulate
     from ksim.specs.power import PowerSettings
+    from ksim.study.capacity.ask import capacity
     from ksim.study.sweep import sweep
+    from ksim.study.tuning.tune import tune
 
 __version__ = "0.1.0"
 
-__all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "communicate",
-           "op", "pointwise", "ring", "simulate", "sweep", "ulysses"]
+__all__ = ["FENCES", "LAYERS", "KsimError", "Layer", "PowerSettings", "Result", "Scenario", "attend", "capacity",
+           "communicate", "op", "pointwise", "ring", "simulate", "sweep", "tune", "ulysses"]
 
 #: Which packages each package may import.  `tests/test_architecture.py` enforces it.
 LAYERS: dict[str, set[str]] = {
@@ -109,8 +115,9 @@ FENCES: dict[str, set[str]] = {
 #: Where the public names are defined.
 _HOMES = {
     "Scenario": "ksim.simulation.scenario", "simulate": "ksim.simulation.simulate", "Result": "ksim.report.result",
-    "sweep": "ksim.study.sweep",
+    "sweep": "ksim.study.sweep", "tune": "ksim.study.tuning.tune",
     "KsimError": "ksim.foundation.errors", "PowerSettings": "ksim.specs.power",
+    "capacity": "ksim.study.capacity.ask",
     # What layers are written in: docs/einsum.md.
     "Layer": "ksim.simulation.layer", "op": "ksim.compute.notation.product",
     "attend": "ksim.compute.notation.attention", "pointwise": "ksim.compute.notation.pointwise",

@@ -1,4 +1,4 @@
-"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `validate` and others."""
+"""The command line: `ksim init`, `run`, `replay`, `explain`, `diff`, `sweep`, `pareto`, `capacity` and others."""
 
 import os
 import sys
@@ -62,6 +62,7 @@ def main() -> None:
 def _register() -> None:
     from ksim.cli import (
         calibrate,
+        capacity,
         catalogue,
         collectives,
         diff,
@@ -76,6 +77,7 @@ def _register() -> None:
         step,
         sweep,
         trace,
+        tune,
         validate,
     )
 
@@ -86,7 +88,9 @@ def _register() -> None:
     app.command("diff")(diff.diff)
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
+    app.command("capacity")(capacity.capacity)
     app.command("report")(report.report)
+    app.command("tune")(tune.tune)
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

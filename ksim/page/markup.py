@@ -7,6 +7,8 @@ from typing import Any
 
 #: Elements without an end.
 _VOID = {"input", "meta", "br", "col"}
+#: The classes of columns by the first letter of their names.
+_STYLES = {">": "number", "~": "long"}
 
 
 class Markup(str):
@@ -44,13 +46,14 @@ def told(value: Any, shown: str, key: str, pool: str | None = None) -> Markup:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", sortable: bool = False,
           **attributes: Any) -> Markup:
-    """A table; columns whose name begins with ">" are numbers, and the first cell of each row is its heading.
+    """A table; columns whose name begins with ">" are numbers, those with "~" long texts.
 
+    The first cell of each row is its heading.
     A cell may be a pair of what is shown and the value by which it is sorted.
     """
-    styles = ["number" if column.startswith(">") else None for column in columns]
-    titles = [column.removeprefix(">") for column in columns]
-    head = (element("th", _sorter(title) if sortable else title, scope="col", cls=style)
+    styles = [_STYLES.get(column[:1]) for column in columns]
+    titles = [column[1:] if style else column for column, style in zip(columns, styles, strict=True)]
+    head = (element("th", _sorter(title) if sortable else breakable(title), scope="col", cls=style)
             for title, style in zip(titles, styles, strict=True))
     body = [element("tr", *map(_cell, range(len(styles)), row, styles)) for row in rows]
     made = element("table", element("caption", caption) if caption else None,
@@ -59,8 +62,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = 
     return element("div", made, cls="scroll", tabindex="0", role="region", aria_label=caption or "table")
 
 
+def breakable(name: str) -> Markup:
+    """*name*, which a line may break after underscores."""
+    return Markup(escape(name).replace("_", "_<wbr>"))
+
+
 def _sorter(name: str) -> Markup:
-    return element("button", name, type="button", cls="sorter")
+    return element("button", breakable(name), type="button", cls="sorter")
 
 
 def _cell(place: int, cell: Any, style: str | None) -> Markup:

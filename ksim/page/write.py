@@ -21,6 +21,11 @@ def page_of(directory: Path) -> str:
     if not directory.is_dir():
         raise ConfigError(str(directory), "is no directory; name one that `ksim run -o`, `sweep`, `tune` or"
                                           " `capacity` has written")
+    if (directory / "study.json").is_file():
+        from ksim.page.studies import study_page
+        from ksim.page.studies.reading import Study
+
+        return study_page(Study.read(directory)).html()
     from ksim.page.reading import Run
     from ksim.page.run import run_page
 

@@ -25,7 +25,7 @@ def insights(history: History, usage: KernelUsage, summary: Summary) -> list[Ins
     """The insights into a run, warnings first."""
     found = [
         *_warnings(history, summary),
-        *_bounds(history, usage),
+        *step_bounds(history, usage).values(),
         *(fleet_insights(history, summary) if history.pools else _waiting(summary)),
         *_cache(summary),
         *_peaks(history),
@@ -107,12 +107,13 @@ def _requests(count: int) -> str:
     return "1 request was" if count == 1 else f"{count:,} requests were"
 
 
-def _bounds(history: History, usage: KernelUsage) -> Iterator[Insight]:
-    """Insights into the bound that takes most GPU time of decode steps, and of steps with prompt tokens."""
+def step_bounds(history: History, usage: KernelUsage) -> dict[str, Insight]:
+    """Insights into the bound that takes most GPU time of `decode` steps, and of steps with tokens of a `prefill`."""
     names, seconds = usage.seconds_by(attrgetter("bound"))
     with_prompts = history.steps.prefills > 0
-    for title, which in (("Decode steps", ~with_prompts), ("Steps with prompt tokens", with_prompts)):
-        yield from _bound_of(title, names, seconds[which].sum(axis=0), which)
+    kinds = {"decode": ("Decode steps", ~with_prompts), "prefill": ("Steps with prompt tokens", with_prompts)}
+    return {kind: insight for kind, (title, which) in kinds.items()
+            for insight in _bound_of(title, names, seconds[which].sum(axis=0), which)}
 
 
 def _bound_of(title: str, names: list[str], seconds: Floats, which: Bools) -> Iterator[Insight]:

@@ -83,7 +83,7 @@ class StudyDirectory:
         """What is at *path* so far; raises ConfigError and DataError."""
         path = path.resolve()
         head = Head.read(path)
-        return Study(path, head, text_of(path / SCENARIO), list(_rows(path)))
+        return Study(path, head, text_of(path / SCENARIO), _rows(path))
 
     def add(self, row: Row) -> None:
         """Keep *row*, whatever becomes of this process."""
@@ -128,7 +128,8 @@ class StudyDirectory:
         """
         lines = self.path / LINES
         if not lines.exists():
-            lines.write_text("".join(row.line for row in _rows(self.path)), encoding="utf-8")
+            ended = (row for row in _rows(self.path) if row.status != NOT_RUN)
+            lines.write_text("".join(row.line for row in ended), encoding="utf-8")
         self._lines = lines.open("r+b")
         if taken(self._lines.fileno()):
             self._lines.close()
@@ -154,17 +155,21 @@ def is_study(path: Path) -> bool:
     return (path / HEAD).is_file()
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """The rows of the study at *path*: its lines as long as there are any, then its table."""
+def _rows(path: Path) -> list[Row]:
+    """The rows of the study at *path*: those of its table, if there is one, and of the lines that are newer."""
+    rows = {row.key: row for file, read in ((TABLE, _tabled), (LINES, _parsed)) if (path / file).exists()
+            for row in read(path / file)}
+    return list(rows.values())
+
+
+def _tabled(path: Path) -> list[Row]:
+    """The rows of the table at *path*."""
     from pyarrow import ArrowException, parquet
 
-    if (path / LINES).exists():
-        yield from _parsed(path / LINES)
-        return
     try:
-        yield from from_table(parquet.read_table(path / TABLE))
+        return from_table(parquet.read_table(path))
     except (OSError, ArrowException, KeyError, ValueError) as error:
-        raise DataError(str(path / TABLE), f"cannot be read as the runs of a study: {error}") from None
+        raise DataError(str(path), f"cannot be read as the runs of a study: {error}") from None
 
 
 def _parsed(path: Path) -> Iterator[Row]:

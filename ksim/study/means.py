@@ -67,11 +67,13 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; beyond the table, the first terms of its expansion by 1/freedom."""
+    """The 97.5 % quantile of Student's t; beyond the table, its expansion by 1/freedom."""
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
     z = _NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    terms: tuple[float, ...] = (
+        (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return z + sum(term / float(freedom**order) for order, term in enumerate(terms, 1))
 
 
 def _outcome(rows: Sequence[Row]) -> Outcome:

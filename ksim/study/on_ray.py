@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,18 +38,19 @@ class RayWorkers:
         """Do as `Workers.run`; no more items are in flight than keep the workers busy."""
         task = self._ray.remote(max_retries=1)(_computed)
         shared, paths = self._ray.put(work), [str(Path.cwd())]
-        waiting, flying = deque(enumerate(items)), dict[Any, int]()
+        waiting, flying = iter(enumerate(items)), dict[Any, int]()
         try:
-            while waiting or flying:
-                while waiting and len(flying) < _AHEAD * self.count:
-                    place, item = waiting.popleft()
+            while True:
+                for place, item in islice(waiting, _AHEAD * self.count - len(flying)):
                     flying[task.remote(paths, shared, item)] = place
+                if not flying:
+                    return
                 ended, _ = self._ray.wait(list(flying))
                 for reference in ended:
                     yield flying.pop(reference), self._result(reference)
         finally:
             for reference in flying:
-                self._ray.cancel(reference, force=True)
+                self._ray.cancel(reference)
 
     def _result(self, reference: Any) -> Any:
         """What a task has computed; raises what it has raised, and KsimError where its process was killed."""

@@ -50,7 +50,8 @@ class Row:
     def of(cls, point: int, replication: int, seed: int, settings: Settings, outcome: Outcome) -> "Row":
         """The run of that *point* and *replication* whose *outcome* is known."""
         summary = outcome.summary
-        numbers = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
+        told = {} if summary is None else dict(flat_numbers(summary)) | derived(summary)
+        numbers = {key: value for key, value in told.items() if key not in settings and key not in FIRST}
         return cls(point, replication, seed, native(settings, "settings"), status=FAILED if summary is None else OK,
                    problem=outcome.problem, unserved=outcome.unserved, numbers=numbers, scenario=outcome.scenario)
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from ksim.report.result import Result
 from ksim.results.attribution import phases
 from ksim.results.metrics import LatencyTargets
+from ksim.study import rows
+from ksim.study.objectives import derived
 from tests.results import by_hand, fleet
 
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -34,6 +36,11 @@ def test_every_column_is_explained():
         assert sorted(entries(heading)) == sorted(table.column_names)
     assert sorted(entries("requests.parquet") + entries("requests.parquet of fleets")) == sorted(
         Result(fleet.log(count=20)).requests.column_names)
+
+
+def test_every_column_of_a_study_is_explained():
+    summary = Result(by_hand.small()).summary
+    assert sorted(entries("Numbers of studies")) == sorted((*rows.FIRST, *rows.THEN, *rows.LAST, *derived(summary)))
 
 
 def test_every_phase_is_explained():

@@ -15,11 +15,13 @@ function make(name, attributes, ...children) {
   return made;
 }
 
-// A table with a heading for each row; columns after the first are numbers.
+// A table with a heading for each row; columns of numbers are to the right.
 function makeTable(caption, columns, rows) {
-  const head = make("tr", {}, ...columns.map((text, at) => make("th", { scope: "col", class: at ? "number" : "" }, text)));
+  const style = columns.map((_, at) => (at && rows.every((row) => /^[-\d.,]+( %)?$/.test(row[at])) ? "number" : "long"));
+  const head = make("tr", {}, ...columns.map((text, at) =>
+    make("th", { scope: "col", class: style[at] }, ...text.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]))));
   const body = rows.map((row) => make("tr", {}, ...row.map((cell, at) =>
-    at ? make("td", { class: "number" }, cell) : make("th", { scope: "row" }, cell))));
+    at ? make("td", { class: style[at] }, cell) : make("th", { scope: "row" }, cell))));
   const table = make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body));
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
 }

@@ -87,10 +87,10 @@ def _worst(run: Run) -> Markup:
     names, place = list(run.targets), {row: at for at, row in enumerate(run.phase_rows.tolist())}
     rows = [_row(run, row, names[over[:, row].argmax()], float(most[row]), place.get(row)) for row in order.tolist()]
     columns = ("request", ">arrival, s", *(f">{name.upper()}, ms" for name in run.targets), ">times the target",
-               "missed most", "mostly in", ">prompt", ">output")
+               "missed most", "~mostly in", ">prompt", ">output")
     made = table(columns, rows, "Requests furthest over their targets first", sortable=True)
     left = note(f"The {len(rows)} worst are listed, {count - len(rows):,} more missed.") if count > len(rows) else None
-    return element("div", made, left)
+    return element("div", element("div", made, cls="tall"), left)
 
 
 def _row(run: Run, row: int, name: str, over: float, place: int | None) -> list[Any]:

@@ -30,7 +30,8 @@ def add(document: Document, run: Run) -> None:
         document.section("roofline", "Kernels on the roofline", missing("No kernel of this run computes."))
         return
     caption = ("Every kernel by its FLOP per byte and FLOP/s on one GPU. The area of its mark is its share of the time,"
-               " its colour what limits most of it. Lines are the data sheet's peaks, for 16-bit numbers.")
+               " its colour what limits most of it; +2 counts others right beside it. Lines are the data"
+               " sheet's peaks, for 16-bit numbers.")
     columns = ("kernel", ">FLOP per byte", ">FLOP/s", ">of peak FLOP/s", ">of peak bytes/s", "bound")
     drawn = document.figure("roofline", _drawn(marks, _roofs(run, marks)), caption, columns, list(_rows(marks)))
     document.section("roofline", "Kernels on the roofline", drawn)
@@ -58,11 +59,11 @@ def _roofs(run: Run, marks: list[Row]) -> set[tuple[str, float, float]]:
 
 def _drawn(marks: list[Row], roofs: set[tuple[str, float, float]]) -> Figure:
     left = min([row["flops"] / row["bytes"] for row in marks]) / 3
-    right = 8 * max([row["flops"] / row["bytes"] for row in marks] + [flops / band for _, flops, band in roofs])
+    right = 25 * max([row["flops"] / row["bytes"] for row in marks] + [flops / band for _, flops, band in roofs])
     lines = [_roof(name, flops, band, left, right) for name, flops, band in sorted(roofs)]
     named = _names(marks)
-    dots = [_marks(bound, [row for row in marks if _bound(row) == bound], named, max(row["seconds"] for row in marks))
-            for bound in BOUNDS]
+    most = max(row["seconds"] for row in marks)
+    dots = [_marks(bound, [row for row in marks if _bound(row) == bound], named, most) for bound in BOUNDS]
     low = min(row["flops"] / row["gpu_seconds"] for row in marks) / 3
     return figure([*lines, *(dot for dot in dots if dot["x"])], 460,
                   xaxis=axis("FLOP per byte", **_decades(left, right, "")),
@@ -78,8 +79,8 @@ def _names(marks: list[Row]) -> dict[tuple[str, str], str]:
             near.append(row)
         elif row["seconds"] > 0.02 * whole:
             groups.append([row])
-    return {(group[0]["label"], group[0]["family"]): ", ".join([*dict.fromkeys(row["label"] for row in group)][:2])
-            + (f" and {len(group) - 2} more" if len(group) > 2 else "") for group in groups}
+    return {(group[0]["label"], group[0]["family"]): f"{group[0]['label']}{f' +{len(group) - 1}' if group[1:] else ''}"
+            for group in groups}
 
 
 def _distance(one: Row, other: Row) -> float:
@@ -92,7 +93,7 @@ def _distance(one: Row, other: Row) -> float:
 def _decades(low: float, high: float, unit: str) -> dict[str, Any]:
     """Ticks at powers of ten, in plain numbers or with a prefix."""
     powers = [10.0 ** power for power in range(floor(log10(low)), ceil(log10(high)) + 1)]
-    texts = [f"{measure(power, '').split('.')[0]} {measure(power, unit).split()[-1]}" if unit else f"{power:,.10g}"
+    texts = [measure(power, unit).replace(".00", "").replace(".0", "") if unit else f"{power:,.10g}"
              for power in powers]
     return {"tickvals": powers, "ticktext": texts, "type": "log", "range": [log10(low), log10(high)]}
 

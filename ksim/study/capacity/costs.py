@@ -25,7 +25,8 @@ def numbers(history: History, fleet: Fleet, good: Bools) -> Mapping[str, float]:
     static = history.static_joules * seconds / history.duration if history.duration else 0.0
     millions = max(tokens, 1.0) / 1e6
     told = {"gpus": float(gpus), "unserved_share": 1 - float(done.mean()),
-            "request_goodput": float(good.sum()) / seconds, "total_token_throughput": tokens / seconds,
+            "request_goodput": float(good.sum()) / seconds,
+            "total_token_throughput": tokens / seconds,
             "output_throughput": float(requests.output[done].sum()) / seconds,
             "joules_per_million_tokens": (dynamic + static) / millions}
     dollars = _dollars(history, fleet, dynamic + static, seconds)

@@ -43,7 +43,7 @@ def highest_rate(scenario: Scenario, plan: Plan, workers: Workers, near: float |
     rate = curves.crossing() or curves.rates[0]
     traffic = curves.interval(plan.confidence, search.traffic.own_spread)
     model = search.model(rate) if plan.model_errors else None
-    interval, share = _together(rate, traffic, model)
+    interval, share = together(rate, traffic, model)
     return RateAnswer(rate=rate, interval=interval, traffic=traffic, model=model, model_share=share,
                       binds=search.binding(rate), points=search.points(), notes=search.notes())
 
@@ -59,7 +59,7 @@ def decide(scenario: Scenario, rate: float, plan: Plan, workers: Workers) -> Rat
     return point
 
 
-def _together(rate: float, traffic: Interval, model: Interval | None) -> tuple[Interval, float]:
+def together(rate: float, traffic: Interval, model: Interval | None) -> tuple[Interval, float]:
     """The interval of both, and the model's share: in logarithms of rates, independent errors add up as squares."""
     if model is None:
         return traffic, 0.0

@@ -10,6 +10,7 @@ from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
 from ksim.study.capacity.replicas import gpus_of, replicated
 from ksim.study.grid import Axis, Settings, combinations, short_names, unbuildable, value_text
+from ksim.study.pareto import first_of
 
 #: Settings whose names people say in short.
 _SHORT = {"tensor_parallel_size": "TP", "pipeline_parallel_size": "PP", "data_parallel_size": "DP"}
@@ -45,9 +46,8 @@ def set_ups(scenario: Scenario, over: Sequence[Axis]) -> list[SetUp]:
     made = [_set_up(scenario, settings, outcome.problem if outcome else "")
             for settings, outcome in zip(chosen, unbuildable(scenario, chosen), strict=True)]
     if all(setup.problem for setup in made):
-        reasons = list(dict.fromkeys(setup.problem for setup in made))
-        others = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
-        raise KsimError(reasons[0] if not over else f"none of {len(made)} set-ups can run: {reasons[0]}{others}")
+        reasons = first_of([setup.problem for setup in made])
+        raise KsimError(f"none of {len(made)} set-ups can run: {reasons}" if over else reasons)
     return made
 
 
@@ -68,12 +68,12 @@ def _name(scenario: Scenario, settings: Settings) -> str:
     chosen = settings or ({} if scenario.pools else {
         "serve.tensor_parallel_size": scenario.serve.tensor_parallel_size, "gpu": scenario.gpu or scenario.system})
     names = short_names(list(chosen))
-    said = [_said(names[key], value) for key, value in chosen.items() if key not in _PLACES]
+    said = [_said(key, names[key], value) for key, value in chosen.items() if key not in _PLACES]
     places = [str(chosen[key]) for key in _PLACES if key in chosen]
     return " on ".join(part for part in (", ".join(said), ", ".join(places)) if part) or "the fleet"
 
 
-def _said(name: str, value: Any) -> str:
-    if name in _SHORT:
-        return f"{_SHORT[name]}{value}"
-    return f"{name} {value_text(value)}"
+def _said(key: str, name: str, value: Any) -> str:
+    if key.startswith("pools."):
+        return f"{key.removeprefix('pools.')}={value_text(value)}"
+    return f"{_SHORT[name]}{value}" if name in _SHORT else f"{name} {value_text(value)}"

@@ -76,5 +76,5 @@ def at_stop(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 def _backlog(summary: Mapping[str, Any]) -> float:
     """The share of requests that still waited when the last one came."""
-    count = sum(summary[status] for status in ("completed", "failed", "unfinished"))
-    return max(_LEAST, float(summary["waiting_at_last_arrival"]) / max(1, count))
+    count = sum(float(summary[status]) for status in ("completed", "failed", "unfinished"))
+    return max(_LEAST, float(summary["waiting_at_last_arrival"]) / max(1.0, count))

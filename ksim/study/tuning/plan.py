@@ -1,5 +1,6 @@
 """What a tuning looks for, in which space, and how."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,6 +21,16 @@ Direction = Literal["minimize", "maximize"]
 KIND = "tune"
 #: Trials that are asked for together, before any of them is told of.
 ROUND = 8
+
+
+def objectives(minimize: Sequence[str], maximize: Sequence[str]) -> tuple[Objective, ...]:
+    """What is looked for; raises UnknownName."""
+    return (*map(Objective.parse, minimize), *(Objective.parse(f"max:{key}") for key in maximize))
+
+
+def requirements(texts: Sequence[str]) -> tuple[Requirement, ...]:
+    """What a trial must meet; raises ConfigError and UnknownName."""
+    return tuple(Requirement.parse(text, "--subject-to") for text in texts)
 
 
 @define(slots=False, frozen=True)

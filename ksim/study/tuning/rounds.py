@@ -23,11 +23,10 @@ from ksim.study.workers import Workers
 
 @frozen
 class Played:
-    """A run and, where it was stopped or would have been, what was known by then, after how many requests."""
+    """A run and, where it was stopped or would have been, what was known by then."""
 
     outcome: Outcome
     at_stop: Mapping[str, float | None] | None
-    ended: int
     stopped: bool
 
     def row(self, asked: Row) -> Row:
@@ -35,7 +34,7 @@ class Played:
         row = Row.of(asked.point, asked.replication, asked.seed, asked.settings, self.outcome)
         if self.at_stop is None:
             return row
-        told = {f"{AT_STOP}{key}": value for key, value in (("requests", self.ended), *self.at_stop.items())}
+        told = {f"{AT_STOP}{key}": value for key, value in self.at_stop.items()}
         return evolve(row, status=STOPPED if self.stopped else row.status, numbers={**row.numbers, **told})
 
 
@@ -52,7 +51,7 @@ def play(scenario: Scenario, limits: Sequence[Limit], keys: Sequence[str], prune
     """Run *scenario* with *changes*; with *prune*, not to its end where it is certain to miss one of *limits*."""
     watch = Watch(limits, keys, prune)
     ended = outcome(scenario, changes, watch.play)
-    return Played(ended, watch.at_stop, watch.ended, watch.at_stop is not None and prune)
+    return Played(ended, watch.at_stop, watch.at_stop is not None and prune)
 
 
 @frozen
@@ -72,7 +71,7 @@ class Rounds:
     def run(self, trials: int) -> Iterator[list[Trial]]:
         """Yield the trials of each round, until there were so many *trials*, or no point is left."""
         plan = self.plan
-        search = Search.of(plan.space, plan.sampler, plan.seed, plan.directions, constrained=True)
+        search = Search.of(plan.space, plan.sampler, plan.seed, plan.directions)
         told = 0
         while told < trials:
             settings = search.ask(min(plan.round, trials - told))

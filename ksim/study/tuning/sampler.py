@@ -95,18 +95,18 @@ class Untried(BaseSampler):
         return next(other for other in self._space.proposals() if _key(other) not in self._tried)
 
 
-def sampler(name: str, space: Space, seed: int, constrained: bool) -> Untried:
+def sampler(name: str, space: Space, seed: int) -> Untried:
     """The sampler called *name*; raises UnknownName, and ConfigError where a library is missing that it needs."""
     if name not in NAMES:
         raise UnknownName("sampler", name, NAMES)
     own = int(stream(seed, f"tune {name}").integers(1 << 31))
-    return Untried(_inner(name, own, constrained), space, seed)
+    return Untried(_inner(name, own), space, seed)
 
 
-def _inner(name: str, seed: int, constrained: bool) -> BaseSampler:
+def _inner(name: str, seed: int) -> BaseSampler:
     from optuna import samplers
 
-    more = _constraints() if constrained else {}
+    more = _constraints()
     if name == "gp":
         if missing := [library for library in ("torch", "scipy") if find_spec(library) is None]:
             raise ConfigError("--sampler", f"gp needs {' and '.join(missing)}: pip install {' '.join(missing)}")

@@ -33,10 +33,10 @@ class Search:
     asked: list[optuna.Trial] = field(factory=list, init=False)
 
     @classmethod
-    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction], constrained: bool) -> "Search":
+    def of(cls, space: Space, name: str, seed: int, directions: Sequence[Direction]) -> "Search":
         """A search with the sampler called *name*; raises UnknownName and ConfigError."""
         with quiet():
-            proposing = sampler(name, space, seed, constrained)
+            proposing = sampler(name, space, seed)
             return cls(space, proposing, optuna.create_study(sampler=proposing, directions=list(directions)))
 
     def ask(self, count: int) -> list[Settings]:

@@ -5,14 +5,15 @@ of requests is known: once more than 1 % of them all took too long, no later req
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from math import floor, inf
+from typing import Any
 
 from attrs import define, field, frozen
 
 from ksim.engine.horizon import Horizon
 from ksim.flow.log import Log
-from ksim.flow.request import Request
 from ksim.foundation import garbage
 from ksim.foundation.errors import KsimError
 from ksim.report.result import Result
@@ -68,57 +69,63 @@ class Limit:
 class Watch:
     """Plays one scenario and looks at it; stops it as soon as one of the *limits* is missed for sure.
 
-    With `stop` false, it notes when it would have stopped, and plays on.  `at_stop` are then some *keys* of the summary
-    of what had happened by that moment, and `ended` how many requests had.
+    With `stop` false, it notes when it would have stopped, and plays on.  `at_stop` are some *keys* of the summary of
+    what had happened by that moment, and how many `requests` had ended; None where that moment did not come.
     """
 
     limits: Sequence[Limit]
     keys: Sequence[str]
     stop: bool = True
     at_stop: Mapping[str, float | None] | None = field(default=None, init=False)
-    ended: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)
+    _due: float = field(default=inf, init=False)
+    _wake: Any = field(default=None, init=False)
 
     def play(self, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
         """Run *scenario* as `simulate` does; raises Hopeless where that is of no use."""
-        def count() -> None:
-            self.ended += self.at_stop is None
-            on_end()
-
         fleet, env, log = Fleet.of(scenario), Horizon(), Log()
         power_cap.check(fleet)
-        cluster = build(fleet, env, log, count)
-        requests = scenario.workload.requests(scenario.seed)
-        if self.limits:
-            def so_far() -> Result:
-                cluster.close()
-                return _result(fleet, log)
 
-            requests = self._watched(requests, _size(scenario), so_far)
-        env.process(cluster.serve(requests))
+        def so_far() -> Result:
+            cluster.close()
+            return Result(log, labels_of(fleet), targets_of(fleet.scenario), fleet.scenario.to_toml(), (), fleet.rates,
+                          fleet.pool_rates)
+
+        cluster = build(fleet, env, log, partial(self._count, on_end))
+        env.process(cluster.serve(scenario.workload.requests(scenario.seed)))
+        if self.limits:
+            env.process(self._looks(env, _size(scenario), so_far))
         with garbage.paused():
             env.run()
-            cluster.close()
-        return _result(fleet, log)
+            return so_far()
 
-    def _watched(self, requests: Iterable[Request], size: int, so_far: Callable[[], Result]) -> Iterator[Request]:
-        """*requests* as a cluster pulls them; raises Hopeless instead of the next one where that is of no use."""
-        looks = iter([share * size for share in LOOKS])
-        due = next(looks)
-        for request in requests:
-            if self.at_stop is None and self.ended >= due:
-                due = next((look for look in looks if look > self.ended), inf)
-                self._look(so_far(), size)
-            yield request
+    def _count(self, on_end: Callable[[], None]) -> None:
+        """Count a request that has ended, and wake who looks at the run if it is time."""
+        self._ended += 1
+        if self._ended >= self._due and not self._wake.triggered:
+            self._wake.succeed()
+        on_end()
 
-    def _look(self, result: Result, size: int) -> None:
-        """Stop the run, or note that it would be, where *result* shows that a limit is missed for sure."""
-        missed = next((limit for limit in self.limits
-                       if limit.missed(_latencies(result.history, limit.metric), size)), None)
-        if missed is None:
-            return
-        self.at_stop = {key: value_of(result.summary, key) for key in self.keys}
+    def _looks(self, env: Horizon, size: int, so_far: Callable[[], Result]) -> Generator[Any, Any, None]:
+        """Look at the run now and then, as an event of its own: engines are between two steps then."""
+        for share in LOOKS:
+            self._due, self._wake = share * size, env.event()
+            if self._ended < self._due:
+                yield self._wake
+            result = so_far()
+            missed = next((limit for limit in self.limits
+                           if limit.missed(_latencies(result.history, limit.metric), size)), None)
+            if missed is not None:
+                self._stop(missed, result.summary, size)
+                return
+        self._due = inf
+
+    def _stop(self, missed: Limit, summary: Mapping[str, Any], size: int) -> None:
+        """Note what is known by now; raises Hopeless if the run is to be stopped."""
+        self.at_stop = {"requests": self._ended, **{key: value_of(summary, key) for key in self.keys}}
+        self._due = inf
         if self.stop:
-            raise Hopeless(f"stopped after {self.ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
+            raise Hopeless(f"stopped after {self._ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
                            f" miss {missed.requirement.sign} {number(missed.requirement.bound)}")
 
 
@@ -135,8 +142,3 @@ def _size(scenario: Scenario) -> int:
     """How many requests the workload of *scenario* has."""
     synthetic = scenario.workload.synthetic
     return synthetic.count if synthetic is not None else WorkloadSize.of(scenario).requests
-
-
-def _result(fleet: Fleet, log: Log) -> Result:
-    scenario = fleet.scenario
-    return Result(log, labels_of(fleet), targets_of(scenario), scenario.to_toml(), (), fleet.rates, fleet.pool_rates)

@@ -1,0 +1,148 @@
+"""`python -m benchmarks.tune [--write]`: how well `ksim tune` searches the space of scenarios/tune.toml.
+
+The grid of all 1,000 points is computed, or read from a file that --write makes.  Then the search runs on its values
+with twenty seeds, for each sampler, and for each size of a round.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from attrs import evolve, frozen
+
+from benchmarks.pages import put
+from ksim.simulation.scenario import Scenario
+from ksim.study.grid import Outcome, Settings
+from ksim.study.means import SweepPoint
+from ksim.study.rows import Row
+from ksim.study.tuning.lessons import AT_STOP, lesson_of
+from ksim.study.tuning.plan import TunePlan, objectives, requirements
+from ksim.study.tuning.rounds import play
+from ksim.study.tuning.search import Search
+from ksim.study.tuning.space import Space
+from ksim.study.workers import in_order, workers
+
+ROOT = Path(__file__).parents[1]
+SCENARIO, GRID, PAGE = ROOT / "scenarios/tune.toml", ROOT / "benchmarks/tune.json", Path("docs/tune.md")
+OBJECTIVE, BOUNDS = "usd_per_million_tokens", ("p99_ttft_ms<1500", "p99_tpot_ms<40")
+SPACE = ("gpu=h100,h200,b200,l40s,rtx-pro-6000", "serve.tensor_parallel_size=1,2,4,8",
+         "workload.max_concurrency=4,6,8,12,16,20,24,32,40,48", "serve.max_num_batched_tokens=256,512,1024,2048,4096")
+TRIALS, SEEDS = 100, 20
+#: What of a run is kept in the grid; nothing of a point that cannot run.
+KEYS = (OBJECTIVE, "p99_ttft_ms", "p99_tpot_ms")
+STOPS = tuple(f"{AT_STOP}{key}" for key in ("requests", *KEYS))
+
+
+def plan() -> TunePlan:
+    """The search that the comment of the scenario shows."""
+    return TunePlan(Scenario.read(SCENARIO), Space.parse(SPACE), objectives([OBJECTIVE], []), requirements(BOUNDS))
+
+
+def values(scenario: Scenario, settings: Settings) -> list[float] | None:
+    """The numbers of a point that the grid keeps: `KEYS`, and, where it would be stopped, those of `STOPS`."""
+    played = play(scenario, plan().limits, plan().keys, False, settings)
+    numbers = played.row(Row(1, 0, 0, settings)).numbers
+    if played.outcome.summary is None:
+        return None
+    return [float(numbers[key] or 0.0) for key in (*KEYS, *(STOPS if played.at_stop else ()))]
+
+
+def points() -> list[Settings]:
+    """All points of the space, in the order of the grid."""
+    space = plan().space
+    return [space.settings(proposal) for proposal in space.proposals()]
+
+
+@cache
+def grid() -> dict[str, list[float] | None]:
+    """The numbers of every point, by its settings, as the file has them."""
+    return dict(zip(map(name, points()), json.loads(GRID.read_text(encoding="utf-8")), strict=True))
+
+
+def name(settings: Settings) -> str:
+    return json.dumps([*settings.values()])
+
+
+def counts(told: Sequence[float] | None) -> bool:
+    """Whether a point with these numbers meets what is required."""
+    return told is not None and not any(bound.missed(dict(zip(KEYS, told, strict=False))) for bound in plan().required)
+
+
+def best() -> float:
+    """The least objective of the points that count."""
+    return min(told[0] for told in grid().values() if told is not None and counts(told))
+
+
+def found_after(tuned: TunePlan) -> int | None:
+    """In which trial a search on the values of the grid proposes the best point; None where it does not."""
+    search = Search.of(tuned.space, tuned.sampler, tuned.seed, tuned.directions)
+    while len(search.asked) < TRIALS:
+        first = len(search.asked)
+        asked = search.ask(min(tuned.round, TRIALS - first))
+        for place, settings in enumerate(asked, first):
+            told = grid()[name(settings)]
+            if told is not None and counts(told) and told[0] == best():
+                return place + 1
+            search.tell(place, lesson_of(_point(settings, told), tuned))
+    return None
+
+
+def _point(settings: Settings, told: Sequence[float] | None) -> SweepPoint:
+    if told is None:
+        return SweepPoint([Row(1, 0, 0, settings)], Outcome(settings))
+    numbers = dict(zip((*KEYS, *STOPS), told, strict=False))
+    return SweepPoint([Row(1, 0, 0, settings, numbers=numbers)], Outcome(settings, numbers))
+
+
+@frozen
+class Found:
+    """In which trials the best point was found, over several seeds, and how often."""
+
+    trials: tuple[int | None, ...]
+
+    @classmethod
+    def by(cls, tuned: TunePlan) -> "Found":
+        return cls(tuple(found_after(evolve(tuned, seed=seed)) for seed in range(SEEDS)))
+
+    @property
+    def texts(self) -> list[str]:
+        known = sorted(trial for trial in self.trials if trial is not None)
+        return [f"{len(known)} of {SEEDS}", f"{median(known):.0f}" if known else "-", str(known[-1] if known else "-")]
+
+
+def comparison() -> Iterator[list[str]]:
+    """How often each sampler finds the best point, and each size of a round."""
+    for sampler, size in (("tpe", 1), ("tpe", 4), ("tpe", 8), ("tpe", 16), ("nsga2", 8), ("random", 8)):
+        yield [sampler, str(size), *Found.by(evolve(plan(), sampler=sampler, round=size)).texts]
+
+
+def write_grid() -> None:
+    """Compute every point, in all processes there are."""
+    todo = points()
+    with workers() as pool:
+        told: list[Any] = in_order(pool.run(partial(values, plan().scenario), todo), len(todo))
+    rows = ",\n".join(json.dumps(None if row is None else [float(f"{value:.9g}") for value in row]) for row in told)
+    GRID.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+    grid.cache_clear()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tune", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"compute the grid anew, and write the table to {PAGE}")
+    if (options := parser.parse_args()).write:
+        write_grid()
+    columns = ["sampler", "round", "best found", "in trial (median)", "in trial (last)"]
+    lines = [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *comparison())]
+    known = [told for told in grid().values() if told is not None]
+    print(f"{len(grid()):,} points, of which {len(known)} run and {sum(map(counts, known))} count; best: {best():.4f}")
+    print(*lines, sep="\n")
+    if options.write:
+        put(PAGE, "tune", lines)
+
+
+if __name__ == "__main__":
+    main()

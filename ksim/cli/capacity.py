@@ -1,0 +1,113 @@
+"""`ksim capacity`: the highest rate that keeps latency targets, or the fewest GPUs that do at a given rate."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ksim.cli.output import write_json
+from ksim.cli.pools import Pools
+from ksim.cli.run import Settings, changed
+from ksim.cli.studies import Address, Jobs, On, stop
+from ksim.foundation import process
+from ksim.foundation.errors import ConfigError, KsimError
+
+if TYPE_CHECKING:
+    from ksim.study.capacity.result import Capacity
+
+Slo = Annotated[list[str] | None, typer.Option("--slo", metavar="METRIC:STATISTIC:LIMIT", help="a latency target, such"
+                                               " as ttft:p99:1s or tpot:mean:50ms: ttft, tpot, itl, e2el or queue; a"
+                                               " percentile, median or mean; may be repeated; by default those of the"
+                                               " scenario, for 99 % of requests each")]
+Rate = Annotated[float | None, typer.Option("--rate", help="requests/s to carry: asks for the fewest GPUs; by default"
+                                            " the highest rate is asked for")]
+Over = Annotated[list[str] | None, typer.Option("--over", metavar="KEY=VALUE,VALUE", help="a key of the scenario and"
+                                                " the values to compare, such as gpu=h100,h200; may be repeated, for"
+                                                " every combination")]
+Requests = Annotated[int | None, typer.Option(min=1, show_default="as many as the targets need",
+                                              help="requests of a replication")]
+Replications = Annotated[int | None, typer.Option(min=2, show_default="12", help="replications of a rate, at most; as"
+                                                  " few are played as decide")]
+NoModelError = Annotated[bool, typer.Option("--no-model-error", help="leave the errors of the latency model out of the"
+                                            " interval")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="write capacity.json, best.toml,"
+                                             " plots/curve.png, and a row of each run")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write capacity.json to this file")]
+StudySeed = Annotated[int | None, typer.Option("--seed", help="seed of the replications' traffic")]
+Force = Annotated[bool, typer.Option("--force", help="replace an earlier study in the output directory")]
+
+
+def capacity(
+    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
+    slo: Slo = None, rate: Rate = None, over: Over = None, requests: Requests = None, replications: Replications = None,
+    no_model_error: NoModelError = False, output: Output = None, json_file: JsonFile = None, jobs: Jobs = None,
+    on: On = "processes", address: Address = None, settings: Settings = None, pool: Pools = None,
+    seed: StudySeed = None, force: Force = False,
+) -> None:
+    """How many requests a second keep the latency targets or, with --rate, how many GPUs that takes."""
+    from ksim.simulation.scenario import Scenario
+    from ksim.study.capacity.ask import capacity as ask
+
+    _check_writable(json_file)
+    chosen = changed(Scenario.read(scenario), settings, seed, pool)
+    with _stopped(output), _progress() as say:
+        found = ask(chosen, slo or (), rate, over or (), requests=requests, replications=replications,
+                    model_errors=not no_model_error, jobs=jobs, on=on, address=address, output=output, force=force,
+                    title=scenario.stem, on_progress=say)
+    _show(found, output)
+    write_json(json_file, found.document)
+    if found.best is None:
+        raise KsimError(found.sentence)
+
+
+def _show(found: "Capacity", output: Path | None) -> None:
+    """Print the answer; where there is none, only why each of several set-ups has none."""
+    if found.best is not None:
+        print(found.text)
+    elif len(found.standings) > 1:
+        print(found.table)
+    if output is not None:
+        print(f"written to {output}")
+
+
+@contextmanager
+def _stopped(output: Path | None) -> Iterator[None]:
+    """Say where the runs are that had ended before an interrupt."""
+    try:
+        yield
+    except (KeyboardInterrupt, process.Terminated) as reason:
+        if output is None or not (output / "runs.parquet").is_file():
+            raise
+        stop(reason, f"the runs so far are in {output / 'runs.parquet'}")
+
+
+def _check_writable(path: Path | None) -> None:
+    """Raise ConfigError unless *path* can be written, so that nobody learns it after the runs."""
+    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
+        raise ConfigError(str(path), "cannot be written: name a file in a directory that may be written to")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """What shows how far a question is: a bar with the time left, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text, done, parts: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                  TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda text, done, parts: bar.update(task, description=text, completed=done, total=parts)

@@ -1,0 +1,24 @@
+"""The page of a study: each module is a section, which reads a `Study` and adds to a `Document`."""
+
+from ksim.page.document import Document
+from ksim.page.studies import capacity, chosen, front, history, parallel, points, settings
+from ksim.page.studies.lead import lead
+from ksim.page.studies.reading import Study
+
+#: In the order of the page; a study of capacity has its own first.
+SECTIONS = (front, chosen, history, parallel, points)
+
+
+def study_page(study: Study) -> Document:
+    """The page of *study*."""
+    document = Document(study.title, f"ksim {study.kind} · {study.directory.name}",
+                        scripts=("points.js", "parallel.js"))
+    if study.capacity:
+        document.lead.extend(capacity.lead(study.capacity))
+        capacity.add(document, study)
+    else:
+        document.lead.extend(lead(study))
+        for section in SECTIONS:
+            section.add(document, study)
+    settings.add(document, study)
+    return document

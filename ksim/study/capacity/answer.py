@@ -1,0 +1,130 @@
+"""The answer to a capacity question, set-up by set-up."""
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+from attrs import evolve, field, frozen
+
+from ksim.study.capacity.estimate import RatePoint
+from ksim.study.capacity.highest_rate import RateAnswer, together
+from ksim.study.capacity.intervals import Interval
+from ksim.study.capacity.light import Light
+from ksim.study.capacity.setups import SetUp
+from ksim.study.capacity.targets import Target
+
+#: Numbers of a run that compare set-ups.
+DOLLARS, JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
+
+
+@frozen
+class Standing:
+    """How a set-up stands: with `replicas` it carries the rate that was asked for, or its own highest rate.
+
+    `point` is how it did at that rate, and `below` how one replica fewer did.  `answer` is the search for the highest
+    rate of so many replicas, where there was one, and `around` it are further points of a curve.  `problem` says why
+    it has neither.
+    """
+
+    setup: SetUp
+    replicas: int = 0
+    point: RatePoint | None = field(default=None, repr=False)
+    below: RatePoint | None = field(default=None, repr=False)
+    answer: RateAnswer | None = field(default=None, repr=False)
+    around: Sequence[RatePoint] = field(default=(), repr=False)
+    light: Light | None = field(default=None, repr=False)
+    problem: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether it keeps the targets."""
+        return not self.problem and self.point is not None
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * self.setup.gpus
+
+    @property
+    def dollars(self) -> float | None:
+        """Dollars per million tokens, of prompts and outputs together; None where no price is stated."""
+        return self.point.numbers.get(DOLLARS) if self.point else None
+
+    @property
+    def joules(self) -> float | None:
+        """Joules per million tokens, of prompts and outputs together."""
+        return self.point.numbers.get(JOULES) if self.point else None
+
+    @property
+    def rate_per_gpu(self) -> float | None:
+        """The highest rate over the GPUs that carry it, in requests/s."""
+        return self.answer.rate / self.gpus if self.answer and self.gpus else None
+
+    @property
+    def binds(self) -> Target | None:
+        """The target that a higher rate would miss first."""
+        if self.answer:
+            return self.answer.binds
+        point = self.point
+        return max(point.values, key=lambda target: point.values[target][0] / target.limit) if point else None
+
+    @property
+    def points(self) -> list[RatePoint]:
+        """The rates that were tried with so many replicas, in ascending order."""
+        tried = [*(self.answer.points if self.answer else ()), *self.around, *([self.point] if self.point else [])]
+        best = {point.rate: point for point in sorted(tried, key=lambda point: point.replications)}
+        return [best[rate] for rate in sorted(best)]
+
+    def gpus_between(self, rate: float) -> tuple[int, int | None] | None:
+        """The interval of the GPUs that carry *rate*, None without a search; its upper end is None where it has none.
+
+        Replicas are as many as *rate* over what one carries: the highest rate's share of each.
+        """
+        if self.answer is None:
+            return None
+        low, high = (self._needed(rate, end) for end in (self.answer.interval.high, self.answer.interval.low))
+        return (int(min(low, self.replicas)) * self.setup.gpus,
+                None if high == inf else int(max(high, self.replicas)) * self.setup.gpus)
+
+    def _needed(self, rate: float, carried: float) -> float:
+        """How many replicas carry *rate* where those that there are carry so much."""
+        return max(1, ceil(self.replicas * rate / carried - 1e-9)) if carried > 0 else inf
+
+
+def ranked(standings: Sequence[Standing], rate: float | None) -> list[Standing]:
+    """*standings*, the best first: fewest dollars per token where all have prices, else fewest GPUs, then joules.
+
+    Without a *rate*, it is the highest rate per GPU in place of the fewest GPUs.  Those that do not keep the targets
+    come last.
+    """
+    standing = [one for one in standings if one.stands]
+    priced = all(one.dollars is not None for one in standing)
+    return sorted(standing, key=lambda one: _cost(one, rate, priced)) + [one for one in standings if not one.stands]
+
+
+def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
+    """What is less for a better set-up."""
+    spread = float(one.gpus) if rate is not None else -(one.rate_per_gpu or 0.0)
+    joules = inf if one.joules is None else one.joules
+    return (one.dollars or 0.0, spread, joules) if priced else (spread, joules)
+
+
+def searched(one: Standing, answer: RateAnswer) -> Standing:
+    """*one* with the *answer* of its search, whose interval begins and ends at what was sure of its `point` before.
+
+    It carries the rate of a point that surely meets the targets.  Where one replica fewer surely misses them, so many
+    carry no more than their share of that rate.
+    """
+    low, high = answer.traffic.low, answer.traffic.high
+    if one.point and one.point.meets:
+        low = min(max(low, one.point.rate), answer.rate)
+    if one.below and one.below.meets is False:
+        high = max(min(high, one.below.rate * one.replicas / (one.replicas - 1)), answer.rate)
+    if (traffic := Interval(low, high)) == answer.traffic:
+        return evolve(one, answer=answer)
+    interval, share = together(answer.rate, traffic, answer.model)
+    return evolve(one, answer=evolve(answer, traffic=traffic, interval=interval, model_share=share))
+
+
+def closest(standings: Sequence[Standing]) -> Standing | None:
+    """Of set-ups that cannot keep the targets, the one whose worst latency is closest to its limit at light load."""
+    lit = [one for one in standings if one.light is not None]
+    return min(lit, key=lambda one: one.light.strain(one.light.worst) if one.light else inf, default=None)

@@ -1,0 +1,131 @@
+"""What the files of pages say, without a browser."""
+
+import base64
+import gzip
+import json
+import re
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksim.foundation.errors import ConfigError, DataError
+from ksim.page.charts import DARK, PALETTE, safe
+from ksim.page.markup import element, table
+from ksim.page.studies.reading import Study
+from ksim.page.write import page_of, write_page
+from tests.page.browser import KINDS
+from tests.page.made_up import EVIL
+from tests.properties import examples
+
+
+def data_of(text):
+    """What the page of this *text* holds for its scripts."""
+    packed = re.search(r'<script type="text/plain" id="data">([^<]*)</script>', text)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_are_what_plotly_takes(pages, kind):
+    for figure in data_of(pages[kind].read_text())["figures"].values():
+        traces = [{key: value for key, value in trace.items() if value is not None} for trace in figure["data"]]
+        go.Figure({"data": traces, "layout": figure["layout"]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_figures_have_captions_and_axes_with_titles(pages, kind):
+    text = pages[kind].read_text()
+    for name, figure in data_of(text)["figures"].items():
+        assert f'id="caption-{name}"' in text
+        axes = [axis for key, axis in figure["layout"].items() if key.startswith("xaxis")]
+        assert axes and all(axis["title"]["text"] for axis in axes), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_directory_gives_the_same_page(pages, directories, kind):
+    text = pages[kind].read_text()
+    assert page_of(directories[kind]) == text
+    assert text.count("<h1>") == 1 and text.count("<script") == (3 if kind != "unserved" or "library" in text else 2)
+    assert "http://" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("kind", ["run", "fleet", "sweep", "capacity"])
+def test_nothing_of_a_file_is_markup(pages, kind):
+    assert EVIL not in pages[kind].read_text()
+
+
+@given(st.text(), st.text())
+@examples(30)
+def test_texts_become_text(one, other):
+    made = element("p", one, title=other)
+    inside = made.removeprefix("<p ").removesuffix("</p>")
+    assert "<" not in inside and inside.count(">") == 1
+    assert not re.search("[<>]", safe(one))
+    assert "<script" not in table((one, other), [(one, other)], one, sortable=True)
+
+
+def test_dark_twins_are_no_light_colours():
+    """So that a figure may be swapped from one to the other at once."""
+    assert {*PALETTE} <= {*DARK} and len({*DARK.values()}) == len(DARK)
+
+
+def test_a_page_says_what_a_run_does_not_have(pages):
+    streamed, plain, unserved = (pages[kind].read_text() for kind in ("streamed", "without targets", "unserved"))
+    assert streamed.count("written with --stream") >= 4
+    assert "sets no targets" in plain and "no price is set" in plain
+    assert "No request completed" in unserved and "No request arrived" in unserved
+
+
+def test_settings_that_were_set_come_first(pages):
+    text = pages["run"].read_text()
+    chosen, _, rest = text.partition("settings at their defaults")
+    rows = re.findall(r'<th scope="row">([\w.]+)</th>', chosen[chosen.index('id="settings"'):])
+    assert rows[:2] == ["model", "gpu"] and {"seed", "slo.ttft"} <= {*rows} and "router" not in rows
+    assert ">router<" in rest
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is no directory"):
+        page_of(tmp_path / "none")
+    with pytest.raises(ConfigError, match="there is no run"):
+        page_of(tmp_path)
+    (tmp_path / "study.json").write_text("[]")
+    with pytest.raises(DataError):
+        page_of(tmp_path)
+    (tmp_path / "study.json").write_text('{"kind": "sweep", "title": "x", "command": {}, "format": 99}')
+    with pytest.raises(ConfigError, match="format 99"):
+        page_of(tmp_path)
+
+
+def test_damaged_tables_are_named(directories, tmp_path):
+    for name in ("requests.parquet", "steps.parquet", "kernels.csv"):
+        copy = tmp_path / name.partition(".")[0]
+        copy.mkdir()
+        for file in directories["run"].iterdir():
+            (copy / file.name).write_bytes(b"\0" if file.name == name else file.read_bytes())
+        with pytest.raises(DataError, match=name):
+            page_of(copy)
+
+
+def test_a_page_is_written_where_it_may(directories, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_page(directories["tune"], tmp_path / "file" / "report.html")
+    assert write_page(directories["tune"], tmp_path / "new" / "report.html").is_file()
+
+
+def test_points_are_means_of_their_replications(directories):
+    study = Study.read(directories["sweep"])
+    point = study.points[0]
+    found = [row.numbers["median_ttft_ms"] for row in study.rows if row.point == 1]
+    assert point.means["median_ttft_ms"] == pytest.approx(sum(found) / 3) and point.ends["median_ttft_ms"] == (
+        min(found), max(found))
+    assert sum(point.failed > 0 for point in study.points) == 6 and len(study.counting) == 18
+    assert study.more("request_goodput") and not study.more("usd_per_million_tokens")
+
+
+def test_a_tune_counts_only_what_keeps_its_bounds(directories):
+    study = Study.read(directories["tune"])
+    assert study.objectives == ["usd_per_million_tokens"]
+    assert all(point.means["p99_ttft_ms"] < 200 for point in study.counting) and len(study.counting) < len(study.points)

@@ -1,0 +1,119 @@
+"""Capacity questions from a scenario to an answer and its directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+import ksim
+from ksim.foundation.errors import ConfigError
+from ksim.simulation.fleet import Fleet
+from ksim.simulation.scenario import Scenario
+from ksim.study.capacity.ask import planned
+from ksim.study.capacity.replicas import gpus_of
+from ksim.study.directory import StudyDirectory
+from tests.cli.command import ksim as command
+
+TABLE = {
+    "model": "qwen3-0.6b", "gpu": "h100", "serve": {"max_model_len": 512},
+    "energy": {"price_per_gpu_hour": {"h100": 3}},
+    "workload": {"synthetic": {
+        "count": 50, "arrivals": {"process": "poisson", "rate": 4.0}, "prompt": {"kind": "fixed", "value": 64},
+        "output": {"kind": "fixed", "value": 4}}},
+}
+FEW = {"requests": 40, "replications": 3, "model_errors": False}
+TARGET = "ttft:median:20ms"
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """How many GPUs 1,500 requests/s need, with its directory."""
+    folder = tmp_path_factory.mktemp("capacity") / "study"
+    stages = []
+    found = ksim.capacity(Scenario.of(TABLE), [TARGET], 1500.0, {"serve.tensor_parallel_size": [1, 3]}, jobs=1,
+                          output=folder, on_progress=lambda *told: stages.append(told), **FEW)
+    return found, folder, stages
+
+
+def test_the_best_keeps_the_targets_with_more_than_one_replica(asked):
+    found, _, _ = asked
+    best = found.best
+    assert best.setup.name == "TP1" and best.replicas > 1 and best.point.rate == 1500.0
+    assert found.sentence.startswith(f"{best.gpus} GPUs ({best.replicas} replicas of TP1) for 1500 requests/s")
+    assert best.dollars > 0 and best.joules > 0
+    assert "TP3: " in found.table and "3 does not divide" in found.table
+
+
+def test_its_directory_has_the_answer_and_every_run(asked):
+    found, folder, _ = asked
+    study = StudyDirectory.read(folder)
+    assert study.head.kind == "capacity" and study.head.command["rate"] == 1500.0
+    assert json.loads((folder / "capacity.json").read_text()) == json.loads(json.dumps(found.document))
+    runs = parquet.read_table(folder / "runs.parquet").to_pandas()
+    assert len(runs) == found.runs and set(runs.status) <= {"ok", "failed"}
+    assert not runs.duplicated(["point", "replication"]).any()
+    assert (folder / "plots" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert not (folder / "runs.jsonl").exists()
+
+
+def test_the_page_names_every_key_of_the_answer(asked):
+    document = asked[0].document
+    page = (Path(ksim.__file__).parents[1] / "docs" / "capacity.md").read_text(encoding="utf-8")
+    best = document["set_ups"][0]
+    for keys in (document, best, best["point"], best["highest_rate"], best["light"]):
+        assert not [key for key in keys if f"`{key}`" not in page]
+
+
+def test_the_best_scenario_runs_with_its_gpus_at_the_rate(asked):
+    found, folder, _ = asked
+    best = Scenario.read(folder / "best.toml")
+    assert best == found.best_scenario
+    assert gpus_of(Fleet.of(best)) == found.best.gpus
+    assert ksim.simulate(best).summary["offered_request_rate"] == pytest.approx(1500.0, rel=0.5)
+
+
+def test_each_rate_that_was_tried_is_a_row_for_pandas(asked):
+    found, _, _ = asked
+    frame = found.to_pandas()
+    assert set(frame.set_up) == {"TP1"} and len(frame) == len(found.best.points) > 4
+    assert {"rate", "gpus", "goodput.value", "serve.tensor_parallel_size"} <= set(frame.columns)
+
+
+def test_a_notebook_shows_the_answer_and_its_figure(asked):
+    found, _, _ = asked
+    html = found._repr_html_()
+    assert found.sentence in html and "<table>" in html and "3 does not divide" in html
+    assert found.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_progress_names_each_stage_and_never_goes_back(asked):
+    found, _, stages = asked
+    done = [place for _, place, _ in stages]
+    assert done == sorted(done) and max(done) < stages[0][2]
+    assert any(f"({found.runs} runs)" in text for text, *_ in stages)
+
+
+def test_targets_of_the_scenario_count_where_none_are_given():
+    scenario = Scenario.of({**TABLE, "slo": {"ttft": "200 ms", "tpot": "20 ms"}})
+    plan, notes = planned(scenario, (), None, None, True, 0)
+    assert [str(target) for target in plan.targets] == ["ttft:p99:0.2s", "tpot:p99:0.02s"] and "[slo]" in notes[0]
+    with pytest.raises(ConfigError, match="name a target"):
+        planned(Scenario.of(TABLE), (), None, None, True, 0)
+
+
+def test_the_command_prints_the_answer_and_writes_it(tmp_path):
+    (tmp_path / "s.toml").write_text(Scenario.of(TABLE).to_toml())
+    words = ("capacity", "s.toml", "--slo", TARGET, "--requests", "40", "--replications", "3", "--no-model-error",
+             "-j", "1", "--json", "c.json")
+    printed = command(*words, folder=tmp_path)
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert document["sentence"] in printed and document["best"] == "TP1 on h100"
+    assert "requests/s on 1 GPU (TP1 on h100); 95 %: " in printed
+    assert printed.startswith("| set-up")
+
+
+def test_a_study_that_is_there_is_replaced_only_with_force(asked):
+    _, folder, _ = asked
+    with pytest.raises(ConfigError, match="holds an earlier study"):
+        ksim.capacity(Scenario.of(TABLE), [TARGET], jobs=1, output=folder, **FEW)

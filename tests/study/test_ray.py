@@ -1,0 +1,135 @@
+"""Studies on a local Ray of two CPUs, which all tests share: the same rows, to the byte, and the same errors."""
+
+import os
+import signal
+from importlib.util import find_spec
+
+import pytest
+
+from ksim.foundation.errors import ConfigError, KsimError, MissingExtra
+from ksim.simulation.scenario import Scenario
+from ksim.study.axes import Range
+from ksim.study.on_ray import own_modules, ray_workers
+from ksim.study.running import run_into
+from ksim.study.samples import Sample
+from ksim.study.sweep import SweepPlan
+from ksim.study.workers import in_order, workers
+from tests.cli.command import SCENARIO, ksim_here
+
+#: An oracle that is found in the user's working directory only.
+MINE = """
+class Mine:
+    def seconds(self, kernel, gpu):
+        return 1e-5
+"""
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A Ray of this process, which those that are asked for use."""
+    if find_spec("ray") is None:
+        pytest.skip("needs ray: pip install 'ksim[ray]'")
+    before = signal.getsignal(signal.SIGTERM)
+    with ray_workers(2) as pool:
+        assert signal.getsignal(signal.SIGTERM) is before  # Ray's own would end us without cleaning up
+        yield pool
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    return tmp_path
+
+
+def square(number):
+    return number**2
+
+
+def refuse(number):
+    raise ConfigError("here", f"{number} is odd") if number % 2 else UserError(str(number))
+
+
+class UserError(Exception):
+    """Of a plug-in."""
+
+
+def end(number):
+    os._exit(3)
+
+
+def test_a_sweep_on_ray_has_the_same_bytes_and_finds_plug_ins_in_the_working_directory(ray, folder):
+    words = ("sweep", "s.toml", "--over", "oracle=roofline,mine:Mine", "--over", "serve.max_num_seqs=0,2,16",
+             "--repeat", 2)
+    one = ksim_here(*words, "--jobs", 1, "-o", "one", folder=folder)
+    two = ksim_here(*words, "--on", "ray", "-o", "two", folder=folder)
+    assert (one.status, two.status, two.stderr) == (0, 0, one.stderr)
+    assert two.stdout == one.stdout.replace("one", "two")
+    assert (folder / "one" / "runs.parquet").read_bytes() == (folder / "two" / "runs.parquet").read_bytes()
+
+
+def test_items_come_by_their_places_and_few_are_in_flight(ray):
+    taken = []
+
+    class Items(list):
+        def __iter__(self):
+            return iter(taken.append(item) or item for item in range(50))
+
+    results = ray.run(square, Items())
+    place, result = next(results)
+    assert len(taken) == 4 and result == place**2
+    rest = in_order(results, 50)
+    assert [*rest[:place], result, *rest[place + 1:]] == [number**2 for number in range(50)]
+
+
+def test_errors_are_raised_as_they_were(ray):
+    with pytest.raises(ConfigError, match="here: 1 is odd"):
+        list(ray.run(refuse, [1]))
+    with pytest.raises(UserError, match="2"):
+        list(ray.run(refuse, [2]))
+
+
+def test_an_interrupt_keeps_what_has_ended(ray, tmp_path):
+    (tmp_path / "s.toml").write_text(SCENARIO, encoding="utf-8")
+    plan = SweepPlan(Scenario.read(tmp_path / "s.toml"), (Range("serve.max_num_seqs", 1, 99, whole=True),),
+                     Sample("latin", 30))
+
+    def interrupt():
+        if len(study.rows) == 3:
+            raise KeyboardInterrupt
+
+    with plan.study(tmp_path / "out", "") as study, pytest.raises(KeyboardInterrupt):
+        run_into(study, plan.scenario, plan.rows, interrupt, on="ray")
+    with plan.study(tmp_path / "out", "", resume=True) as study:
+        assert len(study.rows) == 3
+
+
+def test_a_process_that_is_killed_is_an_error(ray):
+    with pytest.raises(KsimError, match="Ray lost a run"):
+        list(ray.run(end, [1]))
+
+
+def test_a_cluster_that_is_not_there_is_an_error(monkeypatch):
+    def init(*_, **__):
+        raise ConnectionError("Could not connect to 10.0.0.1:6379\nand much more")
+
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(KsimError, match=r"Ray of the cluster at 10\.0\.0\.1:6379 cannot be used: Could not connect to"
+                                        r" 10\.0\.0\.1:6379$"), workers(2, "ray", "10.0.0.1:6379"):
+        pass
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr("ksim.study.workers.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"--on ray needs ray: pip install 'ksim\[ray\]'"), workers(2, "ray"):
+        pass
+
+
+def test_nodes_of_a_cluster_get_the_modules_of_the_working_directory(folder):
+    (folder / "pack").mkdir()
+    (folder / "pack" / "__init__.py").touch()
+    (folder / "data").mkdir()
+    (folder / ".hidden.py").touch()
+    assert own_modules(folder) == [str(folder / "mine.py"), str(folder / "pack")]
