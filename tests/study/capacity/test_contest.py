@@ -3,15 +3,17 @@
 from math import ceil
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.fewest import fewest
+from ksim.study.capacity.intervals import Interval
 from ksim.study.capacity.sentence import sentence
 from ksim.study.capacity.table import markdown
 from tests.properties import examples
-from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
+from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named, point
 
 RATES = st.floats(0.5, 200.0)
 
@@ -101,6 +103,17 @@ def test_a_rate_that_no_number_of_replicas_completes_is_said_so():
     assert order[0].problem.startswith("1e+09 requests/s are more than 10,000 replicas complete")
 
 
+def test_the_interval_reaches_no_further_than_rates_that_surely_keep_or_miss_the_targets():
+    class Sure(Knows):
+        def highest(self, setup, replicas, near, errors):
+            made = super().highest(setup, replicas, near, errors)
+            tried = tuple(point(rate, 10.0) for rate in (5.0, 9.5, 10.5, 12.0))
+            return evolve(made, points=tried)
+
+    order = contest(Sure({"a": 10.0}, spread=(0.1, 9.0)), [named("a")], None)
+    assert order[0].answer.traffic == Interval(9.5, 10.5)
+
+
 def test_only_the_best_is_searched_for_its_highest_rate():
     order = contest(Knows({"a": 5.0, "b": 10.0}), [named("a"), named("b")], 10.0)
     assert [one.answer is not None for one in order] == [True, False]
@@ -155,7 +168,6 @@ def test_the_table_is_markdown_whose_columns_stand_one_below_the_other():
 def test_shares_that_round_to_all_are_said_so(share, said):
     class Sided(Knows):
         def highest(self, setup, replicas, near, errors):
-            from attrs import evolve
             return evolve(super().highest(setup, replicas, near, errors), model_share=share)
 
     assert sentence(contest(Sided({"a": 3.0}), [named("a")], None), None, 0.95).endswith(said)
