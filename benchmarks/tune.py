@@ -115,7 +115,8 @@ class Found:
     @property
     def texts(self) -> list[str]:
         known = sorted(trial for trial in self.trials if trial is not None)
-        return [f"{len(known)} of {len(SEEDS)}", f"{median(known):.0f}" if known else "-", str(known[-1] if known else "-")]
+        return [f"{len(known)} of {len(SEEDS)}", f"{median(known):.0f}" if known else "-",
+                str(known[-1]) if known else "-"]
 
 
 def comparison() -> Iterator[list[str]]:

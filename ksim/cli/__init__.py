@@ -62,7 +62,6 @@ def main() -> None:
 def _register() -> None:
     from ksim.cli import (
         calibrate,
-        capacity,
         catalogue,
         collectives,
         diff,
@@ -70,14 +69,10 @@ def _register() -> None:
         gpu,
         init,
         model,
-        pareto,
-        report,
         roofline,
         run,
         step,
-        sweep,
         trace,
-        tune,
         validate,
     )
 
@@ -86,11 +81,7 @@ def _register() -> None:
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
-    app.command("sweep")(sweep.sweep)
-    app.command("pareto")(pareto.pareto)
-    app.command("capacity")(capacity.capacity)
-    app.command("report")(report.report)
-    app.command("tune")(tune.tune)
+    _register_studies()
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)
@@ -101,6 +92,16 @@ def _register() -> None:
     app.command("model")(model.model)
     app.add_typer(gpu.app, name="gpu")
     app.add_typer(validate.app, name="validate")
+
+
+def _register_studies() -> None:
+    from ksim.cli import capacity, pareto, report, sweep, tune
+
+    app.command("sweep")(sweep.sweep)
+    app.command("pareto")(pareto.pareto)
+    app.command("capacity")(capacity.capacity)
+    app.command("tune")(tune.tune)
+    app.command("report")(report.report)
 
 
 _register()
