@@ -24,4 +24,6 @@ SLOW = frozenset({
     # The whole repository.
     "simulation/test_scenario_examples.py", "test_gallery.py", "test_notebooks.py", "test_readme.py",
     "test_speed_gate.py",
+    # Tunings, run for real.
+    "cli/test_tune.py", "study/tuning/test_tune_example.py", "study/tuning/test_tuning.py",
 })
