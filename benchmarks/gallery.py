@@ -124,8 +124,9 @@ def figure(value: float | bool | None) -> str:
 
 
 def paths() -> list[Path]:
-    """The scenarios of the gallery, the first one first."""
-    return sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem != "quickstart", path.stem))
+    """The scenarios that ask a question, the first one first."""
+    asking = (path for path in FOLDER.glob("*.toml") if "\n# Question: " in path.read_text(encoding="utf-8"))
+    return sorted(asking, key=lambda path: (path.stem != "quickstart", path.stem))
 
 
 def entries() -> list[Entry]:

@@ -37,6 +37,7 @@ KEYS = (OBJECTIVE, "p99_ttft_ms", "p99_tpot_ms")
 STOPS = tuple(f"{AT_STOP}{key}" for key in ("requests", *KEYS))
 
 
+@cache
 def plan() -> TunePlan:
     """The search that the comment of the scenario shows."""
     return TunePlan(Scenario.read(SCENARIO), Space.parse(SPACE), objectives([OBJECTIVE], []), requirements(BOUNDS))
@@ -72,6 +73,7 @@ def counts(told: Sequence[float] | None) -> bool:
     return told is not None and not any(bound.missed(dict(zip(KEYS, told, strict=False))) for bound in plan().required)
 
 
+@cache
 def best() -> float:
     """The least objective of the points that count."""
     return min(told[0] for told in grid().values() if told is not None and counts(told))
@@ -128,6 +130,7 @@ def write_grid() -> None:
     rows = ",\n".join(json.dumps(None if row is None else [float(f"{value:.9g}") for value in row]) for row in told)
     GRID.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
     grid.cache_clear()
+    best.cache_clear()
 
 
 def main() -> None:

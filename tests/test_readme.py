@@ -15,6 +15,9 @@ from tests.cli.command import ksim_here
 
 ROOT = Path(ksim.__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: What makes commands short: of an option given twice, the last counts.
+SHORT = {"capacity": "--requests 200 --replications 2 --no-model-error", "sweep": "--sample latin:2",
+         "tune": "--trials 2"}
 COMMANDS = [line.partition("  #")[0].strip() for line in README.splitlines() if line.startswith("    ksim ")]
 
 
@@ -31,21 +34,22 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """No plots, and no processes of `ksim pareto`: they take longer than all else, and have tests of their own."""
+    """No plots, and one process for studies: they take longer than all else, and have tests of their own."""
     monkeypatch.setattr(Result, "plots", lambda *_: [])
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
-def test_the_readme_answers_ten_questions():
-    section = README.partition("## Ten questions")[2].partition("\n## ")[0]
+def test_the_readme_answers_twelve_questions():
+    section = README.partition("## Twelve questions")[2].partition("\n## ")[0]
     questions = re.findall(r"^\*\*(.+\?)\*\*.*\n((?:.*\n)*?)\n((?:    ksim .*\n)+)", section, re.MULTILINE)
-    assert len(questions) == 10
+    assert len(questions) == 12
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run(command, folder):
     """In their order: some need what others wrote."""
-    done = ksim_here(*shlex.split(command)[1:], folder=folder)
+    name, *words = shlex.split(command)[1:]
+    done = ksim_here(name, *words, *shlex.split(SHORT.get(name, "")), folder=folder)
     assert done.status == 0, done.stderr
     assert done.stdout.strip()
 

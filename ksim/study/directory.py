@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -105,8 +104,8 @@ class StudyDirectory:
             parquet.write_table(to_table([*self.rows.values(), *left]), new, compression="zstd")
         new.replace(self.path / TABLE)
         if not left:
-            with suppress(FileNotFoundError):
-                (self.path / LINES).unlink()
+            self.close()  # Windows keeps files that are open
+            (self.path / LINES).unlink(missing_ok=True)
 
     def __enter__(self) -> "StudyDirectory":
         return self
@@ -140,10 +139,14 @@ class StudyDirectory:
 
 
 def check(path: Path, force: bool) -> None:
-    """Raise ConfigError unless a study can be written at *path*, before anything runs."""
-    if not force and (path / HEAD).exists():
+    """Raise ConfigError unless a study can be written at *path*, before anything runs.
+
+    An earlier study is replaced with *force*, or where none of its runs had ended.
+    """
+    replaced = is_study(path) and (force or all(row.status == NOT_RUN for row in _rows(path)))
+    if is_study(path) and not replaced:
         raise ConfigError(str(path), "holds an earlier study; --resume goes on with it, --force replaces it")
-    run_directory.check(path.resolve(), MARKS, force)
+    run_directory.check(path.resolve(), MARKS, force or replaced)
     if (path / LINES).exists():
         with (path / LINES).open("rb") as file:
             if taken(file.fileno()):

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ R = TypeVar("R")
 _AHEAD = 2
 #: A worker keeps no large objects; Ray's own choice is 30 % of the memory.
 _STORE = 100_000_000
+#: Seconds for the head of a cluster to answer.
+_PATIENCE = 10.0
 #: What Ray reads from the environment: it reports nothing, and counts no accelerators.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
 
@@ -89,6 +92,7 @@ def _start(ray: Any, jobs: int | None, address: str | None) -> None:
     """Connect to the cluster at *address*, or start a local Ray; raises KsimError."""
     common = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
+        _reach(address)
         if address is None:
             ray.init("local", num_cpus=jobs or os.cpu_count(), num_gpus=0, include_dashboard=False,
                      object_store_memory=_STORE, **common)
@@ -97,6 +101,13 @@ def _start(ray: Any, jobs: int | None, address: str | None) -> None:
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = f"of the cluster at {address} " if address else ""
         raise KsimError(f"Ray {where}cannot be used: {str(error).strip().splitlines()[0]}") from error
+
+
+def _reach(address: str | None) -> None:
+    """Raise OSError where nobody listens at *address*; Ray would try for ten minutes, and say so all the time."""
+    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
 
 
 def own_modules(folder: Path) -> list[str]:

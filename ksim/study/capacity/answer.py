@@ -21,7 +21,8 @@ class Standing:
     """How a set-up stands: with `replicas` it carries the rate that was asked for, or its own highest rate.
 
     `point` is how it did at that rate, and `below` how one replica fewer did.  `answer` is the search for the highest
-    rate of so many replicas, where there was one.  `problem` says why it has neither.
+    rate of so many replicas, where there was one, and `around` it are further points of a curve.  `problem` says why
+    it has neither.
     """
 
     setup: SetUp
@@ -29,6 +30,7 @@ class Standing:
     point: RatePoint | None = field(default=None, repr=False)
     below: RatePoint | None = field(default=None, repr=False)
     answer: RateAnswer | None = field(default=None, repr=False)
+    around: Sequence[RatePoint] = field(default=(), repr=False)
     light: Light | None = field(default=None, repr=False)
     problem: str = ""
 
@@ -67,9 +69,9 @@ class Standing:
     @property
     def points(self) -> list[RatePoint]:
         """The rates that were tried with so many replicas, in ascending order."""
-        searched = list(self.answer.points) if self.answer else []
-        new = self.point is not None and self.point.rate not in [point.rate for point in searched]
-        return sorted([*searched, *([self.point] if new and self.point else [])], key=lambda point: point.rate)
+        tried = [*(self.answer.points if self.answer else ()), *self.around, *([self.point] if self.point else [])]
+        best = {point.rate: point for point in sorted(tried, key=lambda point: point.replications)}
+        return [best[rate] for rate in sorted(best)]
 
     def gpus_between(self, rate: float) -> tuple[int, int | None] | None:
         """The interval of the GPUs that carry *rate*, None without a search; its upper end is None where it has none.

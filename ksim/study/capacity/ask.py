@@ -50,7 +50,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
                axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}
     with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force) as directory:
-        watch = Watch(plan, len(made) + 1, directory, on_progress)
+        watch = Watch(plan, len(made) + 2, directory, on_progress)
         standings = contest(ByRuns(plan, pool, watch), made, rate, watch.stage)
         found = Capacity(name, plan, rate, standings, (*notes, *_notes(standings)), watch.runs)
         if directory is not None:

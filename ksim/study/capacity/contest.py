@@ -13,6 +13,11 @@ from ksim.study.capacity.light import Light
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.targets import Target
 
+#: The rates that complete the curve of the best set-up, as shares of its highest one.
+_AROUND = (0.5, 0.75, 1.15, 1.35)
+#: Rates that differ by less than this share are close.
+_CLOSE = 0.08
+
 
 def _silent(_: str) -> None:
     pass
@@ -33,7 +38,16 @@ def contest(judge: Judge, made: Sequence[SetUp], rate: float | None,
     say(f"interval of {best.setup.name}")
     near = best.answer.rate if best.answer else rate or 1.0
     answer = judge.highest(best.setup, best.replicas, near, errors=True)
-    return [evolve(best, answer=answer) if rate is None else searched(best, answer), *order[1:]]
+    best = evolve(best, answer=answer) if rate is None else searched(best, answer)
+    say(f"curve of {best.setup.name}")
+    return [evolve(best, around=judge.points(best.setup, best.replicas, _around(best, answer.rate))), *order[1:]]
+
+
+def _around(best: Standing, highest: float) -> list[float]:
+    """Rates that complete the curve of *best*, none of which is close to one that was tried."""
+    tried = [point.rate for point in best.points]
+    return [rate for rate in (share * highest for share in _AROUND)
+            if all(abs(rate / other - 1) > _CLOSE for other in tried)]
 
 
 def _begun(judge: Judge, made: Sequence[SetUp]) -> Iterator[tuple[Standing, float]]:

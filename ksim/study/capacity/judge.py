@@ -10,7 +10,9 @@ from ksim.foundation.errors import KsimError
 from ksim.simulation.scenario import Scenario
 from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.highest_rate import RateAnswer, decide, highest_rate
+from ksim.study.capacity.intervals import FEWEST
 from ksim.study.capacity.light import Light, at_light_load
+from ksim.study.capacity.search import Search
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.trial import Observation, Plan, Trial, throughput
 from ksim.study.workers import Workers, in_order
@@ -28,6 +30,10 @@ class Judge(Protocol):
 
     def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
         """So many *replicas* at *rate* requests/s, run as often as it takes to tell whether they keep the targets."""
+        ...
+
+    def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
+        """So many *replicas* at each of *rates*, run just as often as gives an interval."""
         ...
 
     def highest(self, setup: SetUp, replicas: int, near: float, errors: bool) -> RateAnswer:
@@ -72,6 +78,11 @@ class ByRuns:
 
     def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
         return decide(setup.replicas(replicas), rate, self.plan, _Watched(self, setup, replicas))
+
+    def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
+        search = Search.of(setup.replicas(replicas), self.plan, _Watched(self, setup, replicas))
+        search.observe([(rate, number, None) for rate in rates for number in range(FEWEST)])
+        return [search.known(rate) for rate in rates]
 
     def highest(self, setup: SetUp, replicas: int, near: float, errors: bool) -> RateAnswer:
         plan = self.plan if errors else evolve(self.plan, model_errors=False)

@@ -68,12 +68,12 @@ def _name(scenario: Scenario, settings: Settings) -> str:
     chosen = settings or ({} if scenario.pools else {
         "serve.tensor_parallel_size": scenario.serve.tensor_parallel_size, "gpu": scenario.gpu or scenario.system})
     names = short_names(list(chosen))
-    said = [_said(names[key], value) for key, value in chosen.items() if key not in _PLACES]
+    said = [_said(key, names[key], value) for key, value in chosen.items() if key not in _PLACES]
     places = [str(chosen[key]) for key in _PLACES if key in chosen]
     return " on ".join(part for part in (", ".join(said), ", ".join(places)) if part) or "the fleet"
 
 
-def _said(name: str, value: Any) -> str:
-    if name in _SHORT:
-        return f"{_SHORT[name]}{value}"
-    return f"{name} {value_text(value)}"
+def _said(key: str, name: str, value: Any) -> str:
+    if key.startswith("pools."):
+        return f"{key.removeprefix('pools.')}={value_text(value)}"
+    return f"{_SHORT[name]}{value}" if name in _SHORT else f"{name} {value_text(value)}"

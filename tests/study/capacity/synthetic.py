@@ -59,6 +59,9 @@ class Knows:
         return point(rate, replicas * self.carried[setup.name], None if price is None else price * replicas,
                      self.joules.get(setup.name, 100.0), self.sure(replicas))
 
+    def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
+        return [point(rate, replicas * self.carried[setup.name], replications=3) for rate in rates]
+
     def highest(self, setup: SetUp, replicas: int, near: float, errors: bool) -> RateAnswer:
         carried = replicas * self.carried[setup.name]
         if carried <= 0:

@@ -1,6 +1,7 @@
 """Capacity questions from a scenario to an answer and its directory."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
@@ -56,6 +57,14 @@ def test_its_directory_has_the_answer_and_every_run(asked):
     assert not (folder / "runs.jsonl").exists()
 
 
+def test_the_page_names_every_key_of_the_answer(asked):
+    document = asked[0].document
+    page = (Path(ksim.__file__).parents[1] / "docs" / "capacity.md").read_text(encoding="utf-8")
+    best = document["set_ups"][0]
+    for keys in (document, best, best["point"], best["highest_rate"], best["light"]):
+        assert not [key for key in keys if f"`{key}`" not in page]
+
+
 def test_the_best_scenario_runs_with_its_gpus_at_the_rate(asked):
     found, folder, _ = asked
     best = Scenario.read(folder / "best.toml")
@@ -67,7 +76,7 @@ def test_the_best_scenario_runs_with_its_gpus_at_the_rate(asked):
 def test_each_rate_that_was_tried_is_a_row_for_pandas(asked):
     found, _, _ = asked
     frame = found.to_pandas()
-    assert set(frame.set_up) == {"TP1"} and len(frame) == len(found.best.answer.points)
+    assert set(frame.set_up) == {"TP1"} and len(frame) == len(found.best.points) > 4
     assert {"rate", "gpus", "goodput.value", "serve.tensor_parallel_size"} <= set(frame.columns)
 
 

@@ -61,6 +61,12 @@ def test_without_axes_the_scenario_is_the_only_set_up():
     assert [(setup.name, setup.gpus) for setup in set_ups(Scenario.of(SPLIT), [])] == [("the fleet", 5)]
 
 
+def test_settings_of_pools_are_named_with_their_pool():
+    made = set_ups(Scenario.of(SPLIT), [Axis("pools.decode.replicas", (1, 2)), Axis("serve.max_num_seqs", (64,))])
+    assert [(setup.name, setup.gpus) for setup in made] == [
+        ("decode.replicas=1, max_num_seqs 64", 3), ("decode.replicas=2, max_num_seqs 64", 4)]
+
+
 @pytest.mark.parametrize(("key", "values", "error", "problem"), [
     ("serve.tensor_paralel_size", (1, 2), KsimError, "did you mean 'tensor_parallel_size'"),
     ("gpu", ("h100", "h20"), UnknownName, "did you mean"),
