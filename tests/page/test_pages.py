@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.page.charts import DARK, PALETTE, safe
 from ksim.page.markup import element, table
+from ksim.page.reading import Run
+from ksim.page.run.chooser import MOST, kept
 from ksim.page.studies.reading import Study
 from ksim.page.write import page_of, write_page
 from tests.page.browser import KINDS
@@ -129,3 +132,15 @@ def test_a_tune_counts_only_what_keeps_its_bounds(directories):
     study = Study.read(directories["tune"])
     assert study.objectives == ["usd_per_million_tokens"]
     assert all(point.means["p99_ttft_ms"] < 200 for point in study.counting) and len(study.counting) < len(study.points)
+
+
+def test_long_runs_keep_the_slowest_requests_and_every_nth_other(directories):
+    run, count = Run.read(directories["streamed"]), 3 * MOST
+    latency = np.random.default_rng(0).lognormal(size=count)
+    run.requests = {"id": np.arange(count), "status": np.full(count, "completed"), "e2e_s": latency,
+                    "ttft_s": latency[::-1]}
+    rows = kept(run)
+    assert len(rows) <= MOST and {0, count - 1} <= {*rows.tolist()} and (np.diff(rows) > 0).all()
+    for column in (latency, latency[::-1]):
+        assert {*np.argsort(-column)[:1000].tolist()} <= {*rows.tolist()}
+    assert len(kept(Run.read(directories["run"]))) == 80
