@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,6 +19,7 @@ from ksim.page.reading import Run
 from ksim.page.run.chooser import MOST, kept
 from ksim.page.studies.reading import Study
 from ksim.page.write import page_of, write_page
+from ksim.study.directory import StudyDirectory
 from tests.page.browser import KINDS
 from tests.page.made_up import EVIL
 from tests.properties import examples
@@ -83,6 +85,7 @@ def test_a_page_says_what_a_run_does_not_have(pages):
 def test_settings_that_were_set_come_first(pages):
     text = pages["run"].read_text()
     chosen, _, rest = text.partition("settings at their defaults")
+    chosen, rest = chosen.replace("<wbr>", ""), rest.replace("<wbr>", "")
     rows = re.findall(r'<th scope="row">([\w.]+)</th>', chosen[chosen.index('id="settings"'):])
     assert rows[:2] == ["model", "gpu"] and {"seed", "slo.ttft"} <= {*rows} and "router" not in rows
     assert ">router<" in rest
@@ -144,3 +147,20 @@ def test_long_runs_keep_the_slowest_requests_and_every_nth_other(directories):
     for column in (latency, latency[::-1]):
         assert {*np.argsort(-column)[:1000].tolist()} <= {*rows.tolist()}
     assert len(kept(Run.read(directories["run"]))) == 80
+
+
+def test_studies_without_an_answer_say_so(directories, tmp_path):
+    """Before their first run, cut off while a row is written, or where no set-up keeps the targets."""
+    with StudyDirectory.create(tmp_path / "new", "sweep", "A sweep", {"over": {}}, "") as study:
+        assert "No run went well" in page_of(tmp_path / "new")
+        for row in Study.read(directories["sweep"]).rows[:4]:
+            study.add(row)
+        with (tmp_path / "new" / "runs.jsonl").open("a") as lines:
+            lines.write('{"point": 7, "repl')
+        assert "2 points, 4 runs" in page_of(tmp_path / "new")
+    shutil.copytree(directories["capacity"], tmp_path / "capacity")
+    path = tmp_path / "capacity" / "capacity.json"
+    answer = json.loads(path.read_text())
+    path.write_text(json.dumps({**answer, "best": None, "set_ups": answer["set_ups"][-1:], "rate": None}))
+    text = page_of(tmp_path / "capacity")
+    assert "No set-up keeps the targets" in text and "No rate was tried" in text and "the weights do not fit" in text
