@@ -25,8 +25,8 @@ _SPREAD = 0.01
 #: The fewest completions for a rate; the number of parts for its interval; Student's t for so many parts at 90 %.
 _FEWEST, _PARTS, _STUDENT = 20, 10, 1.833
 #: The shortest time to count in, in mean service times.  In less, most completions are those of the first batch: of
-#: runs of two loads, three shorter ones told 1.3 to 7.1 requests/s where long ones tell 3.3 to 9.7; those of four longer ones
-#: had it in their intervals.
+#: runs of two loads, three shorter ones told 1.3 to 7.1 requests/s where long ones tell 3.3 to 9.7; four longer ones
+#: had that in their intervals.
 _LIVES = 1.0
 
 _RATES = ("sustainable_request_rate", "sustainable_request_rate_low", "sustainable_request_rate_high")
