@@ -78,8 +78,8 @@ def _register_studies() -> None:
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
     app.command("capacity")(capacity.capacity)
-    app.command("report")(report.report)
     app.command("tune")(tune.tune)
+    app.command("report")(report.report)
 
 
 def _register_parts() -> None:
