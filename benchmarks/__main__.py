@@ -10,6 +10,8 @@ from rich.console import Console
 
 from benchmarks import (
     caches,
+    capacity_coverage,
+    capacity_crn,
     detail,
     flows,
     gallery,
@@ -29,14 +31,15 @@ from benchmarks.yardstick import STANDARD, microseconds
 
 PAGE = Path("docs/speed.md")
 #: The pages of parts whose tables are in another.
-ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md")}
+ELSEWHERE = {"sweeps": Path("docs/sweep.md"), "walks": Path("docs/architecture.md"), "page": Path("docs/page.md"),
+             "capacity_coverage": Path("docs/capacity.md"), "capacity_crn": Path("docs/capacity.md")}
 #: Runs in processes of their own come first.
 PARTS: dict[str, Callable[[], Findings]] = {
     "speed": speed.findings, "scaling": scaling.findings, "startup": startup.findings, "detail": detail.findings,
     "split": split.findings,
     "scheduler": scheduler.findings, "caches": caches.findings, "oracles": oracles.findings,
     "flows": flows.findings, "walks": walks.findings, "sweeps": sweeps.findings, "page": page.findings,
-    "gallery": gallery.findings,
+    "gallery": gallery.findings, "capacity_coverage": capacity_coverage.findings, "capacity_crn": capacity_crn.findings,
 }
 
 

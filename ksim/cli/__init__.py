@@ -60,37 +60,31 @@ def main() -> None:
 
 
 def _register() -> None:
-    from ksim.cli import (
-        calibrate,
-        capacity,
-        catalogue,
-        collectives,
-        diff,
-        explain,
-        gpu,
-        init,
-        model,
-        pareto,
-        report,
-        roofline,
-        run,
-        step,
-        sweep,
-        trace,
-        tune,
-        validate,
-    )
+    """Add all commands, in the order of the help: runs, studies, and what they are made of."""
+    from ksim.cli import diff, explain, init, run
 
     app.command("init")(init.init)
     app.command("run")(run.run)
     app.command("replay")(run.replay)
     app.command("explain")(explain.explain)
     app.command("diff")(diff.diff)
+    _register_studies()
+    _register_parts()
+
+
+def _register_studies() -> None:
+    from ksim.cli import capacity, pareto, report, sweep, tune
+
     app.command("sweep")(sweep.sweep)
     app.command("pareto")(pareto.pareto)
     app.command("capacity")(capacity.capacity)
-    app.command("report")(report.report)
     app.command("tune")(tune.tune)
+    app.command("report")(report.report)
+
+
+def _register_parts() -> None:
+    from ksim.cli import calibrate, catalogue, collectives, gpu, model, roofline, step, trace, validate
+
     app.command("step")(step.step)
     app.command("collectives")(collectives.collectives)
     app.command("roofline")(roofline.roofline)

@@ -17,34 +17,36 @@ if TYPE_CHECKING:
     from ksim.study.tuning.tuner import Tuner
     from ksim.study.tuning.tuning import Tuning
 
+ScenarioFile = Annotated[Path, typer.Argument(help="scenario file (TOML)")]
+SpaceTexts = Annotated[list[str] | None, typer.Option("--space", metavar="KEY=VALUE,VALUE|KEY=LOW:HIGH[:log]", help="a"
+        " key of the scenario and the values to choose from, or their range; may be repeated")]
+Minimize = Annotated[list[str] | None, typer.Option("--minimize", metavar="KEY", help="a number of a run to"
+        " minimise, such as usd_per_million_tokens; may be repeated")]
+Maximize = Annotated[list[str] | None, typer.Option("--maximize", metavar="KEY", help="a number of a run to"
+        " maximise; may be repeated")]
+SubjectTo = Annotated[list[str] | None, typer.Option("--subject-to", metavar="KEY<NUMBER", help="a bound (<, <=, >"
+        " or >=) that a trial has to meet to count, such as 'p99_ttft_ms<1000'; may be repeated")]
+Trials = Annotated[int, typer.Option("--trials", min=1, help="how many points are tried at most")]
+SamplerName = Annotated[str, typer.Option("--sampler", metavar="tpe|gp|nsga2|random", help="what proposes points;"
+        " gp needs PyTorch")]
+SearchSeed = Annotated[int, typer.Option("--seed", min=0, help="seed of the search; --set seed=N is that of the"
+        " requests")]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, help="replications of each trial, whose means count")]
+RoundSize = Annotated[int, typer.Option("--round", min=1, help="trials that are proposed together, before any of"
+        " them is known")]
+MaxRejected = Annotated[float, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of the"
+        " requests that a trial may reject and still count")]
+Prune = Annotated[bool, typer.Option("--prune/--no-prune", help="stop runs that are certain to miss a bound, or run"
+        " them to their end")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study:"
+        " every run is kept there as it ends, beside study.db and best.toml")]
+
 
 def tune(
-    scenario: Annotated[Path, typer.Argument(help="scenario file (TOML)")],
-    space: Annotated[list[str] | None, typer.Option("--space", metavar="KEY=VALUE,VALUE|KEY=LOW:HIGH[:log]", help="a"
-                                                    " key of the scenario and the values to choose from, or their"
-                                                    " range; may be repeated")] = None,
-    minimize: Annotated[list[str] | None, typer.Option("--minimize", metavar="KEY", help="a number of a run to"
-                                                       " minimise, such as usd_per_million_tokens; may be"
-                                                       " repeated")] = None,
-    maximize: Annotated[list[str] | None, typer.Option("--maximize", metavar="KEY", help="a number of a run to"
-                                                       " maximise; may be repeated")] = None,
-    subject_to: Annotated[list[str] | None, typer.Option("--subject-to", metavar="KEY<NUMBER", help="a bound (<, <=, >"
-                                                         " or >=) that a trial has to meet to count, such as"
-                                                         " 'p99_ttft_ms<1000'; may be repeated")] = None,
-    trials: Annotated[int, typer.Option("--trials", min=1, help="how many points are tried at most")] = 100,
-    sampler: Annotated[str, typer.Option("--sampler", metavar="tpe|gp|nsga2|random", help="what proposes points; gp"
-                                         " needs PyTorch")] = "tpe",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the search; --set seed=N is that of the"
-                                        " requests")] = 0,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="replications of each trial, whose means count")] = 1,
-    round_size: Annotated[int, typer.Option("--round", min=1, help="trials that are proposed together, before any of"
-                                            " them is known")] = 8,
-    max_rejected: Annotated[float, typer.Option("--max-rejected", min=0, max=1, metavar="SHARE", help="share of the"
-                                                " requests that a trial may reject and still count")] = 0.01,
-    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="stop runs that are certain to miss a bound, or run"
-                                        " them to their end")] = True,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="directory of the study: every"
-                                                " run is kept there as it ends, beside study.db and best.toml")] = None,
+    scenario: ScenarioFile, space: SpaceTexts = None, minimize: Minimize = None, maximize: Maximize = None,
+    subject_to: SubjectTo = None, trials: Trials = 100, sampler: SamplerName = "tpe", seed: SearchSeed = 0,
+    repeat: Repeat = 1, round_size: RoundSize = 8, max_rejected: MaxRejected = 0.01, prune: Prune = True,
+    output: Output = None,
     jobs: Jobs = None, on: On = "processes", address: Address = None, resume: Resume = False,
     settings: Settings = None, pool: Pools = None, force: Force = False,
 ) -> None:
@@ -55,8 +57,8 @@ def tune(
     from ksim.study.tuning.tuner import Tuner, check_tuning
 
     plan = TunePlan(changed(Scenario.read(scenario), settings, None, pool), Space.parse(space or []),
-                    objectives(minimize or [], maximize or []), requirements(subject_to or []), sampler, seed, repeat,
-                    round_size, max_rejected, prune)
+                    objectives(minimize or [], maximize or []), requirements(subject_to or []), sampler=sampler,
+                    seed=seed, repeat=repeat, round=round_size, tolerated=max_rejected, prune=prune)
     check_tuning(plan, trials, output, resume, force, on, address)
     with Tuner.of(plan, f"Tuning of {scenario.stem}", output, resume, force) as tuner:
         _search(tuner, trials, jobs, on, address)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import define, field
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page
@@ -46,7 +46,7 @@ def started() -> "Iterator[Browser]":
             browser.close()
 
 
-@frozen
+@define(slots=False)
 class Opened:
     """A page that is open: what it logged and what went wrong, and what it asked the network for."""
 

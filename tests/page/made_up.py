@@ -66,7 +66,8 @@ def _point(rate: float, highest: float) -> dict[str, Any]:
     half = 0.002 + 0.05 * min(1.0, rate / highest) * share * (1 - share) * 4
     seconds = {"value": 0.9 * rate / highest, "interval": [0.8 * rate / highest, None]}
     attainment: dict[str, Any] = {"value": share, "interval": [share - half, min(1.0, share + half)]}
-    return {"rate": rate, "replications": 8, "hopeless": int(rate > 1.2 * highest), "saturated": 0,
+    return {"rate": rate, "replications": 8 if rate > 0.6 * highest else 1,
+            "hopeless": int(rate > 1.2 * highest), "saturated": 0,
             "meets": rate <= highest, "numbers": {"usd_per_million_tokens": 0.3},
             "goodput": {"value": rate * share, "interval": [rate * end for end in attainment["interval"]]},
             "targets": {"ttft:p99:1s": {"attainment": attainment, "seconds": seconds}}}
@@ -76,18 +77,20 @@ def _set_up(name: str, gpus: int, replicas: int, highest: float) -> dict[str, An
     rates = [highest * share for share in (0.25, 0.5, 0.8, 0.95, 1.0, 1.05, 1.3)]
     answer = {"rate": highest, "interval": [0.93 * highest, 1.06 * highest],
               "traffic": [0.98 * highest, 1.02 * highest], "model": [0.94 * highest, 1.05 * highest],
-              "model_share": 0.9, "binds": "ttft:p99:1s", "points": [_point(rate, highest) for rate in rates]}
+              "model_share": 0.9, "binds": "ttft:p99:1s"}
     return {"name": name, "settings": {"serve.tensor_parallel_size": gpus}, "stands": True, "problem": "",
             "replicas": replicas, "gpus": gpus * replicas, "gpus_interval": [gpus * replicas - 1, gpus * replicas + 2],
             "gpus_per_replica": gpus, "usd_per_million_tokens": 0.31, "joules_per_million_tokens": 0.5e6 / gpus,
-            "binds": "ttft:p99:1s", "point": _point(10.0, highest), "highest_rate": answer, "light": None}
+            "binds": "ttft:p99:1s", "point": _point(10.0, highest), "highest_rate": answer, "light": None,
+            "points": [_point(rate, highest) for rate in rates]}
 
 
 def set_ups() -> Iterator[dict[str, Any]]:
     yield _set_up("TP4", 4, 3, 11.2)
     yield _set_up(f"TP2 {EVIL}", 2, 7, 10.3)
     refused = dict.fromkeys(("replicas", "gpus", "gpus_interval", "gpus_per_replica", "usd_per_million_tokens",
-                             "joules_per_million_tokens", "binds", "point", "highest_rate", "light"))
+                             "joules_per_million_tokens", "binds", "point", "highest_rate", "light",
+                             "points"))
     yield {"name": "TP1", "settings": {}, "stands": False, "problem": "the weights do not fit", **refused}
 
 

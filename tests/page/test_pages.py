@@ -4,7 +4,9 @@ import base64
 import gzip
 import json
 import re
+import shutil
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from hypothesis import given
@@ -13,8 +15,11 @@ from hypothesis import strategies as st
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.page.charts import DARK, PALETTE, safe
 from ksim.page.markup import element, table
+from ksim.page.reading import Run
+from ksim.page.run.chooser import MOST, kept
 from ksim.page.studies.reading import Study
 from ksim.page.write import page_of, write_page
+from ksim.study.directory import StudyDirectory
 from tests.page.browser import KINDS
 from tests.page.made_up import EVIL
 from tests.properties import examples
@@ -80,6 +85,7 @@ def test_a_page_says_what_a_run_does_not_have(pages):
 def test_settings_that_were_set_come_first(pages):
     text = pages["run"].read_text()
     chosen, _, rest = text.partition("settings at their defaults")
+    chosen, rest = chosen.replace("<wbr>", ""), rest.replace("<wbr>", "")
     rows = re.findall(r'<th scope="row">([\w.]+)</th>', chosen[chosen.index('id="settings"'):])
     assert rows[:2] == ["model", "gpu"] and {"seed", "slo.ttft"} <= {*rows} and "router" not in rows
     assert ">router<" in rest
@@ -129,3 +135,32 @@ def test_a_tune_counts_only_what_keeps_its_bounds(directories):
     study = Study.read(directories["tune"])
     assert study.objectives == ["usd_per_million_tokens"]
     assert all(point.means["p99_ttft_ms"] < 200 for point in study.counting) and len(study.counting) < len(study.points)
+
+
+def test_long_runs_keep_the_slowest_requests_and_every_nth_other(directories):
+    run, count = Run.read(directories["streamed"]), 3 * MOST
+    latency = np.random.default_rng(0).lognormal(size=count)
+    run.requests = {"id": np.arange(count), "status": np.full(count, "completed"), "e2e_s": latency,
+                    "ttft_s": latency[::-1]}
+    rows = kept(run)
+    assert len(rows) <= MOST and {0, count - 1} <= {*rows.tolist()} and (np.diff(rows) > 0).all()
+    for column in (latency, latency[::-1]):
+        assert {*np.argsort(-column)[:1000].tolist()} <= {*rows.tolist()}
+    assert len(kept(Run.read(directories["run"]))) == 80
+
+
+def test_studies_without_an_answer_say_so(directories, tmp_path):
+    """Before their first run, cut off while a row is written, or where no set-up keeps the targets."""
+    with StudyDirectory.create(tmp_path / "new", "sweep", "A sweep", {"over": {}}, "") as study:
+        assert "No run went well" in page_of(tmp_path / "new")
+        for row in Study.read(directories["sweep"]).rows[:4]:
+            study.add(row)
+        with (tmp_path / "new" / "runs.jsonl").open("a") as lines:
+            lines.write('{"point": 7, "repl')
+        assert "2 points, 4 runs" in page_of(tmp_path / "new")
+    shutil.copytree(directories["capacity"], tmp_path / "capacity")
+    path = tmp_path / "capacity" / "capacity.json"
+    answer = json.loads(path.read_text())
+    path.write_text(json.dumps({**answer, "best": None, "set_ups": answer["set_ups"][-1:], "rate": None}))
+    text = page_of(tmp_path / "capacity")
+    assert "No set-up keeps the targets" in text and "No rate was tried" in text and "the weights do not fit" in text

@@ -63,6 +63,14 @@ def test_at_that_rate_or_a_little_less_the_queue_holds(overloaded):
     assert run(poisson(1.15 * rate), count=700).summary["saturated"] is True
 
 
+@pytest.mark.parametrize(("count", "told"), [(150, False), (800, True)])
+def test_no_rate_is_told_of_the_first_batch_alone(count, told):
+    """With 64 seats, the first requests are served together; a run must be longer to say what is sustained."""
+    long = {"prompt": {"kind": "fixed", "value": 200}, "output": {"kind": "uniform", "low": 400, "high": 600}}
+    summary = run(poisson(200.0), count, long, seats=64).summary
+    assert summary["saturated"] is True and (summary["sustainable_request_rate"] is not None) is told
+
+
 def test_md1_beyond_its_knee_is_told_the_rate_of_its_server():
     """One customer after another, each as long as the other: the rate is one by that."""
     same = {"prompt": {"kind": "fixed", "value": 100}, "output": {"kind": "fixed", "value": 10}}

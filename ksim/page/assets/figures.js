@@ -26,7 +26,7 @@ const figures = {
 
   async draw(name, printing = false) {
     const place = this.place(name), { data, layout } = this.fitted(name, printing);
-    const config = { responsive: !printing, displaylogo: false, displayModeBar: false, doubleClickDelay: 400 };
+    const config = { responsive: !printing, displaylogo: false, displayModeBar: false, doubleClick: "reset+autosize", doubleClickDelay: 400 };
     await Plotly.react(place, data, layout, config);
     place.dataset.drawn = "yes";
     for (const [event, listener] of this.listeners[name] || []) {

@@ -6,7 +6,7 @@ from typing import Any
 
 from ksim.foundation.errors import KsimError
 from ksim.page.document import Document
-from ksim.page.markup import Markup, details, element, missing, note, table, told
+from ksim.page.markup import Markup, breakable, details, element, missing, note, table, told
 from ksim.page.reading import Run
 from ksim.report.run_directory import flat
 
@@ -46,7 +46,7 @@ def defaults(run: Run) -> Mapping[str, Any] | None:
 
 
 def _table(title: str, settings: Mapping[str, Any]) -> Markup:
-    return table(("setting", "value"), [[key, _shown(value)] for key, value in settings.items()], title)
+    return table(("setting", "value"), [[breakable(key), _shown(value)] for key, value in settings.items()], title)
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,7 @@ SECTIONS = (front, chosen, history, parallel, points)
 
 def study_page(study: Study) -> Document:
     """The page of *study*."""
-    document = Document(study.title, f"ksim {study.kind} · {study.directory.name}",
+    document = Document(_title(study), f"ksim {study.kind} · {study.directory.name}",
                         scripts=("points.js", "parallel.js"))
     if study.capacity:
         document.lead.extend(capacity.lead(study.capacity))
@@ -22,3 +22,8 @@ def study_page(study: Study) -> Document:
             section.add(document, study)
     settings.add(document, study)
     return document
+
+
+def _title(study: Study) -> str:
+    """The title of a page, which for a study of capacity is more than the scenario's name."""
+    return f"Capacity of {study.title}" if study.capacity and "apacity" not in study.title else study.title

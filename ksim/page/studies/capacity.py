@@ -11,6 +11,7 @@ from ksim.page.markup import Markup, element, missing, note, table
 from ksim.page.studies.chosen import toml
 from ksim.page.studies.reading import Study
 from ksim.report.wording import number, percent
+from ksim.study.capacity.intervals import FEWEST
 
 Answer = Mapping[str, Any]
 #: The most set-ups that are drawn from the start; a click on the legend shows others.
@@ -45,7 +46,8 @@ def _cards(answer: Answer, best: Answer) -> Iterator[Markup]:
             cost = _exact(best[key], number(best[key]), "set_ups", at, key)
             yield _card(f"{unit} per million tokens", cost, "prompts and outputs")
     if best["binds"]:
-        yield _card("Binds first", element("span", best["binds"]), "the target that a higher rate would miss")
+        binds = element("span", best["binds"], cls="word")
+        yield _card("Binds first", binds, "the target that a higher rate would miss")
 
 
 def _card(title: str, value: Any, unit: str, interval: str | None = None) -> Markup:
@@ -87,7 +89,8 @@ def _row(answer: Answer, at: int, one: Answer) -> list[Any]:
              (rate, ("set_ups", at, "highest_rate", "rate"))]
     costs = [(one[key], ("set_ups", at, key)) for key in ("usd_per_million_tokens", "joules_per_million_tokens")]
     return [one["name"], *(_sorted(value, *path) for value, path in cells), _between(interval, answer) or "-",
-            (number(per_gpu), per_gpu), *(_sorted(value, *path) for value, path in costs), one["binds"] or "-"]
+            (number(per_gpu), per_gpu), *(_sorted(value, *path) for value, path in costs),
+            element("span", one["binds"] or "-", cls="word")]
 
 
 def _sorted(value: Any, *path: Any) -> tuple[Any, Any]:
@@ -104,8 +107,12 @@ def _left(answer: Answer) -> Iterator[Markup]:
 
 def _points(one: Answer) -> list[Answer]:
     """The rates that were tried, in order."""
-    found = one["highest_rate"]["points"] if one["highest_rate"] else [one["point"]] if one["point"] else []
-    return sorted(found, key=lambda point: point["rate"])
+    return sorted(one["points"] or ([one["point"]] if one["point"] else []), key=lambda point: point["rate"])
+
+
+def _sure(point: Answer) -> bool:
+    """Whether a rate was tried often enough for an interval."""
+    return bool(point["replications"] >= FEWEST)
 
 
 def _curves(document: Document, answer: Answer) -> Iterator[Any]:
@@ -119,7 +126,9 @@ def _curves(document: Document, answer: Answer) -> Iterator[Any]:
         share = _share(target)
         drawn["layout"]["shapes"] += [_level(100 * share)] if share else []
         caption = (f"Share of requests within the limit of {target} over the rate of requests, with the interval of"
-                   f" each rate. The dashed line is what the target asks for.{asked}")
+                   f" each rate. The dashed line is what the target asks for, a pale column the interval of a highest"
+                   f" rate. Hollow marks were tried less than {FEWEST} times, and have no interval."
+                   f" A double-click shows all rates.{asked}")
         yield document.figure(f"attainment-{at}", drawn, caption, *_tried(tried, target))
     yield document.figure("goodput", _drawn(answer, tried, lambda point: point["goodput"], "goodput, requests/s", 1.0),
                           "Requests per second within all targets, over the rate of requests: the table above has"
@@ -146,7 +155,8 @@ def _name(one: Answer) -> str:
 
 def _said(estimate: Answer, show: Any = number) -> str:
     low, high = estimate["interval"]
-    return f"{show(estimate['value'])} ({show(low)} to {show(high)})"
+    unknown = (low is None and high is None) or (low, high) == (0.0, 1.0)
+    return show(estimate["value"]) if unknown else f"{show(estimate['value'])} ({show(low)} to {show(high)})"
 
 
 def _share(target: str) -> float | None:
@@ -169,18 +179,37 @@ def _drawn(answer: Answer, tried: Sequence[tuple[Answer, list[Answer]]], of: Any
     traces: list[dict[str, Any]] = []
     for place, (one, points) in enumerate(tried):
         colour, name = PALETTE[place % len(PALETTE)], _name(one)
-        known = [(point["rate"], of(point)) for point in points if of(point) and of(point)["value"] is not None]
-        rates, estimates = [rate for rate, _ in known], [estimate for _, estimate in known]
-        curve = line(rates, [scale * estimate["value"] for estimate in estimates], name, colour, mode="lines+markers",
+        known = [point for point in points if of(point) and of(point)["value"] is not None]
+        symbols = ["circle" if _sure(point) else "circle-open" for point in known]
+        curve = line([point["rate"] for point in known], [scale * of(point)["value"] for point in known], name, colour,
+                     mode="lines+markers", marker={"symbol": symbols, "size": 7},
                      hover="%{y:,.4~g} at %{x:,.4~g} requests/s<extra>%{fullData.name}</extra>")
         group = {"legendgroup": safe(name), "visible": True if place < _DRAWN else "legendonly"}
-        traces += [_band(rates, estimates, colour, scale) | group, curve | group]
+        traces += [_band(of, list(filter(_sure, known)), colour, scale) | group, curve | group]
     asked = [rule(answer["rate"], INK, "dot")] if answer["rate"] else []
-    return figure(traces, 380, xaxis=axis("requests/s"), yaxis=axis(title), shapes=asked, showlegend=True)
+    return figure(traces, 380, xaxis=axis("requests/s", range=[0, _reach(answer, tried)]), yaxis=axis(title),
+                  shapes=[*asked, *_highest(tried)], showlegend=True)
 
 
-def _band(rates: list[float], estimates: list[Answer], colour: str, scale: float) -> dict[str, Any]:
+def _reach(answer: Answer, tried: Sequence[tuple[Answer, list[Answer]]]) -> float:
+    """Up to which rate figures show: past what is asked for and found, but not up to every rate that was tried."""
+    rates = [point["rate"] for _, points in tried for point in points]
+    answers = [one["highest_rate"] for one, _ in tried if one["highest_rate"]]
+    found = [found["interval"][1] or found["rate"] for found in answers]
+    return float(min(1.05 * max(rates), 1.6 * max([*found, answer["rate"] or 0.0]) or max(rates)))
+
+
+def _highest(tried: Sequence[tuple[Answer, list[Answer]]]) -> Iterator[dict[str, Any]]:
+    """The interval of the highest rate of each set-up that has one, as a pale column."""
+    for place, (one, _) in enumerate(tried[:_DRAWN]):
+        if one["highest_rate"] and None not in (ends := one["highest_rate"]["interval"]):
+            yield {"type": "rect", "yref": "paper", "x0": ends[0], "x1": ends[1], "y0": 0, "y1": 1, "layer": "below",
+                   "fillcolor": pale(PALETTE[place % len(PALETTE)], 0.10), "line": {"width": 0}}
+
+
+def _band(of: Any, points: list[Answer], colour: str, scale: float) -> dict[str, Any]:
     """The intervals as a pale area: up along the upper ends, and back along the lower ones."""
+    rates, estimates = [point["rate"] for point in points], [of(point) for point in points]
     low, high = ([estimate["value"] if estimate["interval"][end] is None else estimate["interval"][end]
                   for estimate in estimates] for end in (0, 1))
     return {"type": "scatter", "mode": "lines", "x": numbers([*rates, *rates[::-1]]), "fill": "toself",

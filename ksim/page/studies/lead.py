@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ksim.page.markup import Markup, element
+from ksim.page.markup import Markup, breakable, element
 from ksim.page.studies.reading import Point, Study
 from ksim.page.studies.wording import mean, settings_text, shown_keys
 
@@ -49,5 +49,6 @@ def _card(study: Study, key: str, points: list[Point]) -> Markup:
     if not having:
         return element("div", element("dt", key), element("dd", "-"), cls="card")
     best = (max if more else min)(having, key=lambda point: point.means[key])
-    return element("div", element("dt", f"{'Highest' if more else 'Lowest'} {key}"), element("dd", mean(best, key)),
-                   element("dd", f"point {best.number}: {settings_text(best, study.axes)}", cls="interval"), cls="card")
+    settings = breakable(f"point {best.number}: {settings_text(best, study.axes)}")
+    return element("div", element("dt", "Highest " if more else "Lowest ", breakable(key)),
+                   element("dd", mean(best, key)), element("dd", settings, cls="interval"), cls="card")

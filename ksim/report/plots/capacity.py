@@ -1,6 +1,7 @@
 """How a set-up fares as the rate rises: the share of requests within each target, and goodput, with bands."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import numpy as np
 from attrs import frozen
@@ -42,7 +43,7 @@ def capacity_figure(title: str, curves: Sequence[Curve], rate: float | None = No
                   one.name if dashes == _DASHED[0] else "")
         _line(below, one.rates, one.goodput, colour, _DASHED[0], one.name)
         if one.highest:
-            end = min(one.highest[2], 2 * max(one.rates))  # it may be open: the axis ends before
+            end = min(one.highest[2], 2 * max(*one.rates, one.highest[0]))  # it may be open: the axis ends before
             above.axvspan(one.highest[1], end, color=colour, alpha=0.10, linewidth=0)
             above.axvline(one.highest[0], color=colour, linewidth=1.0, alpha=0.7)
     _finish(above, below, curves, rate)
@@ -53,7 +54,8 @@ def _finish(above: Axes, below: Axes, curves: Sequence[Curve], rate: float | Non
     """What the axes say."""
     for share in {share for one in curves for share in one.shares.values() if share is not None}:
         above.axhline(share, color=GREY, linewidth=1.0, linestyle=DASHES)
-    most = max((rate for one in curves for rate in [*one.rates, *(one.highest or ())]), default=1.0)
+    most = max((rate for one in curves for rate in [*one.rates, *filter(isfinite, one.highest or ())]),
+               default=1.0)
     below.plot([0, most], [0, most], color=GREY, linewidth=1.0, linestyle=DASHES, label="every request")
     if rate is not None:
         for axes, label in ((above, f"{rate:g} requests/s, as asked"), (below, "")):

@@ -108,18 +108,19 @@ def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
 
 
 def searched(one: Standing, answer: RateAnswer) -> Standing:
-    """*one* with the *answer* of its search, whose interval begins and ends at what was sure of its `point` before.
+    """*one* with the *answer* of its search, whose interval begins and ends no further away than what is sure.
 
-    It carries the rate of a point that surely meets the targets.  Where one replica fewer surely misses them, so many
+    That are rates at which it surely keeps or misses the targets.  Where one replica fewer surely misses them, so many
     carry no more than their share of that rate.
     """
-    low, high = answer.traffic.low, answer.traffic.high
-    if one.point and one.point.meets:
-        low = min(max(low, one.point.rate), answer.rate)
+    one = evolve(one, answer=answer)
+    kept = [point.rate for point in one.points if point.meets and point.rate <= answer.rate]
+    missed = [point.rate for point in one.points if point.meets is False and point.rate >= answer.rate]
     if one.below and one.below.meets is False:
-        high = max(min(high, one.below.rate * one.replicas / (one.replicas - 1)), answer.rate)
-    if (traffic := Interval(low, high)) == answer.traffic:
-        return evolve(one, answer=answer)
+        missed.append(max(answer.rate, one.below.rate * one.replicas / (one.replicas - 1)))
+    traffic = Interval(max([answer.traffic.low, *kept]), min([answer.traffic.high, *missed]))
+    if traffic == answer.traffic:
+        return one
     interval, share = together(answer.rate, traffic, answer.model)
     return evolve(one, answer=evolve(answer, traffic=traffic, interval=interval, model_share=share))
 

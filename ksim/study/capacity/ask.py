@@ -11,7 +11,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.study import workers as computing
 from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.contest import contest
-from ksim.study.capacity.judge import ByRuns
+from ksim.study.capacity.judge import LIVES, ByRuns
 from ksim.study.capacity.result import Capacity
 from ksim.study.capacity.search import Search
 from ksim.study.capacity.setups import set_ups
@@ -50,9 +50,11 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
                axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}
     with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force) as directory:
-        watch = Watch(plan, len(made) + 2, directory, on_progress)
-        standings = contest(ByRuns(plan, pool, watch), made, rate, watch.stage)
-        found = Capacity(name, plan, rate, standings, (*notes, *_notes(standings)), watch.runs)
+        watch = Watch(len(made) + 2, directory, on_progress)
+        judge = ByRuns(plan, pool, watch)
+        standings = contest(judge, made, rate, watch.stage)
+        notes = (*notes, *_notes(standings), *_long(plan, judge.requests))
+        found = Capacity(name, plan, rate, standings, notes, watch.runs)
         if directory is not None:
             finished(directory)
             found.save(directory.path)
@@ -82,6 +84,12 @@ def axes_of(over: Over) -> list[Axis]:
     if isinstance(over, Mapping):
         return [Axis(key, tuple(values)) for key, values in over.items()]
     return [Axis.parse(text) for text in over]
+
+
+def _long(plan: Plan, requests: int) -> Iterator[str]:
+    if requests > plan.count:
+        yield (f"replications have up to {requests:,} requests, so that arrivals last {LIVES} times as long as a"
+               f" request takes alone")
 
 
 def _notes(standings: Sequence[Standing]) -> list[str]:

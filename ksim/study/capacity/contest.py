@@ -38,7 +38,7 @@ def contest(judge: Judge, made: Sequence[SetUp], rate: float | None,
     say(f"interval of {best.setup.name}")
     near = best.answer.rate if best.answer else rate or 1.0
     answer = judge.highest(best.setup, best.replicas, near, errors=True)
-    best = evolve(best, answer=answer) if rate is None else searched(best, answer)
+    best = searched(best, answer)
     say(f"curve of {best.setup.name}")
     return [evolve(best, around=judge.points(best.setup, best.replicas, _around(best, answer.rate))), *order[1:]]
 

@@ -48,12 +48,25 @@ class Curves:
         (Efron and Tibshirani, An introduction to the bootstrap, chapter 11; of ratios and other functions of means in
         simulations: Asmussen and Glynn, Stochastic Simulation, section III.5).  Rates are compared by logarithms.
         """
-        count = self.multiples.shape[2]
-        everybody = np.ones(count, bool)
-        whole = self._log_rate(everybody)
-        without = np.array([self._log_rate(np.arange(count) != left_out) for left_out in range(count)])
+        whole, without = self._log_rates
+        count = len(without)
         found = of_mean(count * whole - (count - 1) * without, confidence, own_spread)
         return Interval(exp(min(found.low, whole)), exp(max(found.high, whole)))
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The least and the most of the rates that are found with all replications, and with all but one.
+
+        They may lie beyond the rates that were tried.
+        """
+        whole, without = self._log_rates
+        return exp(min(whole, without.min())), exp(max(whole, without.max()))
+
+    @property
+    def _log_rates(self) -> tuple[float, Floats]:
+        """The logarithm of the rate that all replications find, and those without the first, the second, ..."""
+        places = np.arange(self.multiples.shape[2])
+        return (self._log_rate(places >= 0), np.array([self._log_rate(places != left_out) for left_out in places]))
 
     def _levels(self, which: NDArray[np.bool_]) -> Floats:
         worst = self.multiples[:, :, which].mean(axis=2).max(axis=1)
@@ -66,7 +79,7 @@ class Curves:
         above = int(np.clip(np.searchsorted(levels, 0.0, side="right"), 1, len(logs) - 1))
         (before, after), (low, high) = levels[above - 1:above + 1], logs[above - 1:above + 1]
         slope = (after - before) / (high - low)
-        rate = low - before / slope if slope > 0 else low if before > 0 else high
+        rate = low - before / slope if slope > 0 else -np.inf if before > 0 else np.inf
         return float(np.clip(rate, logs[0] - log(_BEYOND), logs[-1] + log(_BEYOND)))
 
 

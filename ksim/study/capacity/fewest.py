@@ -5,6 +5,7 @@ from math import ceil
 
 from attrs import frozen
 
+from ksim.foundation.errors import KsimError
 from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.judge import Judge, keeps
 from ksim.study.capacity.light import Light
@@ -32,7 +33,11 @@ def fewest(judge: Judge, setup: SetUp, rate: float, light: Light, flood: float) 
     """Search from what *flood* says, the requests/s that one replica completes where all arrive at once.
 
     Replication r is the same traffic for any number of replicas, so that more of them do not look worse by chance.
+    Raises KsimError for a rate that no number carries, as there can be only so many.
     """
+    if flood * setup.most < rate:
+        raise KsimError(f"{rate:g} requests/s are more than {setup.most:,} replicas complete, which are the most there"
+                        f" can be")
     points: dict[int, RatePoint] = {}
 
     def carries(count: int) -> bool:
@@ -40,8 +45,8 @@ def fewest(judge: Judge, setup: SetUp, rate: float, light: Light, flood: float) 
             points[count] = judge.decide(setup, count, rate)
         return keeps(points[count])
 
-    most = max(1, ceil(rate * light.seconds / _IDLE))
-    first = max(1, round(min(most, rate / (KEPT * flood)))) if flood > 0 else 1
+    most = max(1, min(setup.most, ceil(rate * light.seconds / _IDLE)))
+    first = max(1, round(min(most, rate / (KEPT * flood))))
     between = _down(carries, first) if carries(first) else _up(carries, first, most)
     if between is None:
         return Fewest(None, points[max(points)])

@@ -22,6 +22,8 @@ class Interval:
 
 #: What is known of a mean before there are replications enough.
 UNKNOWN = Interval(-float("inf"), float("inf"))
+#: By how much skewness may stretch an end at most.  The adjustment has a pole, and few values may lie next to it.
+_MOST = 3.0
 #: The fewest replications that say how much they differ.
 FEWEST = 3
 
@@ -45,8 +47,8 @@ def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_er
     autocorrelation-adjusted batch-means procedure for simulation analysis", IIE Transactions 43, 2011; Willink, "A
     confidence interval and test for the mean of an asymmetric distribution", 2005): some replications have a long
     queue and most have none, so a mean is more often too low than too high.  Few replications do not know their own
-    skewness, so no end is closer than without it.  *own_spread* is that of `Traffic`, and the standard error is
-    *least_error* at least.
+    skewness, so no end is closer than without it, nor more than three times as far.  *own_spread* is that of `Traffic`, and
+    the standard error is *least_error* at least.
     """
     count = len(values)
     if count < FEWEST:
@@ -55,7 +57,8 @@ def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_er
     error = max(deviation * (1 / count + own_spread) ** 0.5, least_error)
     beta = _skewness(values, deviation) / (6 * count**0.5)
     t = student(0.5 + confidence / 2, count - 1)
-    return Interval(mean - max(t, _adjusted(t, beta)) * error, mean - min(-t, _adjusted(-t, beta)) * error)
+    below, above = (min(max(t, end), _MOST * t) for end in (_adjusted(t, beta), -_adjusted(-t, beta)))
+    return Interval(mean - below * error, mean + above * error)
 
 
 def _skewness(values: Floats, deviation: float) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import ceil
 from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
@@ -16,6 +17,9 @@ from ksim.study.capacity.search import Search
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.trial import Observation, Plan, Trial, throughput
 from ksim.study.workers import Workers, in_order
+
+#: How many times as long as a request takes alone arrivals last at least.
+LIVES = 10
 
 
 class Judge(Protocol):
@@ -55,8 +59,8 @@ class Watcher(Protocol):
         """*trials* of a set-up with so many *replicas* begin."""
         ...
 
-    def end(self, setup: SetUp, replicas: int, trial: Trial, observation: Observation) -> None:
-        """One of them has ended."""
+    def end(self, setup: SetUp, replicas: int, plan: Plan, trial: Trial, observation: Observation) -> None:
+        """One of them has ended, of a *plan* with as many requests as it needed."""
         ...
 
 
@@ -72,21 +76,42 @@ class ByRuns:
     workers: Workers
     watcher: Watcher
     _ended: dict[tuple[str, int, float, int, int | None], Observation] = field(factory=dict, init=False)
+    _plans: dict[tuple[str, int], Plan] = field(factory=dict, init=False)
+    _seconds: dict[str, float] = field(factory=dict, init=False)
+
+    @property
+    def requests(self) -> int:
+        """The most requests that a replication had."""
+        return max((plan.count for plan in self._plans.values()), default=self.plan.count)
 
     def begin(self, made: Sequence[SetUp]) -> list[tuple[Light, float] | str]:
-        return in_order(self.workers.run(partial(_begin, self.plan), [setup.replicas(1) for setup in made]), len(made))
+        begun = in_order(self.workers.run(partial(_begin, self.plan), [setup.replicas(1) for setup in made]), len(made))
+        self._seconds.update((setup.name, one[0].seconds) for setup, one in zip(made, begun, strict=True)
+                             if not isinstance(one, str))
+        return begun
 
     def decide(self, setup: SetUp, replicas: int, rate: float) -> RatePoint:
-        return decide(setup.replicas(replicas), rate, self.plan, _Watched(self, setup, replicas))
+        plan = self._planned(setup, replicas, rate)
+        return decide(setup.replicas(replicas), rate, plan, _Watched(self, setup, replicas, plan))
 
     def points(self, setup: SetUp, replicas: int, rates: Sequence[float]) -> list[RatePoint]:
-        search = Search.of(setup.replicas(replicas), self.plan, _Watched(self, setup, replicas))
+        plan = self._planned(setup, replicas, rates[0]) if rates else self.plan
+        search = Search.of(setup.replicas(replicas), plan, _Watched(self, setup, replicas, plan))
         search.observe([(rate, number, None) for rate in rates for number in range(FEWEST)])
         return [search.known(rate) for rate in rates]
 
     def highest(self, setup: SetUp, replicas: int, near: float, errors: bool) -> RateAnswer:
-        plan = self.plan if errors else evolve(self.plan, model_errors=False)
-        return highest_rate(setup.replicas(replicas), plan, _Watched(self, setup, replicas), near)
+        plan = evolve(self._planned(setup, replicas, near), model_errors=self.plan.model_errors and errors)
+        return highest_rate(setup.replicas(replicas), plan, _Watched(self, setup, replicas, plan), near)
+
+    def _planned(self, setup: SetUp, replicas: int, rate: float) -> Plan:
+        """The plan with as many requests as a set-up with so many *replicas* needs, when it is first asked for.
+
+        Arrivals have to last several times as long as a request takes, or a large fleet is never busy as it would be.
+        """
+        least = ceil(LIVES * rate * max(self._seconds.values(), default=0.0))
+        plan = self.plan if self.plan.requests else evolve(self.plan, requests=max(self.plan.count, least))
+        return self._plans.setdefault((setup.name, replicas), plan)
 
 
 @frozen
@@ -96,6 +121,7 @@ class _Watched:
     judge: ByRuns
     setup: SetUp
     replicas: int
+    plan: Plan
 
     @property
     def count(self) -> int:
@@ -112,7 +138,7 @@ class _Watched:
         watcher.begin(self.setup, self.replicas, [items[place] for place in new])
         for at, seen in self.judge.workers.run(work, [items[place] for place in new]):
             ended[keys[new[at]]] = seen
-            watcher.end(self.setup, self.replicas, items[new[at]], seen)
+            watcher.end(self.setup, self.replicas, self.plan, items[new[at]], seen)
             yield new[at], seen
 
 

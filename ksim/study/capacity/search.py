@@ -126,22 +126,32 @@ class Search:
 
     # Close by.
 
-    def refine(self, low: float, high: float) -> "Curves":
-        """Try rates from *low* to *high*, and beyond, until the highest rate of several replications lies between two
-        of them; then add replications at these two until the interval is narrow enough.  Return their curves."""
+    def refine(self, low: float, high: float) -> Curves:
+        """Try rates from *low* to *high*, and beyond, until the highest rate of several replications lies among them,
+        whichever one is left out; then add replications there until the interval is narrow enough.
+
+        Return their curves.
+        """
         count, rates = min(FIRST, self.plan.replications), [low, high]
         for _ in range(_ROUNDS):
             curves = self.curves(rates, count)
-            rate = curves.crossing()
-            if rate is None:
-                rates = self._further(rates, curves)
-                continue
-            rates = [max(tried for tried in rates if tried <= rate), min(tried for tried in rates if tried > rate)]
-            interval = curves.interval(self.plan.confidence, self.traffic.own_spread)
-            if count >= self.plan.replications or log(interval.high / interval.low) / 2 <= self.plan.precision:
+            least, most = curves.reach
+            if least < rates[0]:
+                rates = [_tidy(rates[0] / _BRACKET), *rates]
+            elif most > rates[-1]:
+                rates = [*rates, _tidy(rates[-1] * _BRACKET)]
+            elif count >= self.plan.replications or self._narrow(curves):
                 break
-            count = min(count + MORE, self.plan.replications)
+            else:
+                rates = [rate for place, rate in enumerate(rates) if rates[min(place + 1, len(rates) - 1)] > least
+                         and rates[max(place - 1, 0)] < most]
+                count = min(count + MORE, self.plan.replications)
         return curves
+
+    def _narrow(self, curves: Curves) -> bool:
+        """Whether the interval is as narrow as the plan asks."""
+        interval = curves.interval(self.plan.confidence, self.traffic.own_spread)
+        return log(interval.high / interval.low) / 2 <= self.plan.precision
 
     def curves(self, rates: Sequence[float], count: int) -> Curves:
         """What so many replications say at *rates*."""
@@ -149,12 +159,6 @@ class Search:
         points = [self.point(rate, count) for rate in rates]
         return Curves(rates, np.array([list(point.multiples.values()) for point in points]),
                       np.array([point.grows for point in points]))
-
-    def _further(self, rates: Sequence[float], curves: Curves) -> list[float]:
-        """*rates*, and one beyond them on the side where the highest one lies."""
-        if curves.levels[0] > 0:
-            return [_tidy(rates[0] / _BRACKET), *rates]
-        return [*rates, _tidy(rates[-1] * _BRACKET)]
 
     def binding(self, rate: float) -> Target | None:
         """The target that counts most at the first rate above *rate*; None where the backlog grows there."""

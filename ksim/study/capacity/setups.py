@@ -8,6 +8,7 @@ from attrs import field, frozen
 from ksim.foundation.errors import DoesNotFit, KsimError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
+from ksim.specs.hardware import MOST
 from ksim.study.capacity.replicas import gpus_of, replicated
 from ksim.study.grid import Axis, Settings, combinations, short_names, unbuildable, value_text
 from ksim.study.pareto import first_of
@@ -22,7 +23,7 @@ _PLACES = ("gpu", "system")
 class SetUp:
     """A scenario with the `settings` that tell it from the other set-ups, and why it cannot run, if it cannot.
 
-    `gpus` are those of one replica: of the scenario as it is.
+    `gpus` are those of one replica: of the scenario as it is.  There can be so many replicas at `most`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class SetUp:
     scenario: Scenario | None = field(repr=False)
     gpus: int = 0
     problem: str = ""
+    most: int = MOST
 
     def replicas(self, count: int) -> Scenario:
         """Its scenario with *count* replicas."""
@@ -60,7 +62,8 @@ def _set_up(scenario: Scenario, settings: Settings, problem: str) -> SetUp:
         fleet.check_memory()
     except DoesNotFit as error:
         return SetUp(_name(changed, settings), settings, None, problem=str(error))
-    return SetUp(_name(changed, settings), settings, changed, gpus_of(fleet))
+    size = max(*(pool.replicas for pool in fleet.pools), *(part.system.nodes for part in fleet.machines))
+    return SetUp(_name(changed, settings), settings, changed, gpus_of(fleet), most=MOST // size)
 
 
 def _name(scenario: Scenario, settings: Settings) -> str:

@@ -27,7 +27,6 @@ class Watch:
     errors.  Points are numbered as they begin, which does not depend on the number of workers.
     """
 
-    plan: Plan
     parts: int
     directory: StudyDirectory | None = None
     say: Say = silent
@@ -44,12 +43,12 @@ class Watch:
         for trial in trials:
             self._points.setdefault((setup.name, replicas, trial.rate, trial.draw), len(self._points) + 1)
 
-    def end(self, setup: SetUp, replicas: int, trial: Trial, observation: Observation) -> None:
+    def end(self, setup: SetUp, replicas: int, plan: Plan, trial: Trial, observation: Observation) -> None:
         self.runs += 1
         self._tell()
         if self.directory is not None:
             point = self._points[setup.name, replicas, trial.rate, trial.draw]
-            self.directory.add(_row(self.plan, point, setup, replicas, trial, observation))
+            self.directory.add(_row(plan, point, setup, replicas, trial, observation))
 
     def _tell(self) -> None:
         self.say(f"{self._text} ({self.runs} runs)" if self.runs else self._text, max(0, self._done), self.parts)

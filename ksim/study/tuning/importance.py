@@ -2,13 +2,13 @@
 
 from importlib.util import find_spec
 
-from ksim.study.tuning.tuning import Tuning
+from ksim.study.tuning.trials import Trials
 
 #: Fewer trials tell nothing.
 _FEWEST = 10
 
 
-def importance(tuning: Tuning) -> dict[str, float]:
+def importance(tuning: Trials) -> dict[str, float]:
     """The share of each setting, most important first, by a forest that is fitted to the trials (fANOVA).
 
     Empty without Optuna or scikit-learn, and where fewer than ten trials ran to their end.

@@ -14,13 +14,13 @@ from ksim.study.pareto import ParetoPoint, first_of
 from ksim.study.rows import FAILED, NOT_RUN, STOPPED
 from ksim.study.tuning.importance import importance
 from ksim.study.tuning.lessons import at_stop, violation
-from ksim.study.tuning.tuning import Tuning
+from ksim.study.tuning.trials import Trials
 
 #: The most rows of a table.
 _MOST = 10
 
 
-def best_table(tuning: Tuning) -> Table:
+def best_table(tuning: Trials) -> Table:
     """The best trials, or all of the front: settings, objectives, and what is required."""
     counted = [point for point in tuning.ranked if not point.problem]
     keys = list(dict.fromkeys([*(goal.key for goal in tuning.wanted), *(bound.key for bound in tuning.required)]))
@@ -32,7 +32,7 @@ def best_table(tuning: Tuning) -> Table:
     return Table((">#", ">trial", *short_names(axes).values(), *(f">{key}" for key in keys), ""), rows)
 
 
-def remarks(tuning: Tuning) -> Iterator[str]:
+def remarks(tuning: Trials) -> Iterator[str]:
     """How many trials there were and how they ended, what they missed, and which settings mattered."""
     counts = tuning.counts
     words = {STOPPED: "stopped early", FAILED: "failed", NOT_RUN: "not run"}
@@ -49,7 +49,7 @@ def remarks(tuning: Tuning) -> Iterator[str]:
                f"{_joined([f'{share:.0%} came from {names[key]}' for key, share in shares.items()])}")
 
 
-def refusal(tuning: Tuning) -> str:
+def refusal(tuning: Trials) -> str:
     """Why no trial counts, which comes closest, and what it misses; "" where one counts."""
     if tuning.best is not None:
         return ""
@@ -68,13 +68,13 @@ def refusal(tuning: Tuning) -> str:
             f" {'; '.join(binding) or problem}")
 
 
-def tuning_html(tuning: Tuning) -> str:
+def tuning_html(tuning: Trials) -> str:
     """A tuning in a notebook."""
     best = best_table(tuning)
     return html_block(tuning.title, html_table(best.columns, best.rows), refusal(tuning), *remarks(tuning))
 
 
-def _away(tuning: Tuning, point: SweepPoint) -> float:
+def _away(tuning: Trials, point: SweepPoint) -> float:
     """How far a trial is from meeting what is required; infinitely far if it failed."""
     numbers = _numbers(point)
     if not numbers:
@@ -87,14 +87,14 @@ def _numbers(point: SweepPoint) -> Mapping[str, Any]:
     return point.outcome.summary or at_stop(point.rows) or {}
 
 
-def _misses(tuning: Tuning) -> Iterator[tuple[Requirement, int]]:
+def _misses(tuning: Trials) -> Iterator[tuple[Requirement, int]]:
     """How many trials miss each of what is required, most often missed first; those that failed aside."""
     known = [numbers for point in tuning.points if (numbers := _numbers(point))]
     missed = [(bound, sum(bool(bound.missed(numbers)) for numbers in known)) for bound in tuning.required]
     return iter(sorted([pair for pair in missed if pair[1]], key=lambda pair: -pair[1]))
 
 
-def _place(tuning: Tuning, point: ParetoPoint) -> str:
+def _place(tuning: Trials, point: ParetoPoint) -> str:
     if point.on_front:
         return "best" if len(tuning.wanted) == 1 else "on the front"
     return "" if len(tuning.wanted) == 1 else f"beaten by {point.beaten_by}"

@@ -28,7 +28,8 @@ def tune(scenario: Scenario | str | Path, minimize: str | Sequence[str] = (), ma
     """
     scenario = scenario if isinstance(scenario, Scenario) else Scenario.read(scenario)
     plan = TunePlan(scenario, Space.of(axes_of(space)), objectives(_texts(minimize), _texts(maximize)),
-                    requirements(_texts(subject_to)), sampler, seed, repeat, round_size, max_rejected, prune)
+                    requirements(_texts(subject_to)), sampler=sampler, seed=seed, repeat=repeat, round=round_size,
+                    tolerated=max_rejected, prune=prune)
     path = None if output is None else Path(output)
     check_tuning(plan, trials, path, resume, force, on, address)
     with Tuner.of(plan, f"Tuning of {Path(scenario.model).name}", path, resume, force) as tuner:

@@ -5,16 +5,16 @@ from ksim.report.plots.picture import Picture
 from ksim.report.plots.style import looks
 from ksim.report.plots.tuning import tuning_figure
 from ksim.study.grid import value_text
-from ksim.study.tuning.tuning import Tuning
+from ksim.study.tuning.trials import Trials
 
 
-def tuning_plot(tuning: Tuning) -> Picture:
+def tuning_plot(tuning: Trials) -> Picture:
     """The first objective of each trial and the best so far; of several objectives, the front."""
     with looks():
         return _over_trials(tuning) if len(tuning.wanted) == 1 else _front(tuning)
 
 
-def _over_trials(tuning: Tuning) -> Picture:
+def _over_trials(tuning: Trials) -> Picture:
     objective = tuning.wanted[0]
     numbers = {id(point.outcome): point.number for point in tuning.points}
     told = [(numbers[id(point.outcome)], point.values[0], not point.problem) for point in tuning.ranked if point.values]
@@ -24,7 +24,7 @@ def _over_trials(tuning: Tuning) -> Picture:
     return Picture(tuning_figure(tuning.title, note, label, sorted(told), objective.maximise))
 
 
-def _front(tuning: Tuning) -> Picture:
+def _front(tuning: Trials) -> Picture:
     marks = [ParetoMark(point.values, point.on_front, ", ".join(map(value_text, point.outcome.settings.values())))
              for point in tuning.ranked if not point.problem]
     scales = [Scale(objective.key, objective.maximise) for objective in tuning.wanted]

@@ -68,7 +68,7 @@ class Knows:
             raise ConfigError("--slo", "kept at no rate")
         low, high = (carried * share for share in self.spread)
         price = self.prices.get(setup.name)
-        points = tuple(point(share * carried, carried, price, self.joules.get(setup.name, 100.0))
+        points = tuple(point(share * carried, carried, price, self.joules.get(setup.name, 100.0), sure=False)
                        for share in (0.5, 0.9, 1.0, 1.2))
         whole = Interval(low, high)
         return RateAnswer(carried, whole, whole, whole if errors else None, 0.9, TPOT, points,

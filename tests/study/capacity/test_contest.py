@@ -3,21 +3,23 @@
 from math import ceil
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.fewest import fewest
+from ksim.study.capacity.intervals import Interval
 from ksim.study.capacity.sentence import sentence
 from ksim.study.capacity.table import markdown
 from tests.properties import examples
-from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
+from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named, point
 
 RATES = st.floats(0.5, 200.0)
 
 
 @examples(200)
-@given(rate=RATES, carried=st.floats(0.5, 60.0), flooded=st.floats(0.1, 5.0) | st.just(0.0))
+@given(rate=RATES, carried=st.floats(0.5, 60.0), flooded=st.floats(0.3, 5.0))
 def test_the_fewest_replicas_carry_the_rate_and_one_fewer_does_not(rate, carried, flooded):
     judge = Knows({"a": carried})
     found = fewest(judge, named("a"), rate, light(0.1, 0.01, seconds=100.0), flooded * carried)
@@ -27,7 +29,7 @@ def test_the_fewest_replicas_carry_the_rate_and_one_fewer_does_not(rate, carried
 
 
 @examples(100)
-@given(rate=RATES, carried=st.floats(0.5, 60.0), flooded=st.floats(0.1, 5.0) | st.just(0.0))
+@given(rate=RATES, carried=st.floats(0.5, 60.0), flooded=st.floats(0.3, 5.0))
 def test_no_number_of_replicas_is_run_twice_and_few_are_run_at_all(rate, carried, flooded):
     judge = Knows({"a": carried})
     needed = fewest(judge, named("a"), rate, light(0.1, 0.01, seconds=100.0), flooded * carried).replicas
@@ -48,7 +50,7 @@ def test_where_runs_cannot_tell_their_estimate_does():
 
 def test_replicas_end_where_more_of_them_have_nothing_to_do():
     judge = Knows({"a": 1e-9})
-    found = fewest(judge, named("a"), 10.0, light(0.1, 0.01, seconds=1.0), 0.0)
+    found = fewest(judge, named("a"), 10.0, light(0.1, 0.01, seconds=1.0), 20.0)
     assert found.replicas is None and max(replicas for _, replicas, _ in judge.asked) == 40
 
 
@@ -94,6 +96,22 @@ def test_the_interval_does_not_reach_beyond_what_was_sure_before(rate, carried, 
     assert answer.traffic.low >= min(rate, needed * carried) * (1 - 1e-9)
     assert needed == 1 or answer.traffic.high <= max(rate * needed / (needed - 1), needed * carried) * (1 + 1e-9)
     assert answer.rate in answer.traffic and answer.rate in answer.interval
+
+
+def test_a_rate_that_no_number_of_replicas_completes_is_said_so():
+    order = contest(Knows({"a": 1.0}), [named("a")], 1e9)
+    assert order[0].problem.startswith("1e+09 requests/s are more than 10,000 replicas complete")
+
+
+def test_the_interval_reaches_no_further_than_rates_that_surely_keep_or_miss_the_targets():
+    class Sure(Knows):
+        def highest(self, setup, replicas, near, errors):
+            made = super().highest(setup, replicas, near, errors)
+            tried = tuple(point(rate, 10.0) for rate in (5.0, 9.5, 10.5, 12.0))
+            return evolve(made, points=tried)
+
+    order = contest(Sure({"a": 10.0}, spread=(0.1, 9.0)), [named("a")], None)
+    assert order[0].answer.traffic == Interval(9.5, 10.5)
 
 
 def test_only_the_best_is_searched_for_its_highest_rate():
@@ -150,7 +168,6 @@ def test_the_table_is_markdown_whose_columns_stand_one_below_the_other():
 def test_shares_that_round_to_all_are_said_so(share, said):
     class Sided(Knows):
         def highest(self, setup, replicas, near, errors):
-            from attrs import evolve
             return evolve(super().highest(setup, replicas, near, errors), model_share=share)
 
     assert sentence(contest(Sided({"a": 3.0}), [named("a")], None), None, 0.95).endswith(said)
