@@ -47,8 +47,8 @@ def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_er
     autocorrelation-adjusted batch-means procedure for simulation analysis", IIE Transactions 43, 2011; Willink, "A
     confidence interval and test for the mean of an asymmetric distribution", 2005): some replications have a long
     queue and most have none, so a mean is more often too low than too high.  Few replications do not know their own
-    skewness, so no end is closer than without it, nor more than three times as far.  *own_spread* is that of `Traffic`, and
-    the standard error is *least_error* at least.
+    skewness, so no end is closer than without it, nor more than three times as far.  *own_spread* is that of
+    `Traffic`, and the standard error is *least_error* at least.
     """
     count = len(values)
     if count < FEWEST:
