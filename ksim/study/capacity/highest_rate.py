@@ -12,7 +12,6 @@ from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan
 from ksim.study.workers import Workers
 
-
 #: Replications that are added at a time, after the first two.
 _MORE = 4
 
