@@ -1,5 +1,6 @@
 """Common random numbers: how much less two set-ups differ by chance if they see the same traffic."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -17,11 +18,11 @@ RATES = (20.0, 35.0)
 GOAL = Goal("variance of the difference, independent over common seeds: the least", 5, "times", least=True, timed=False)
 
 
-def findings(replications: int = REPLICATIONS) -> Findings:
+def findings(replications: int = REPLICATIONS, rates: Sequence[float] = RATES, jobs: int | None = None) -> Findings:
     """The difference in mean latencies of engines of 32 and of 24 sequences."""
     rows, ratios = [], []
-    with workers() as pool:
-        for rate in RATES:
+    with workers(jobs) as pool:
+        for rate in rates:
             one, common, apart = (values(load, rate, first, replications, pool)
                                   for load, first in ((BATCHED, 0), (FEWER, 0), (FEWER, replications)))
             for place, name in enumerate(("TTFT", "TPOT", "E2EL")):

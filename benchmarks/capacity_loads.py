@@ -37,8 +37,8 @@ CHATS: dict[str, Any] = {"prompt": {"kind": "lognormal", "median": 200, "sigma":
                          "output": {"kind": "lognormal", "median": 12, "sigma": 0.7}}
 #: One request at a time, all alike: an M/D/1 queue but for the host's time.
 ONE = Load("one request at a time", _table({"max_num_seqs": 1}, {"kind": "fixed", "value": 200},
-                                           {"kind": "fixed", "value": 1}), "queue:p90:60ms", 500)
+                                           {"kind": "fixed", "value": 1}), "queue:p90:60ms", 1000)
 #: Continuous batching of up to 32 sequences.
-BATCHED = Load("continuous batching", _table({"max_num_seqs": 32}, **CHATS), "ttft:p95:500ms", 500)
+BATCHED = Load("continuous batching", _table({"max_num_seqs": 32}, **CHATS), "ttft:p95:500ms", 1000)
 #: The same with fewer sequences.
-FEWER = Load("continuous batching of 24", _table({"max_num_seqs": 24}, **CHATS), "ttft:p95:500ms", 500)
+FEWER = Load("continuous batching of 24", _table({"max_num_seqs": 24}, **CHATS), "ttft:p95:500ms", 1000)

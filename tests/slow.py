@@ -14,6 +14,9 @@ SLOW = frozenset({
     "laws/test_lookahead.py", "kv_transfer/test_laws.py", "kv_cache/test_both_caches.py",
     "results/test_saturation.py", "results/test_streaming.py",
     "testing/test_mutants.py",
+    # Searches for capacities, of a dozen runs and more each.
+    "study/capacity/test_coverage.py", "study/capacity/test_early_stop.py", "study/capacity/test_highest_rate.py",
+    "study/capacity/test_queues.py",
     # Processes of their own.
     "cli/test_signals.py", "simulation/test_parallel_replicas.py",
     # Every command and key with what it must refuse.

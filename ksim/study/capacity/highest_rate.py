@@ -7,10 +7,13 @@ from attrs import frozen
 from ksim.simulation.scenario import Scenario
 from ksim.study.capacity.estimate import RatePoint
 from ksim.study.capacity.intervals import Interval
-from ksim.study.capacity.search import FIRST, MORE, Search
+from ksim.study.capacity.search import Search
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan
 from ksim.study.workers import Workers
+
+#: Replications that are added at a time, after the first two.
+_MORE = 4
 
 
 @frozen
@@ -51,11 +54,11 @@ def highest_rate(scenario: Scenario, plan: Plan, workers: Workers, near: float |
 def decide(scenario: Scenario, rate: float, plan: Plan, workers: Workers) -> RatePoint:
     """Whether *scenario* keeps the targets of *plan* at *rate*; more replications are played as long as that is open.
     """
-    search, count = Search.of(scenario, plan, workers), FIRST
+    search, count = Search.of(scenario, plan, workers), _MORE
     point = search.point(rate, min(2, plan.replications))
     while point.meets is None and point.replications < plan.replications:
         point = search.point(rate, min(count, plan.replications))
-        count += MORE
+        count += _MORE
     return point
 
 

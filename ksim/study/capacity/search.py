@@ -21,8 +21,8 @@ from ksim.study.workers import Workers, in_order
 _LEAP, _BRACKET = 1.5, 1.12
 #: How often a leap is doubled before the search is given up, and how many rates the refinement may add.
 _LEAPS, _ROUNDS = 5, 12
-#: Replications that a rate begins with, and that are added at a time.
-FIRST, MORE = 4, 4
+#: Replications that rates close to the highest begin with, and that are added at a time.
+FIRST, MORE = 8, 4
 #: Draws of model errors, and how often the rate of each is guessed.
 _DRAWS, _GUESSES = 5, 2
 

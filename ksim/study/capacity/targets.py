@@ -10,8 +10,10 @@ from ksim.results.metrics import LATENCIES
 
 _FORM = "METRIC:STATISTIC:LIMIT, such as ttft:p99:1s or tpot:mean:50ms"
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
-#: Requests that a run needs: so many that are allowed to miss a percentile, and for the least of them.
+#: Requests of a run that may miss a percentile, at the least number of requests that a run should have, or must have.
 _MISSES, _LEAST_MISSES = 10, 2
+#: The fewest that a run should have; with fewer, the beginning and the end of a run are too large a part of it.
+_FEWEST = 1000
 
 
 @frozen
@@ -52,8 +54,8 @@ class Target:
 
     @property
     def requests(self) -> int:
-        """How many requests a run should have, so that ten may miss the limit; 500 at least."""
-        return max(500, round(_MISSES / self.allowed)) if self.share is not None else 500
+        """How many requests a run should have, so that ten may miss the limit; a thousand at least."""
+        return max(_FEWEST, round(_MISSES / self.allowed)) if self.share is not None else _FEWEST
 
     @property
     def least_requests(self) -> int:

@@ -19,7 +19,8 @@ CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1,
 
 def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
     """The capacity of *scenario*, without errors of the model."""
-    return highest_rate(scenario, Plan((Target(*metric.split(":"), limit),), model_errors=False), InProcess())
+    target = Target(*metric.split(":"), limit)
+    return highest_rate(scenario, Plan((target,), requests=500, model_errors=False), InProcess())
 
 
 def root(excess: Callable[[float], float], most: float) -> float:
