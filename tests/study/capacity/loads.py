@@ -1,6 +1,7 @@
 """Loads of one server, whose capacity queueing theory knows, and of an engine that batches."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import exp, factorial
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,19 @@ def batching(**serve: Any) -> Scenario:
         "workload": {"synthetic": {"arrivals": {"process": "poisson", "rate": 5}, "max_tokens": 2000,
                                    "prompt": {"kind": "lognormal", "median": 200, "sigma": 0.8},
                                    "output": {"kind": "lognormal", "median": 12, "sigma": 0.7}}}})
+
+
+def root(excess: Callable[[float], float], most: float) -> float:
+    """The rate below *most* from which on *excess* is positive."""
+    low, high = 0.0, most
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    return low
+
+
+def waits_longer(load: float, limit: float) -> float:
+    """Erlang's distribution of the wait in an M/D/1 queue, of a *limit* in services: the share beyond it."""
+    within = (1 - load) * sum((load * (place - limit))**place / factorial(place) * exp(-load * (place - limit))
+                              for place in range(int(limit) + 1))
+    return 1 - within

@@ -13,8 +13,7 @@ from ksim.study.capacity.highest_rate import highest_rate
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import replication_seed
 from ksim.study.capacity.trial import Observation, Plan, Sample, Trial
-from tests.study.capacity.loads import batching
-from tests.study.capacity.test_queues import root, waits_longer
+from tests.study.capacity.loads import batching, root, waits_longer
 
 COUNT = 1000
 

@@ -1,8 +1,5 @@
 """The capacity of one server, which queueing theory knows."""
 
-from collections.abc import Callable
-from math import exp, factorial
-
 import numpy as np
 import pytest
 
@@ -12,7 +9,7 @@ from ksim.study.capacity.highest_rate import RateAnswer, highest_rate
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.trial import Plan
 from ksim.study.workers import InProcess
-from tests.study.capacity.loads import one_server, services
+from tests.study.capacity.loads import one_server, root, services, waits_longer
 
 CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1, "high": 3}
 
@@ -23,25 +20,9 @@ def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
     return highest_rate(scenario, Plan((target,), requests=500, model_errors=False), InProcess())
 
 
-def root(excess: Callable[[float], float], most: float) -> float:
-    """The rate below *most* from which on *excess* is positive."""
-    low, high = 0.0, most
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
-    return low
-
-
 def mean_wait(rate: float, seconds: Floats) -> float:
     """Pollaczek and Khinchine: lambda E[S^2] / 2 (1 - rho)."""
     return rate * float((seconds**2).mean()) / (2 * (1 - rate * float(seconds.mean())))
-
-
-def waits_longer(load: float, limit: float) -> float:
-    """Erlang's distribution of the wait in an M/D/1 queue, of a *limit* in services: the share beyond it."""
-    within = (1 - load) * sum((load * (place - limit))**place / factorial(place) * exp(-load * (place - limit))
-                              for place in range(int(limit) + 1))
-    return 1 - within
 
 
 def test_md1_mean(tmp_path):
