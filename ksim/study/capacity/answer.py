@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from math import ceil, inf
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from ksim.study.capacity.estimate import RatePoint
-from ksim.study.capacity.highest_rate import RateAnswer, together
-from ksim.study.capacity.intervals import Interval
+from ksim.study.capacity.highest_rate import RateAnswer
 from ksim.study.capacity.light import Light
 from ksim.study.capacity.setups import SetUp
 from ksim.study.capacity.targets import Target
@@ -20,15 +19,13 @@ DOLLARS, JOULES = "usd_per_million_tokens", "joules_per_million_tokens"
 class Standing:
     """How a set-up stands: with `replicas` it carries the rate that was asked for, or its own highest rate.
 
-    `point` is how it did at that rate, and `below` how one replica fewer did.  `answer` is the search for the highest
-    rate of so many replicas, where there was one, and `around` it are further points of a curve.  `problem` says why
-    it has neither.
+    `point` is how it did at that rate.  `answer` is the search for the highest rate of so many replicas, where there
+    was one, and `around` it are further points of a curve.  `problem` says why it has neither.
     """
 
     setup: SetUp
     replicas: int = 0
     point: RatePoint | None = field(default=None, repr=False)
-    below: RatePoint | None = field(default=None, repr=False)
     answer: RateAnswer | None = field(default=None, repr=False)
     around: Sequence[RatePoint] = field(default=(), repr=False)
     light: Light | None = field(default=None, repr=False)
@@ -105,24 +102,6 @@ def _cost(one: Standing, rate: float | None, priced: bool) -> tuple[float, ...]:
     spread = float(one.gpus) if rate is not None else -(one.rate_per_gpu or 0.0)
     joules = inf if one.joules is None else one.joules
     return (one.dollars or 0.0, spread, joules) if priced else (spread, joules)
-
-
-def searched(one: Standing, answer: RateAnswer) -> Standing:
-    """*one* with the *answer* of its search, whose interval begins and ends no further away than what is sure.
-
-    That are rates at which it surely keeps or misses the targets.  Where one replica fewer surely misses them, so many
-    carry no more than their share of that rate.
-    """
-    one = evolve(one, answer=answer)
-    kept = [point.rate for point in one.points if point.meets and point.rate <= answer.rate]
-    missed = [point.rate for point in one.points if point.meets is False and point.rate >= answer.rate]
-    if one.below and one.below.meets is False:
-        missed.append(max(answer.rate, one.below.rate * one.replicas / (one.replicas - 1)))
-    traffic = Interval(max([answer.traffic.low, *kept]), min([answer.traffic.high, *missed]))
-    if traffic == answer.traffic:
-        return one
-    interval, share = together(answer.rate, traffic, answer.model)
-    return evolve(one, answer=evolve(answer, traffic=traffic, interval=interval, model_share=share))
 
 
 def closest(standings: Sequence[Standing]) -> Standing | None:

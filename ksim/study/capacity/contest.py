@@ -6,7 +6,7 @@ from attrs import evolve
 
 from ksim.foundation.errors import KsimError
 from ksim.report.wording import number
-from ksim.study.capacity.answer import Standing, ranked, searched
+from ksim.study.capacity.answer import Standing, ranked
 from ksim.study.capacity.fewest import KEPT, fewest
 from ksim.study.capacity.judge import Judge
 from ksim.study.capacity.light import Light
@@ -38,7 +38,7 @@ def contest(judge: Judge, made: Sequence[SetUp], rate: float | None,
     say(f"interval of {best.setup.name}")
     near = best.answer.rate if best.answer else rate or 1.0
     answer = judge.highest(best.setup, best.replicas, near, errors=True)
-    best = searched(best, answer)
+    best = evolve(best, answer=answer)
     say(f"curve of {best.setup.name}")
     return [evolve(best, around=judge.points(best.setup, best.replicas, _around(best, answer.rate))), *order[1:]]
 
@@ -78,7 +78,7 @@ def _fewest(judge: Judge, begun: Standing, flood: float, rate: float) -> Standin
     if sized.replicas is None:
         return evolve(begun, point=sized.point, problem=f"no number of replicas carries {rate:g} requests/s within the"
                                                         f" targets")
-    return evolve(begun, replicas=sized.replicas, point=sized.point, below=sized.below)
+    return evolve(begun, replicas=sized.replicas, point=sized.point)
 
 
 def _highest(judge: Judge, begun: Standing, flood: float) -> Standing:

@@ -19,14 +19,13 @@ KEPT = 0.75
 
 @frozen
 class Fewest:
-    """`replicas` that carry the rate, None where no number does, and how the run with so many went.
+    """`replicas` that carry the rate, and how the run with so many went.
 
-    `below` is how it went with one replica fewer.  Where no number does, `point` is of the largest that was tried.
+    Where no number does, `replicas` is None, and `point` is of the largest that was tried.
     """
 
     replicas: int | None
     point: RatePoint
-    below: RatePoint | None = None
 
 
 def fewest(judge: Judge, setup: SetUp, rate: float, light: Light, flood: float) -> Fewest:
@@ -51,7 +50,7 @@ def fewest(judge: Judge, setup: SetUp, rate: float, light: Light, flood: float) 
     if between is None:
         return Fewest(None, points[max(points)])
     count = _bisected(carries, *between)
-    return Fewest(count, points[count], points.get(count - 1))
+    return Fewest(count, points[count])
 
 
 def _down(carries: Callable[[int], bool], enough: int) -> tuple[int, int]:

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.fewest import fewest
-from ksim.study.capacity.intervals import Interval
 from ksim.study.capacity.sentence import sentence
 from ksim.study.capacity.table import markdown
 from tests.properties import examples
-from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named, point
+from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
 
 RATES = st.floats(0.5, 200.0)
 
@@ -25,7 +24,6 @@ def test_the_fewest_replicas_carry_the_rate_and_one_fewer_does_not(rate, carried
     found = fewest(judge, named("a"), rate, light(0.1, 0.01, seconds=100.0), flooded * carried)
     assert found.replicas == max(1, ceil(rate / carried - 1e-12))
     assert found.point.rate == rate
-    assert (found.below is None) == (found.replicas == 1)
 
 
 @examples(100)
@@ -87,31 +85,9 @@ def test_the_interval_of_gpus_is_that_of_the_rate_in_whole_replicas(rate, carrie
     assert high == 4 * max(best.replicas, ceil(rate / (carried * below) - 1e-9))
 
 
-@examples(50)
-@given(rate=RATES, carried=st.floats(1.0, 60.0), below=st.floats(0.1, 1.0), above=st.floats(1.0, 9.0))
-def test_the_interval_does_not_reach_beyond_what_was_sure_before(rate, carried, below, above):
-    judge = Knows({"a": carried}, spread=(below, above))
-    answer = contest(judge, [named("a")], rate)[0].answer
-    needed = max(1, ceil(rate / carried - 1e-12))
-    assert answer.traffic.low >= min(rate, needed * carried) * (1 - 1e-9)
-    assert needed == 1 or answer.traffic.high <= max(rate * needed / (needed - 1), needed * carried) * (1 + 1e-9)
-    assert answer.rate in answer.traffic and answer.rate in answer.interval
-
-
 def test_a_rate_that_no_number_of_replicas_completes_is_said_so():
     order = contest(Knows({"a": 1.0}), [named("a")], 1e9)
     assert order[0].problem.startswith("1e+09 requests/s are more than 10,000 replicas complete")
-
-
-def test_the_interval_reaches_no_further_than_rates_that_surely_keep_or_miss_the_targets():
-    class Sure(Knows):
-        def highest(self, setup, replicas, near, errors):
-            made = super().highest(setup, replicas, near, errors)
-            tried = tuple(point(rate, 10.0) for rate in (5.0, 9.5, 10.5, 12.0))
-            return evolve(made, points=tried)
-
-    order = contest(Sure({"a": 10.0}, spread=(0.1, 9.0)), [named("a")], None)
-    assert order[0].answer.traffic == Interval(9.5, 10.5)
 
 
 def test_only_the_best_is_searched_for_its_highest_rate():

@@ -16,8 +16,9 @@ CONSTANT, SEVERAL = {"kind": "fixed", "value": 1}, {"kind": "uniform", "low": 1,
 
 def asked(scenario: Scenario, metric: str, limit: float) -> RateAnswer:
     """The capacity of *scenario*, without errors of the model."""
-    target = Target(*metric.split(":"), limit)
-    return highest_rate(scenario, Plan((target,), requests=500, model_errors=False), InProcess())
+    latency, statistic = metric.split(":")
+    plan = Plan((Target(latency, statistic, limit),), requests=500, model_errors=False)
+    return highest_rate(scenario, plan, InProcess())
 
 
 def mean_wait(rate: float, seconds: Floats) -> float:
