@@ -60,8 +60,9 @@ class Traffic:
         if len(trace.requests) < least:
             raise DataError(str(workload.replay.path), f"has {len(trace.requests):,} requests, and the targets need"
                                                        f" {least:,} or more; name a lower percentile, or replay more")
-        count = min(count, len(trace.requests))
-        return cls(workload, count, trace.note(count), trace.own_spread(count))
+        if trace.coupled:
+            count = min(count, len(trace.requests))
+        return cls(workload, count, trace.note, trace.own_spread(count))
 
     def requests(self, rate: float, seed: int) -> Iterator[Request]:
         """The requests at this mean *rate*, in requests/s, or in sessions/s where there are sessions."""
@@ -107,8 +108,9 @@ class _Trace:
         """How many consecutive requests are drawn together: the square root of all, so that bursts stay whole."""
         return max(_SHORTEST_BLOCK, round(math.sqrt(len(self.requests))))
 
-    def note(self, count: int) -> str:
-        """How replications of *count* requests are drawn."""
+    @property
+    def note(self) -> str:
+        """How replications are drawn."""
         if not self.coupled:
             return f"the trace is resampled in blocks of {self.block} consecutive requests"
         what = "sessions" if any(request.session for request in self.requests) else "requests"
@@ -118,14 +120,14 @@ class _Trace:
     def own_spread(self, count: int) -> float:
         """The variance of a mean over the whole trace as a share of that between replications.
 
-        Of m requests of n that are resampled, it is m / n.  A random half has as much variance about the whole as the
+        If m requests are drawn from n, it is m / n.  A random half has as much variance about the whole as the
         whole has about the truth: McCarthy, "Replication: an approach to the analysis of data from complex surveys",
         1966.
         """
         return 1.0 if self.coupled else count / len(self.requests)
 
     def drawn(self, rate: float, seed: int, count: int) -> Iterator[Request]:
-        """A replication of at most *count* requests."""
+        """A replication of *count* requests; of a trace that is thinned, at most so many."""
         rng = stream(seed, "workload.resample")
         return self._thinned(rate, rng, count) if self.coupled else self._resampled(rate, rng, count)
 
