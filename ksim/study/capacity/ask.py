@@ -46,7 +46,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     folder = None if output is None else Path(output)
     if folder is not None:
         check(folder, force)
-    name = title or (Path(scenario).stem if not isinstance(scenario, Scenario) else "capacity")
+    name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
     command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
                axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}
     with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force) as directory:
