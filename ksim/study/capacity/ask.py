@@ -45,7 +45,7 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     made = set_ups(read, axes_of(over))
     folder = None if output is None else Path(output)
     if folder is not None:
-        check(folder, force)
+        check(folder, force, resumes=False)
     name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
     command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
                axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}

@@ -94,6 +94,12 @@ def test_progress_names_each_stage_and_never_goes_back(asked):
     assert any(f"({found.runs} runs)" in text for text, *_ in stages)
 
 
+def test_an_earlier_answer_is_not_resumed(asked):
+    _, folder, _ = asked
+    with pytest.raises(ConfigError, match="choose another name, or --force to replace it"):
+        ksim.capacity(Scenario.of(TABLE), ["ttft:p90:1s"], output=folder, **FEW)
+
+
 def test_targets_of_the_scenario_count_where_none_are_given():
     scenario = Scenario.of({**TABLE, "slo": {"ttft": "200 ms", "tpot": "20 ms"}})
     plan, notes = planned(scenario, (), None, None, True, 0)
