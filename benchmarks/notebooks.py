@@ -1,8 +1,11 @@
 """`python -m benchmarks.notebooks`: run the notebooks, and keep them with what their cells show.
 
+Names of files run these alone: `python -m benchmarks.notebooks 05-plan-a-cluster.ipynb`.
+
 Figures are drawn small, and nothing is kept that differs from run to run, such as when a cell ran.
 """
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -11,9 +14,9 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
-def main() -> None:
-    """Run all of them, each in a kernel of its own."""
-    for path in sorted(FOLDER.glob("*.ipynb")):
+def main(*names: str) -> None:
+    """Run those of these *names*, or all of them, each in a kernel of its own."""
+    for path in [FOLDER / name for name in names] or sorted(FOLDER.glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         NotebookClient(notebook, timeout=1800, kernel_name="python3", record_timing=False,
                        resources={"metadata": {"path": str(FOLDER)}}).execute()
@@ -43,4 +46,4 @@ def _joined(run: list[nbformat.NotebookNode]) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

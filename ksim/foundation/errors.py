@@ -42,6 +42,10 @@ class UnknownName(KsimError):
         return f"no {kind} named {name!r}{hint} ({kind}: {', '.join(known)})"
 
 
+#: The libraries of extras that have other names.
+_LIBRARIES = {"tune": "Optuna"}
+
+
 class MissingExtra(KsimError):
     """What is asked for needs a library that ksim alone does not install; `extra` of ksim's brings it."""
 
@@ -50,7 +54,7 @@ class MissingExtra(KsimError):
 
     def __str__(self) -> str:
         extra, what = self.args
-        return f"{what} needs {extra}: pip install 'ksim[{extra}]'"
+        return f"{what} needs {_LIBRARIES.get(extra, extra)}: pip install 'ksim[{extra}]'"
 
 
 class DoesNotFit(KsimError):

@@ -75,6 +75,8 @@ def measured(value: float | str, unit: str) -> float:
 
     Raises ValueError for another unit, and for a time without one: it could be meant in seconds or in milliseconds.
     """
+    if unit == "s" and isinstance(value, str) and not _QUANTITY.fullmatch(value.strip()):
+        raise ValueError(f"{value!r} is not a quantity such as '200 ms' or '1 s'")
     number = quantity(value)
     given = (isinstance(value, str) and _unit_in(value)) or ""
     if unit == "s" and not given and number:

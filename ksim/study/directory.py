@@ -138,14 +138,15 @@ class StudyDirectory:
         return self
 
 
-def check(path: Path, force: bool) -> None:
-    """Raise ConfigError unless a study can be written at *path*, before anything runs.
+def check(path: Path, force: bool, resumes: bool = True) -> None:
+    """Raise ConfigError unless a study, of a kind that *resumes* or not, can be written at *path*.
 
     An earlier study is replaced with *force*, or where none of its runs had ended.
     """
     replaced = is_study(path) and (force or all(row.status == NOT_RUN for row in _rows(path)))
     if is_study(path) and not replaced:
-        raise ConfigError(str(path), "holds an earlier study; --resume goes on with it, --force replaces it")
+        raise ConfigError(str(path), "holds an earlier study; " + ("--resume goes on with it, --force replaces it" if
+                          resumes else "choose another name, or --force to replace it"))
     run_directory.check(path.resolve(), MARKS, force or replaced)
     if (path / LINES).exists():
         with (path / LINES).open("rb") as file:

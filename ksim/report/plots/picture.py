@@ -8,6 +8,9 @@ from matplotlib.figure import Figure
 
 from ksim.report.plots.style import write
 
+#: A notebook shows each pixel as one of the page, so that the density of files would be too large.
+_DPI = 80
+
 
 @frozen(eq=False)
 class Picture:
@@ -20,5 +23,5 @@ class Picture:
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
-        self.figure.savefig(file, format="png")
+        self.figure.savefig(file, format="png", dpi=_DPI)
         return file.getvalue()

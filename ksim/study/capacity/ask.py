@@ -8,6 +8,7 @@ from typing import Any
 
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.scenario import Scenario
+from ksim.study import axes
 from ksim.study import workers as computing
 from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.contest import contest
@@ -45,8 +46,8 @@ def capacity(scenario: Scenario | str | PathLike[str], slo: Sequence[str | Targe
     made = set_ups(read, axes_of(over))
     folder = None if output is None else Path(output)
     if folder is not None:
-        check(folder, force)
-    name = title or (Path(scenario).stem if not isinstance(scenario, Scenario) else "capacity")
+        check(folder, force, resumes=False)
+    name = title or (Path(read.model).name if isinstance(scenario, Scenario) else Path(scenario).stem)
     command = {"targets": [*map(str, plan.targets)], "rate": rate, "over": {axis.key: list(axis.values) for axis in
                axes_of(over)}, "requests": plan.count, "replications": plan.replications, "model_errors": model_errors}
     with computing.workers(jobs, on, address) as pool, _kept(folder, name, command, read, force) as directory:
@@ -80,10 +81,13 @@ def _of_scenario(scenario: Scenario) -> Iterator[Target]:
 
 
 def axes_of(over: Over) -> list[Axis]:
-    """The axes that *over* names."""
-    if isinstance(over, Mapping):
-        return [Axis(key, tuple(values)) for key, values in over.items()]
-    return [Axis.parse(text) for text in over]
+    """The axes that *over* names; raises ConfigError for a range, of which set-ups cannot be made."""
+    made = []
+    for axis in axes.axes_of(over):
+        if isinstance(axis, axes.Range):
+            raise ConfigError("--over", f"{axis.key}: set-ups are compared value by value; list them, such as 1,2,4")
+        made.append(axis)
+    return made
 
 
 def _long(plan: Plan, requests: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Carry a tuning out, and keep what was run, in a directory or in memory."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
@@ -99,8 +100,9 @@ def check_tuning(plan: TunePlan, trials: int, output: Path | None = None, resume
             raise ConfigError(flag, f"expected at least 1, not {value}")
     if resume and output is None:
         raise ConfigError("--resume", "goes on with a study that is kept; name its directory with -o")
-    from ksim.study.tuning.search import Search
-
+    with warnings.catch_warnings():  # Optuna's progress bars want widgets in a notebook; nobody sees those bars
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from ksim.study.tuning.search import Search
     Search.of(plan.space, plan.sampler, plan.seed, plan.directions)
     if resume and output is not None:
         StudyDirectory.open(output, KIND, plan.command, plan.scenario.to_toml()).close()

@@ -10,9 +10,10 @@ import ksim
 from ksim.foundation.errors import ConfigError
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.scenario import Scenario
-from ksim.study.capacity.ask import planned
+from ksim.study.capacity.ask import axes_of, planned
 from ksim.study.capacity.replicas import gpus_of
 from ksim.study.directory import StudyDirectory
+from ksim.study.grid import Axis
 from tests.cli.command import ksim as command
 
 TABLE = {
@@ -92,6 +93,19 @@ def test_progress_names_each_stage_and_never_goes_back(asked):
     done = [place for _, place, _ in stages]
     assert done == sorted(done) and max(done) < stages[0][2]
     assert any(f"({found.runs} runs)" in text for text, *_ in stages)
+
+
+def test_an_earlier_answer_is_not_resumed(asked):
+    _, folder, _ = asked
+    with pytest.raises(ConfigError, match="choose another name, or --force to replace it"):
+        ksim.capacity(Scenario.of(TABLE), ["ttft:p90:1s"], output=folder, **FEW)
+
+
+def test_set_ups_are_made_of_lists_and_not_of_ranges():
+    assert axes_of({"gpu": "h100,h200"}) == axes_of(["gpu=h100,h200"]) == [Axis("gpu", ("h100", "h200"))]
+    for over in ({"power.cap": "400:700"}, ["power.cap=400:700"]):
+        with pytest.raises(ConfigError, match="power.cap: set-ups are compared value by value"):
+            axes_of(over)
 
 
 def test_targets_of_the_scenario_count_where_none_are_given():

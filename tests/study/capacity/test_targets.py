@@ -30,7 +30,7 @@ def test_the_same_target_typed_otherwise_is_equal():
     ("ttft:p99", "expected METRIC:STATISTIC:LIMIT"), ("tfft:p99:1s", "did you mean 'ttft'"),
     ("ttft:p100:1s", "no statistic"), ("ttft:p0:1s", "no statistic"), ("ttft:worst:1s", "no statistic"),
     ("ttft:p99:1", "has no unit"), ("ttft:p99:0s", "more than 0 s"), ("ttft:p99:1W", "expected s"),
-    ("ttft:p99:-1s", "more than 0 s"),
+    ("ttft:p99:-1s", "more than 0 s"), ("ttft:p99:1m2", "is not a quantity such as '200 ms' or '1 s'"),
 ])
 def test_what_is_no_target(text, problem):
     with pytest.raises(KsimError, match=problem):
