@@ -1,12 +1,13 @@
 """The answer to a capacity question in one sentence."""
 
 from collections.abc import Sequence
+from math import inf
 
 from ksim.report.wording import number
 from ksim.study.capacity.answer import Standing, closest
 from ksim.study.capacity.contest import unreached
 from ksim.study.capacity.highest_rate import RateAnswer
-from ksim.study.capacity.intervals import Interval
+from ksim.study.capacity.intervals import FEWEST, Interval
 
 
 def sentence(standings: Sequence[Standing], rate: float | None, confidence: float) -> str:
@@ -28,20 +29,22 @@ def _needs(best: Standing, rate: float, sure: str) -> str:
     if between == (best.gpus, best.gpus):
         assert best.answer, "an interval comes from a search"
         carry = "carries" if best.gpus == 1 else "carry"
-        return f"{said}; {sure}: {best.gpus}, which {carry} up to {_rates(best.answer.interval)} requests/s"
+        return f"{said}; {sure}: {best.gpus}, which {carry} up to {rates_text(best.answer.interval)} requests/s"
     return f"{said}; {sure}: {gpus_text(between)}"
 
 
 def _carries(best: Standing, sure: str) -> str:
     assert best.answer, "without a rate, set-ups are searched for their highest one"
     return (f"{number(best.answer.rate)} requests/s on {_gpus(best.gpus)} ({_replicas(best)}); {sure}:"
-            f" {_rates(best.answer.interval)}")
+            f" {rates_text(best.answer.interval)}")
 
 
 def _width(answer: RateAnswer | None) -> str:
     """Which part of the interval's width is the model's error."""
     if answer is None or answer.interval.high <= answer.interval.low:
         return ""
+    if answer.interval.high == inf:
+        return f", as there are too few replications; {FEWEST} or more tell it" if answer.interval.low <= 0 else ""
     if answer.model is None:
         return "; all of the width is traffic, as errors of the model were left out"
     tenths = round(10 * answer.model_share)
@@ -75,5 +78,9 @@ def gpus_text(between: tuple[int, int | None] | None) -> str:
     return f"{low} or more" if high is None else f"{low} to {high}" if high > low else f"{low}"
 
 
-def _rates(interval: Interval) -> str:
-    return f"{number(interval.low)} to {number(interval.high)}"
+def rates_text(interval: Interval) -> str:
+    """An interval of rates, such as "9.1 to 12.4"; "unknown" where there are too few replications for one."""
+    if interval.low <= 0 and interval.high == inf:
+        return "unknown"
+    low, high = map(number, (interval.low, interval.high))
+    return f"{low} to {high}" if interval.high < inf else f"{low} or more"

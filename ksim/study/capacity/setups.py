@@ -49,7 +49,7 @@ def set_ups(scenario: Scenario, over: Sequence[Axis]) -> list[SetUp]:
             for settings, outcome in zip(chosen, unbuildable(scenario, chosen), strict=True)]
     if all(setup.problem for setup in made):
         reasons = first_of([setup.problem for setup in made])
-        raise KsimError(f"none of {len(made)} set-ups can run: {reasons}" if over else reasons)
+        raise KsimError(f"none of {len(made)} set-ups can run: {reasons}" if len(made) > 1 else reasons)
     return made
 
 

@@ -7,7 +7,7 @@ from attrs import frozen
 from ksim.report.wording import number
 from ksim.study.capacity.answer import Standing
 from ksim.study.capacity.contest import milliseconds
-from ksim.study.capacity.sentence import gpus_text
+from ksim.study.capacity.sentence import gpus_text, rates_text
 from ksim.study.capacity.targets import Target
 
 
@@ -66,7 +66,7 @@ def _binds(one: Standing) -> str:
 
 
 def _rates(one: Standing) -> str:
-    return f"{number(one.answer.interval.low)} to {number(one.answer.interval.high)}" if one.answer else ""
+    return rates_text(one.answer.interval) if one.answer else ""
 
 
 def _value(target: Target) -> Callable[[Standing], str]:

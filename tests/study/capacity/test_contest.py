@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ksim.study.capacity.contest import contest
 from ksim.study.capacity.fewest import fewest
-from ksim.study.capacity.sentence import sentence
+from ksim.study.capacity.intervals import Interval
+from ksim.study.capacity.sentence import rates_text, sentence
 from ksim.study.capacity.table import markdown
 from tests.properties import examples
 from tests.study.capacity.synthetic import TPOT, TTFT, Knows, light, named
@@ -147,3 +148,9 @@ def test_shares_that_round_to_all_are_said_so(share, said):
             return evolve(super().highest(setup, replicas, near, errors), model_share=share)
 
     assert sentence(contest(Sided({"a": 3.0}), [named("a")], None), None, 0.95).endswith(said)
+
+
+@pytest.mark.parametrize(("low", "high", "said"), [
+    (0.0, float("inf"), "unknown"), (9.0, float("inf"), "9.00 or more"), (9.0, 12.5, "9.00 to 12.5")])
+def test_an_interval_without_ends_is_said_in_words(low, high, said):
+    assert rates_text(Interval(low, high)) == said
