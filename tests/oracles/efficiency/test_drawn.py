@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksim.compute.kernels.attention import AttentionLayer
@@ -26,6 +26,7 @@ BATCHES = [Batch.of((1, 100)), Batch.of(*[(1, 3000)] * 64), Batch.of((512, 0), (
 
 
 @given(seed=st.integers(0, 2**32))
+@example(seed=136)  # attention at three standard deviations
 @examples(60)
 def test_kernels_of_a_family_err_together_and_none_falls_below_the_roofline(seed):
     kernels = [*GEMMS, *(LAYER.over(batch) for batch in BATCHES)]
@@ -35,8 +36,10 @@ def test_kernels_of_a_family_err_together_and_none_falls_below_the_roofline(seed
     off = np.sign(drawn.seconds - plain.seconds)
     for rows, family in ((slice(0, 4), "gemm"), (slice(4, None), "attention")):
         assert set(off[rows]) <= {np.sign(deviation(seed, family)), 0.0}
-    # No further than twice the interval, as three standard deviations are.
-    assert (drawn.seconds <= plain.seconds * (plain.high / plain.seconds)**2).all()
+    # Products no further than twice their own interval, as three standard deviations are; attention all alike.
+    factors = drawn.seconds / plain.seconds
+    assert (factors[:4] <= (plain.high / plain.seconds)[:4] ** 2).all()
+    assert (factors[4:] <= max(1.0, DrawnOracle(Measured(), seed).factor(LAYER, H200)) * (1 + 1e-12)).all()
 
 
 def test_an_end_of_the_interval_is_reached_by_one_in_ten():
