@@ -64,7 +64,7 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> list[Axis | Range]:
     if isinstance(over, str):
         return [parse(over, "over")]
     if not isinstance(over, Mapping):
-        return [parse(text, "over") for text in over]
+        return [parse(text) for text in over]
     return [parse(f"{key}={values}", "over") if isinstance(values, str) else Axis(key, tuple(native(list(values), key)))
             for key, values in over.items()]
 
