@@ -68,6 +68,16 @@ def test_a_sweep_on_ray_has_the_same_bytes_and_finds_plug_ins_in_the_working_dir
     assert (folder / "one" / "runs.parquet").read_bytes() == (folder / "two" / "runs.parquet").read_bytes()
 
 
+@pytest.mark.parametrize(("needs", "words"), [
+    ("optuna", ("tune", "s.toml", "--minimize", "median_e2el_ms", "--space", "serve.max_num_seqs=1:16", "--trials", 6)),
+    ("ray", ("capacity", "s.toml", "--slo", "ttft:p90:1s", "--requests", 60, "--replications", 3, "--no-model-error"))])
+def test_other_studies_on_ray_have_the_same_bytes_too(ray, folder, needs, words):
+    pytest.importorskip(needs)
+    for name, where in (("one", ("--jobs", 1)), ("two", ("--on", "ray"))):
+        assert ksim_here(*words, *where, "-o", name, folder=folder).status == 0
+    assert (folder / "one" / "runs.parquet").read_bytes() == (folder / "two" / "runs.parquet").read_bytes()
+
+
 def test_items_come_by_their_places_and_few_are_in_flight(ray):
     taken = []
 
