@@ -10,10 +10,7 @@ from attrs import frozen
 
 from ksim.study.grid import Outcome, Settings, value_text
 from ksim.study.rows import OK, Number, Row
-
-#: The 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom, and of the normal distribution.
-_STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
-_NORMAL = 1.959964
+from ksim.study.students_t import student
 
 
 @frozen
@@ -63,17 +60,7 @@ def half_width(values: Sequence[float]) -> float:
     """Half the width of the 95 % interval of the mean of *values*, by Student's t; not a number for fewer than two."""
     if len(values) < 2:
         return math.nan
-    return student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; beyond the table, its expansion by 1/freedom."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    z = _NORMAL
-    terms: tuple[float, ...] = (
-        (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
-    return z + sum(term / float(freedom**order) for order, term in enumerate(terms, 1))
+    return student(0.975, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def _outcome(rows: Sequence[Row]) -> Outcome:

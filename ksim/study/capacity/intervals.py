@@ -1,12 +1,12 @@
 """Confidence intervals of the mean of a few replications."""
 
 from math import isfinite
-from statistics import NormalDist
 
 import numpy as np
 from attrs import frozen
 
 from ksim.results.arrays import Floats
+from ksim.study.students_t import student
 
 
 @frozen
@@ -26,18 +26,6 @@ UNKNOWN = Interval(-float("inf"), float("inf"))
 _MOST = 3.0
 #: The fewest replications that say how much they differ.
 FEWEST = 3
-
-
-def student(probability: float, freedom: int) -> float:
-    """The quantile of Student's t: the Cornish-Fisher expansion, good to 0.1 % from 3 degrees of freedom on.
-
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
-    """
-    z = NormalDist().inv_cdf(probability)
-    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-             (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-             (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160)
-    return float(z + sum(term / freedom**order for order, term in enumerate(terms, 1)))
 
 
 def of_mean(values: Floats, confidence: float, own_spread: float = 0.0, least_error: float = 0.0) -> Interval:

@@ -11,10 +11,11 @@ from ksim.foundation.errors import ConfigError, KsimError
 from ksim.simulation.scenario import Scenario
 from ksim.study.capacity.curve import Curves, level, rate_of
 from ksim.study.capacity.estimate import HOPELESS, RatePoint
-from ksim.study.capacity.intervals import Interval, student
+from ksim.study.capacity.intervals import Interval
 from ksim.study.capacity.targets import Target
 from ksim.study.capacity.traffic import Traffic
 from ksim.study.capacity.trial import Observation, Plan, Trial, observe, throughput
+from ksim.study.students_t import student
 from ksim.study.workers import Workers, in_order
 
 #: By what rates differ until one keeps the targets and another does not, at first, and then between these two.

@@ -33,7 +33,7 @@ LOOKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
 _KEY = re.compile(r"(mean|median|p\d+)_(ttft|tpot|e2el|queue)_ms")
 
 
-class Hopeless(KsimError):
+class Missed(KsimError):
     """A run was stopped, since it was certain to miss a requirement."""
 
 
@@ -82,7 +82,7 @@ class Watch:
     _wake: Any = field(default=None, init=False)
 
     def play(self, scenario: Scenario, on_end: Callable[[], None] = lambda: None) -> Result:
-        """Run *scenario* as `simulate` does; raises Hopeless where that is of no use."""
+        """Run *scenario* as `simulate` does; raises Missed where that is of no use."""
         fleet, env, log = Fleet.of(scenario), Horizon(), Log()
         power_cap.check(fleet)
 
@@ -121,11 +121,11 @@ class Watch:
         self._due = inf
 
     def _stop(self, missed: Limit, summary: Mapping[str, Any], size: int) -> None:
-        """Note what is known by now; raises Hopeless if the run is to be stopped."""
+        """Note what is known by now; raises Missed if the run is to be stopped."""
         self.at_stop = {"requests": self._ended, **{key: value_of(summary, key) for key in self.keys}}
         self._due = inf
         if self.stop:
-            raise Hopeless(f"stopped after {self._ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
+            raise Missed(f"stopped after {self._ended:,} of {size:,} requests: {missed.requirement.key} is certain to"
                            f" miss {missed.requirement.sign} {number(missed.requirement.bound)}")
 
 

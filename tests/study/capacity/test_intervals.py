@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.study.capacity.curve import Curves, crossing
-from ksim.study.capacity.intervals import UNKNOWN, of_mean, student
+from ksim.study.capacity.intervals import UNKNOWN, of_mean
+from ksim.study.students_t import student
 from tests.properties import examples
 
 

@@ -9,7 +9,7 @@ from ksim.simulation.scenario import Scenario
 from ksim.simulation.simulate import simulate
 from ksim.study.objectives import Requirement
 from ksim.study.tuning.lessons import violation
-from ksim.study.tuning.watch import Hopeless, Limit, Watch
+from ksim.study.tuning.watch import Limit, Missed, Watch
 from tests.properties import examples
 
 LOADED = Scenario.of({
@@ -56,7 +56,7 @@ def test_stopped_runs_would_have_missed_and_others_are_the_same(settings):
     try:
         assert hasty.play(scenario).summary == whole
         assert patient.at_stop is None
-    except Hopeless as error:
+    except Missed as error:
         assert any(bound.missed(whole) for bound in bounds)
         assert f"stopped after {hasty.at_stop['requests']:,} of 64 requests" in str(error)
         assert patient.at_stop == hasty.at_stop and hasty.at_stop["requests"] < 64
@@ -71,7 +71,7 @@ def test_early_stops_save_steps():
 def _stops(scenario):
     try:
         Watch([limit("p99", 60.0)], []).play(scenario)
-    except Hopeless:
+    except Missed:
         return True
     return False
 
