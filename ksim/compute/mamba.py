@@ -10,13 +10,16 @@ from ksim.compute.kernels import PHASES
 from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.selective_scan import ScanLayer
 from ksim.compute.kernels.state_space import StateSpaceLayer
+from ksim.compute.model import Config
 from ksim.compute.model_ops import communicate, op, pointwise
 from ksim.compute.notation.pointwise import Elementwise
-from ksim.compute.sizes import Sizes
+from ksim.compute.sizes import Sizes, of_groups
+from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
-__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "mamba", "mamba2"]
+__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "mamba", "mamba2",
+           "mamba2_sizes", "without_rope"]
 
 
 @frozen
@@ -177,3 +180,24 @@ class AttendLightning:
         heads, size = local.of["G"], local.of["e"]
         for phase in PHASES:
             yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
+
+
+def without_rope(attention: blocks.Operations) -> blocks.Operations:
+    """*attention* of models in which states know the order of tokens."""
+    return tuple(operation for operation in attention if operation.label != "rope")
+
+
+def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0
+                 ) -> dict[str, int]:
+    """The sizes of Mamba-2 by the names that a family has for them; heads share out *inner* channels, if that is given.
+
+    Raises ConfigError where they do not, or where groups do not share out heads.
+    """
+    count, shared = config.need(heads), config.need(groups, 1)
+    auto = inner // count if config.table.get(size, "auto") == "auto" else 0
+    each = auto or config.need(size)
+    if inner and count * each != inner:
+        raise ConfigError(f"{config.name}: {size}", f"{count} heads of {each} are not the {inner} channels of Mamba-2")
+    if count % shared:
+        raise ConfigError(f"{config.name}: {groups}", f"{shared} does not divide {count} heads")
+    return {**of_groups(shared, count // shared, each, config.need(states)), "W": config.need(width, 4), "A": 1}
