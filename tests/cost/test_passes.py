@@ -14,15 +14,16 @@ from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import Costs, StepSummary
 from ksim.flow.steps import StepCost
-from tests.cost.test_step import BATCH, timer
+from tests.cost.timers import timer
 from tests.properties import examples
 
+BATCH = Batch.of((1, 700), (1, 5000), (61, 200), samples=2)
 DECODES = Batch.of((1, 700), (1, 5000))
 BATCHES = [BATCH, DECODES, Batch.of((1, 701), (1, 5001)), Batch.of((300, 0))]
 
 
 def beside(prefix: str) -> StepTimer:
-    target = timer()
+    target = timer("gemma-2-2b", 1)
     return StepTimer(
         model=FurtherModel(target.model.name, target.model.decoder, prefix=prefix), shard=target.shard,
         gpu=target.gpu, oracle=target.oracle, network=target.network, groups=target.groups, graphs=target.graphs,
@@ -38,7 +39,7 @@ def drafts(batch: Batch) -> list[Batch]:
 def passes() -> Passes:
     """An encoder that only prompts need, the target, and a drafter."""
     encoder = Pass(beside("encoder."), lambda batch: [Batch.of((64, 0))] * len(batch.chunks), before=True)
-    return Passes(timer(), [encoder, Pass(beside("draft."), drafts)])
+    return Passes(timer("gemma-2-2b", 1), [encoder, Pass(beside("draft."), drafts)])
 
 
 def one_by_one(batch: Batch) -> list[StepCost]:
