@@ -24,7 +24,7 @@ __all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "Shared
 
 @frozen
 class AttendMamba2:
-    """Mamba-2: a convolution over W tokens and matrices that decay, ``tGX->tGoe``; prompts and decodes have kernels each.
+    """Mamba-2: a convolution over W tokens and matrices that decay, ``tGX->tGoe``; prompts have kernels of their own.
 
     Its weights are those of the convolution, with a `bias` or without, and three numbers a head.  Prompts are computed
     in chunks of so many tokens.  `state` is the format of the matrices unless the engine has another; without

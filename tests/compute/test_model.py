@@ -54,11 +54,29 @@ PUBLISHED = {
     # But for a bias of the router's score for each expert and layer: 228,689,764,864 with them.
     "minimax-m2": (228_689_764_864 - 62 * 256, 253_952),
     "minimax-m2.5": (228_689_764_864 - 62 * 256, 253_952),
+    # Layers of Mamba-2 and of Mamba cache nothing of a token; 2 x 2 x KV heads x head dimension of the others.
+    "granite-4.0-h-small": (32_207_337_984, 4 * 4096),
+    "granite-4.0-h-tiny": (6_939_037_248, 4 * 2048),
+    "falcon-h1-7b": (7_585_654_880, 44 * 1024),
+    "falcon-h1-34b": (33_642_516_224, 72 * 2048),
+    "nemotron-nano-9b-v2": (8_888_227_328, 4 * 4096),
+    # Without the routers' correction biases, and without layers that predict a second token; "120B" and "550B".
+    "nemotron-3-nano-30b-a3b": (31_577_937_344, 6 * 1024),
+    "nemotron-3-super-120b-a12b": (120_668_687_360, 8 * 1024),
+    "nemotron-3-ultra-550b-a55b": (549_308_968_960, 12 * 1024),
+    "jamba-mini-1.6": (51_570_323_328, 4 * 4096),
+    "jamba-large-1.6": (398_555_145_696, 9 * 4096),  # "398B" (arXiv 2408.12570)
+    # Their language models: "27B", "35B" and "122B" with vision parts and layers that predict a second token.
+    "qwen3.5-27b": (26_895_998_464, 16 * 4096),
+    "qwen3.5-35b-a3b": (34_660_610_688, 10 * 2048),
+    "qwen3.5-122b-a10b": (122_111_526_912, 12 * 2048),
 }
 
 
 #: Bytes by which a router in FP32 is larger than one in BF16.
-EXACT = dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * 3072)
+EXACT = {**dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * 3072),
+         "nemotron-3-nano-30b-a3b": 2 * 23 * 128 * 2688, "nemotron-3-super-120b-a12b": 2 * 40 * 512 * 4096,
+         "nemotron-3-ultra-550b-a55b": 2 * 48 * 512 * 8192}
 
 
 @pytest.mark.parametrize("name", catalog.entries("models"))
@@ -89,6 +107,12 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("gpt-oss-120b", 5_132_849_472 + 201_088 * 2880),
     ("gpt-oss-20b", 3_608_307_264 + 201_088 * 2880),
     ("minimax-m2", 11_030_537_216),  # "10 B active" (its model card), and 0.6 B of an embedding
+    ("nemotron-3-nano-30b-a3b", 3_580_073_408),  # "3.6B including embeddings" (its model card)
+    ("nemotron-3-ultra-550b-a55b", 56_058_818_560),  # "A55B", and 1.1 B of an embedding
+    ("jamba-mini-1.6", 12_110_311_296),  # "12B active" and "94B active" (arXiv 2408.12570)
+    ("jamba-large-1.6", 94_149_338_592),
+    ("granite-4.0-h-small", 8_803_121_664),  # "9B" (its model card)
+    ("qwen3.5-122b-a10b", 9_771_288_576),
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active
@@ -212,3 +236,13 @@ def test_a_step_in_full(small):
 def test_ways_that_do_not_divide_the_model(small):
     with pytest.raises(ConfigError, match="3 does not divide 8 attention heads with 4 key/value heads"):
         small().graph(10, 1, Shard(tensor=3))
+
+
+def test_caches_by_layer_say_what_each_layer_keeps(model):
+    gpt, qwen = (model(name).cache_by_layer(Shard(tensor=2)) for name in ("gpt-oss-20b", "qwen3.5-397b-a17b"))
+    assert [layer.window for layer in gpt] == [128, 0] * 12
+    assert {layer.token_bytes for layer in gpt} == {2 * 4 * 64 * 2}
+    assert [layer.sees_all for layer in qwen] == [False, False, False, True] * 15
+    assert sum(layer.sequence_bytes for layer in qwen) == model("qwen3.5-397b-a17b").state_per_sequence(Shard(tensor=2))
+    whole, stages = model("gpt-oss-20b"), [Shard(stage=stage, stages=5) for stage in range(5)]
+    assert [layer for stage in stages for layer in whole.cache_by_layer(stage)] == whole.cache_by_layer(Shard())

@@ -1,8 +1,8 @@
 """Granite 4: Mamba-2 in most layers and attention in some, mostly without rotary embeddings; dense, or with experts
 beside an MLP that every token meets.
 
-The factors of residuals and scores run inside other kernels.  vLLM adds up the ranks' results of experts and of that MLP
-one after the other (granitemoehybrid.py).
+The factors of residuals and scores run inside other kernels.  vLLM adds up the ranks' results of experts and those of
+that MLP one after the other (granitemoehybrid.py).
 """
 
 from attrs import evolve
@@ -27,7 +27,7 @@ def granitemoehybrid(config: Config) -> Decoder:
         mixers[kind], _experts(config) if sparse else mlp))
     size = config.need("shared_intermediate_size", config.get("intermediate_size", 0))
     make = blocks.mixture if sparse else blocks.decoder
-    decoder = make(config, layers, **{**_sizes(config), "S" if sparse else "F": size})
+    decoder = make(config, layers, tied=False, **{**_sizes(config), "S" if sparse else "F": size})
     return evolve(decoder, embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")))
 
 

@@ -20,7 +20,7 @@ def jamba(config: Config) -> Decoder:
     sparse = _every(config, "expert_layer", 2, 1) if config.need("num_experts", 16) > 1 else lambda layer: False
     return blocks.mixture(config, blocks.layers(
         ((attends(layer), sparse(layer)) for layer in layers),
-        lambda kind: blocks.layer(mixers[kind[0]], mlps[kind[1]])), **_sizes(config))
+        lambda kind: blocks.layer(mixers[kind[0]], mlps[kind[1]])), tied=False, **_sizes(config))
 
 
 def _every(config: Config, name: str, period: int, offset: int) -> Callable[[int], bool]:

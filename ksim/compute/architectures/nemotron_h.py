@@ -35,9 +35,9 @@ def nemotron_h(config: Config) -> Decoder:
         mixers["moe"] = _latent_experts() if config.count("moe_latent_size") else _experts(config)
     layers = blocks.layers(kinds, lambda kind: (blocks.norm("norm"), *mixers[kind]))
     if "moe" not in kinds:
-        return blocks.decoder(config, layers, **_sizes(config))
+        return blocks.decoder(config, layers, tied=False, **_sizes(config))
     shared = config.need("moe_shared_expert_intermediate_size") * config.need("n_shared_experts", 1)
-    return blocks.mixture(config, layers, S=shared, L=config.need("moe_latent_size", 1), **_sizes(config))
+    return blocks.mixture(config, layers, tied=False, S=shared, L=config.need("moe_latent_size", 1), **_sizes(config))
 
 
 def _kinds(config: Config) -> list[str]:
