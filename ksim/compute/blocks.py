@@ -26,8 +26,8 @@ from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
-           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length", "mixture",
-           "norm", "only", "shared_experts", "sizes", "text", "windows"]
+           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
+           "mixture", "norm", "only", "shared_experts", "sizes", "text", "windows"]
 
 Operations = tuple[Operation, ...]
 
