@@ -12,6 +12,7 @@ from ksim.compute.notation import Operation, cached, layer_cache, stateful, weig
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.compute.vision import Processor
 from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
@@ -31,7 +32,8 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.
+    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that
+    its `images` are cut into.
     """
 
     sizes: Mapping[str, int]
@@ -45,6 +47,8 @@ class Decoder:
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
     sampled: int = 1
+    encoder: "Decoder | None" = None
+    images: Processor | None = None
 
 
 @frozen
