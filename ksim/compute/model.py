@@ -8,10 +8,11 @@ from attrs import evolve, field, frozen
 
 from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
-from ksim.compute.notation import Operation, cached, stateful, weighted
+from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
@@ -153,12 +154,11 @@ class Model:
         sizes = Sizes(self.decoder.sizes)
         return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
 
-    def cache_by_layer(self, shard: Shard) -> list[tuple[float, float]]:
-        """Bytes of KV cache of one token, and of one sequence beside it, on one rank, for each layer of its stage."""
+    def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
+        """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
         sizes = Sizes(self.decoder.sizes)
-        layers = [self.decoder.layers[layer] for layer in shard.share(self.layers)]
-        return [(sum(op.cache_per_token(sizes, shard) for op in cached(layer)),
-                 sum(op.state_per_sequence(sizes, shard) for op in stateful(layer))) for layer in layers]
+        operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
+        return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""

@@ -7,6 +7,7 @@ from attrs import evolve, frozen
 
 from ksim.compute.model import Model
 from ksim.cost.overlap import Overlap
+from ksim.cost.passes import Timer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
@@ -119,7 +120,7 @@ class Deployment:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": replicas,
                 "expert": tuple(gpu + rank for gpu in replicas for rank in range(width))}
 
-    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[StepTimer]:
+    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.
         """
         serve = self.serve
@@ -131,7 +132,7 @@ class Deployment:
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)
-        return timers
+        return [*timers]
 
 
 def _check_gpus(serve: EngineSettings, system: System) -> None:

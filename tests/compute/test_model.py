@@ -212,3 +212,13 @@ def test_a_step_in_full(small):
 def test_ways_that_do_not_divide_the_model(small):
     with pytest.raises(ConfigError, match="3 does not divide 8 attention heads with 4 key/value heads"):
         small().graph(10, 1, Shard(tensor=3))
+
+
+def test_caches_by_layer_say_what_each_layer_keeps(model):
+    gpt, qwen = (model(name).cache_by_layer(Shard(tensor=2)) for name in ("gpt-oss-20b", "qwen3.5-397b-a17b"))
+    assert [layer.window for layer in gpt] == [128, 0] * 12
+    assert {layer.token_bytes for layer in gpt} == {2 * 4 * 64 * 2}
+    assert [layer.sees_all for layer in qwen] == [False, False, False, True] * 15
+    assert sum(layer.sequence_bytes for layer in qwen) == model("qwen3.5-397b-a17b").state_per_sequence(Shard(tensor=2))
+    whole, stages = model("gpt-oss-20b"), [Shard(stage=stage, stages=5) for stage in range(5)]
+    assert [layer for stage in stages for layer in whole.cache_by_layer(stage)] == whole.cache_by_layer(Shard())
