@@ -26,6 +26,11 @@ Linear attention:
     o  value heads per key head     W  tokens of the convolution   Y  o + 2: query, key, values
 
 A is 1, the size of the gate of shared experts that have one.
+
+Heads that draft, which read hidden states of their target:
+
+    O  what the first projection    P  2m: embedding and hidden    D  vocabulary of the drafter
+       reads, and M what it writes     state side by side
 """
 
 from collections.abc import Iterable, Mapping
@@ -84,8 +89,8 @@ class Sizes:
         if not index or ways == 1:
             return self
         size = self.of[index]
-        if index == "V":
-            return evolve(self, of={**self.of, "V": ceil(size / ways)})
+        if index in "VD":
+            return evolve(self, of={**self.of, index: ceil(size / ways)})
         if index == "K":
             return self._split_heads(ways)
         if size % ways:
