@@ -29,7 +29,7 @@ from ksim.specs.shard import Shard
 #: cached ones that they follow.
 TokenKind = Literal["decodes", "prompts", "continued", "cached"]
 _COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
-    "decodes": lambda batch: len(batch.contexts),
+    "decodes": lambda batch: len(batch.contexts) * batch.width,
     "prompts": lambda batch: sum(new for new, _ in batch.chunks),
     "continued": lambda batch: sum(new for new, context in batch.chunks if context),
     "cached": lambda batch: sum(context for _, context in batch.chunks),
