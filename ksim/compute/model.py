@@ -32,8 +32,9 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that
-    its `images` are cut into.
+    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
+    into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
+    count nowhere else.
     """
 
     sizes: Mapping[str, int]
@@ -49,6 +50,7 @@ class Decoder:
     sampled: int = 1
     encoder: "Decoder | None" = None
     images: Processor | None = None
+    mtp: Sequence[Sequence[Operation]] = ()
 
 
 @frozen
