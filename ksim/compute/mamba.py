@@ -194,7 +194,7 @@ def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: 
     Raises ConfigError where they do not, or where groups do not share out heads.
     """
     count, shared = config.need(heads), config.need(groups, 1)
-    auto = inner // count if config.table.get(size, "auto") == "auto" else 0
+    auto = inner // count if config.value(size) in (None, "auto") else 0
     each = auto or config.need(size)
     if inner and count * each != inner:
         raise ConfigError(f"{config.name}: {size}", f"{count} heads of {each} are not the {inner} channels of Mamba-2")

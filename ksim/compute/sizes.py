@@ -35,6 +35,10 @@ Mamba, whose channels have no heads:
     I  channels                     R  rank of the time step       Q  R + 2N: it and both vectors
 
 A is 1, the size of the gate of shared experts that have one.  L is the size of the latent vector that experts work on.
+Heads that draft, which read hidden states of their target:
+
+    O  what the first projection    P  2m: embedding and hidden    D  vocabulary of the drafter
+       reads, and M what it writes     state side by side
 """
 
 from collections.abc import Iterable, Mapping
@@ -93,8 +97,8 @@ class Sizes:
         if not index or ways == 1:
             return self
         size = self.of[index]
-        if index == "V":
-            return evolve(self, of={**self.of, "V": ceil(size / ways)})
+        if index in "VD":
+            return evolve(self, of={**self.of, index: ceil(size / ways)})
         if index == "K":
             return self._split_heads(ways)
         if index == "G" and "U" in self.of:

@@ -7,6 +7,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
+from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
@@ -139,6 +140,9 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    speculative_config: SpeculativeConfig | None = None
+    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
+    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size

@@ -21,7 +21,7 @@ def granitemoehybrid(config: Config) -> Decoder:
     mixers = {"attention": blocks.attention(config) if rope else mamba.without_rope(blocks.attention(config)),
               "mamba": mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
                                     conv_bias=config.get("mamba_conv_bias", True))}
-    sparse, mlp = bool(config.count("num_local_experts")), blocks.gated_mlp(config)
+    sparse, mlp = min(map(config.count, ("num_local_experts", "num_experts_per_tok"))) > 0, blocks.gated_mlp(config)
     kinds = blocks.layer_types(config, ["mamba"] * config.need("num_hidden_layers"), tuple(KINDS))
     layers = blocks.layers((KINDS[kind] for kind in kinds), lambda kind: blocks.layer(
         mixers[kind], _experts(config) if sparse else mlp))

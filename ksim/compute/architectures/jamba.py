@@ -31,7 +31,7 @@ def _every(config: Config, name: str, period: int, offset: int) -> Callable[[int
 
 def _sizes(config: Config) -> dict[str, int]:
     hidden, states = config.need("hidden_size"), config.need("mamba_d_state", 16)
-    auto = config.table.get("mamba_dt_rank", "auto") == "auto"
+    auto = config.value("mamba_dt_rank") in (None, "auto")
     rank = ceil(hidden / 16) if auto else config.need("mamba_dt_rank")
     return {"I": config.need("mamba_expand", 2) * hidden, "N": states, "R": rank, "Q": rank + 2 * states,
             "W": config.need("mamba_d_conv", 4)}
