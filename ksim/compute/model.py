@@ -94,8 +94,8 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.  `mtp` are the modules of the checkpoint that predict further tokens:
-    only speculation loads them, and they count nowhere else.
+    `unquantized` parts; `kv_cache_dtype` likewise.  `mtp` are the modules of the checkpoint that predict further
+    tokens: only speculation loads them, and they count nowhere else.
     """
 
     sizes: Mapping[str, int]

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from attrs import evolve
+
+from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -37,7 +40,8 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     Raises ConfigError.
     """
     config = Config(name, table)
-    return Model(name, catalog.find("compute.architectures", family(config))(config))
+    decoder = catalog.find("compute.architectures", family(config))(config)
+    return Model(name, evolve(decoder, mtp=modules) if (modules := mtp.modules(config, decoder)) else decoder)
 
 
 def family(config: Config) -> str:
