@@ -130,8 +130,8 @@ def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
 
     heads = {name: catalog.load("drafters", name) for name in catalog.entries("drafters")}
     return ("name", ">hidden size", ">vocabulary", ">of the drafter", "source"), (
-        (name, f"{head['hidden_size']:,}", f"{head['vocab_size']:,}",
-         f"{head.get('draft_vocab_size', head['vocab_size']):,}", head["_name_or_path"]) for name, head in heads.items())
+        (name, *(f"{head.get(key, head['vocab_size']):,}" for key in ("hidden_size", "vocab_size", "draft_vocab_size")),
+         head["_name_or_path"]) for name, head in heads.items())
 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
