@@ -90,10 +90,10 @@ def _draw(found: "Payoff", path: Path) -> None:
     from ksim.report.plots.style import looks, write
 
     note = (f"{found.drafts} drafted tokens, {found.length:.2f} tokens a verification, {found.context:,} tokens of"
-            f" context; {found.sentence}")
-    curves = found.batches, found.plain, found.speculative
+            f" context")
+    said, curves = found.sentence.capitalize(), (found.batches, found.plain, found.speculative)
     try:
         with looks():
-            write(speculation_figure(found.title, note, *curves, found.pays), path)
+            write(speculation_figure(found.title, note, said, *curves, found.pays), path)
     except (OSError, ValueError) as error:
         raise ConfigError("--plot", f"{path}: cannot be written: {error}") from None

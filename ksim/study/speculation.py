@@ -100,8 +100,8 @@ def payoff(scenario: Scenario, context: int) -> Payoff:
     batches = tuple(sorted({most, *(2**power for power in range(most.bit_length()))}))
     pays = _crossing(batches, lambda batch: speculative(batch) <= plain(batch))
     title = f"{with_drafts.scenario.model} on {with_drafts.serve.gpus} x {with_drafts.gpu.name}, {config.method}"
-    return Payoff(title, config.num_speculative_tokens, length, context, batches, tuple(map(plain, batches)),
-                  tuple(map(speculative, batches)), pays)
+    return Payoff(title=title, drafts=config.num_speculative_tokens, length=length, context=context, batches=batches,
+                  plain=tuple(map(plain, batches)), speculative=tuple(map(speculative, batches)), pays=pays)
 
 
 def accepted_length(config: SpeculativeConfig) -> float:

@@ -84,6 +84,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 def test_sentences_say_where_it_ends() -> None:
     def said(pays: int) -> str:
-        return Payoff("", 1, 1.5, 10, (1, 2, 4), (1.0,) * 3, (1.0,) * 3, pays).sentence
+        return Payoff(title="", drafts=1, length=1.5, context=10, batches=(1, 2, 4), plain=(1.0,) * 3,
+                      speculative=(1.0,) * 3, pays=pays).sentence
 
     assert "even for one" in said(0) and "not from 3 on" in said(2) and "every batch up to 4" in said(4)

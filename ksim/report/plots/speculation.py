@@ -10,9 +10,9 @@ from ksim.report.plots.style import BLUE, DASHES, GREY, ORANGE, canvas, grid_of,
 __all__ = ["speculation_figure"]
 
 
-def speculation_figure(title: str, note: str, batches: Sequence[int], plain: Sequence[float],
+def speculation_figure(title: str, note: str, said: str, batches: Sequence[int], plain: Sequence[float],
                        speculative: Sequence[float], pays: int) -> Figure:
-    """TPOT for each of *batches*; a line where speculation stops to pay, if it does among them."""
+    """TPOT for each of *batches*; a line where speculation stops to pay, if it does among them, as is *said* above."""
     figure = canvas(7.2, 4.4, title, note)
     (axes,) = grid_of(figure, 1, 1)
     axes.plot(batches, [1e3 * seconds for seconds in plain], color=GREY, marker="o", markersize=4, label="plain")
@@ -25,6 +25,7 @@ def speculation_figure(title: str, note: str, batches: Sequence[int], plain: Seq
     axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(bottom=0)
+    axes.set_title(said)
     axes.set_xlabel("sequences that decode")
     axes.set_ylabel("time per output token, ms")
     axes.legend(loc="upper left")
