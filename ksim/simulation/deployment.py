@@ -17,6 +17,7 @@ from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
@@ -61,6 +62,7 @@ class Deployment:
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(scenario.serve, version, model, gpu).complete()
+        check_drafter(model, serve)
         _check_gpus(serve, system)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
