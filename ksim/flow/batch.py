@@ -7,6 +7,8 @@ from itertools import accumulate
 
 from attrs import field, frozen
 
+from ksim.flow.images import Patches
+
 
 class Offsets(tuple[int, ...]):
     """Whole numbers that know their `sum` and their `most`, 0 of none."""
@@ -112,6 +114,8 @@ class Batch:
     drafts: int = 0
     #: For each sequence whose drafter proposed some: how many the model accepts.
     accepted: Sequence[int] = field(default=(), eq=False, repr=False)
+    #: What a vision encoder computes before: the images whose tokens are among those of this step for the first time.
+    images: tuple[Patches, ...] = field(default=(), kw_only=True)
     #: How many there are; asked for several times a step.
     sequences: int = field(init=False, eq=False, repr=False)
 

@@ -6,7 +6,7 @@ from attrs.validators import ge, gt, in_, le, lt, optional
 from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, Placement, Precision
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
@@ -96,6 +96,12 @@ class EngineSettings:
     ["attention"]."""
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
+    mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
+    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
+    `mamba_cache_dtype`. Source: vLLM."""
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     """How the engine is used, which decides some defaults. Source: vLLM `UsageContext`."""
     enforce_eager: bool = False
@@ -174,7 +180,8 @@ class EngineSettings:
     def precision(self) -> Precision:
         weights, activations, usual = QUANTIZATIONS[self.quantization]
         kept = usual if self.unquantized is None else tuple(self.unquantized)
-        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
+        conv, state = STATE_DTYPES[self.mamba_cache_dtype], STATE_DTYPES[self.mamba_ssm_cache_dtype]
+        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state)
 
     @property
     def placement(self) -> Placement:
