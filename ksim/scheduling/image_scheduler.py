@@ -52,8 +52,8 @@ class Encoding:
         self.scheduled.clear()
 
     def plan(self, job: Job, computed: int, tokens: int) -> int:
-        """How many of the next *tokens* tokens of *job* can be scheduled, with so many *computed*: those before an image
-        that cannot be encoded now."""
+        """How many of the next *tokens* tokens of *job*, with so many *computed*, can be scheduled: those before an
+        image that cannot be encoded now."""
         self._planned, self._again, self._left = [], [], self.budget
         end, names = computed + tokens + self.shift, dict[object, None]()
         for image in job.images:
@@ -93,7 +93,8 @@ class Encoding:
     def refusal(self, request: Request) -> str:
         """Why no engine with these limits can serve the images of *request*; "" if it can."""
         if len(request.images) > self.limits.images:
-            return f"at most {self.limits.images} image(s) may be provided in one prompt, and it has {len(request.images)}"
+            return (f"at most {self.limits.images} image(s) may be provided in one prompt, and it has"
+                    f" {len(request.images)}")
         for image in request.images:
             size = f"its image of {image.width} x {image.height} pixels"
             if not isinstance(image, PlacedImage):
