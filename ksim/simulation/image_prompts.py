@@ -1,7 +1,7 @@
 """Prompts with images as a model sees them: the images' tokens in their places, and names that know of them."""
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from ksim.flow.images import Image, PlacedImage
 from ksim.flow.request import Request
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["prepare", "prepared"]
+__all__ = ["prepare"]
 
 
 class _Run(NamedTuple):
@@ -21,11 +21,6 @@ class _Run(NamedTuple):
     tokens: int
     offset: int
     name: Hashable = None
-
-
-def prepared(requests: Iterable[Request], processor: Processor | None) -> Iterable[Request]:
-    """*requests* as a model with this *processor* sees them; without one, as they are."""
-    return requests if processor is None else (prepare(request, processor) for request in requests)
 
 
 def prepare(request: Request, processor: Processor) -> Request:
