@@ -39,6 +39,8 @@ class JobQueues:
 
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
+    #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
+    encodes: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
@@ -60,6 +62,10 @@ class JobQueues:
     def block_table(self, request: Request) -> BlockTable:
         """An empty block table for *request*."""
         return self.cache.block_table(request)
+
+    def images_refusal(self, request: Request) -> str:
+        """Why the images of *request* cannot be served; "" if they can."""
+        return "it has images, and the model takes none"
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""
