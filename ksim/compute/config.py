@@ -80,6 +80,16 @@ class Config:
         self._parts[key] = Config(self.name, {**beside, **self.table[key]})
         return self._parts[key]
 
+    def under(self, names: Mapping[str, str]) -> "Config":
+        """The same config with other *names* for some keys, which are those that other families have."""
+        return self.instead({names.get(key, key): value for key, value in self.table.items()})
+
+    def instead(self, table: Mapping[str, Any]) -> "Config":
+        """A config with the content *table*, which says the same in other words and is read in place of this one."""
+        self._read.update(self.table)
+        self._parts[""] = Config(self.name, table, self.place)
+        return self._parts[""]
+
     def texts(self, key: str) -> list[str]:
         """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
         texts = self.get(key, [])
