@@ -39,7 +39,7 @@ C counts the rows of a table of learned positions.
 
 Heads that draft, which read hidden states of their target:
 
-    O  what the first projection    P  2m: embedding and hidden    D  vocabulary of the drafter
+    O  what the first projection    B  2m: embedding and hidden    D  vocabulary of the drafter
        reads, and M what it writes     state side by side
 """
 
