@@ -41,6 +41,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " rotary_pct rotary_dim rope_interleave rope_interleaved indexer_rope_interleave rope_percent rope_3d"
             " query_pre_attn_scalar attn_logit_softcapping attention_multiplier scale_attn_weights"
             " swiglu_limit swiglu_limits original_max_position_embeddings initial_context_length"
+            " position_embedding_type use_parallel_embedding moe_router_dtype"
             " attn_scale floor_scale attn_temperature_tuning mscale"),
     # What the router's kernel does on the way: scores, groups, scales.
     **_keys("norm_topk_prob topk_method scoring_func n_group topk_group num_expert_group n_expert_groups"
@@ -81,13 +82,16 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }
 INSIDE = {**INSIDE, "rope_parameters": INSIDE["rope_scaling"]}
 
+#: Tables inside that are configs of models: a language model's, beside an encoder's.
+MODELS = ("", "text_config", "llm_config")
 #: Ends of keys that name tokens by their numbers.
 TOKENS = ("_token_id", "_token_ids", "_token_index", "_tokens_id", "_token")
 
 
 def neutral(place: str, key: str, value: Any) -> bool:
     """Whether *key* with *value*, in the table under *place*, changes neither kernels nor weights."""
-    if not place and key.endswith(TOKENS):
+    table = NEUTRAL if place in MODELS else INSIDE.get(place, {})
+    if table is NEUTRAL and key.endswith(TOKENS):
         return True
-    allowed = (INSIDE.get(place, {}) if place else NEUTRAL).get(key, ())
+    allowed = table.get(key, ())
     return allowed == ANY or value in allowed

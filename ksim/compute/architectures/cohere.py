@@ -17,7 +17,8 @@ __all__ = ["cohere"]
 def cohere(config: Config) -> Decoder:
     norms = HEADS if config.get("use_qk_norm", False) else ()
     attention = blocks.attention(config, before=(*norms, *blocks.ROPE), reduced=False)
-    return built(config, [parallel(attention, blocks.gated_mlp(config, reduced=False))] * config.need("num_hidden_layers"))
+    layer = parallel(attention, blocks.gated_mlp(config, reduced=False))
+    return built(config, [layer] * config.need("num_hidden_layers"))
 
 
 #: Norms of each query head and each key head, with weights of its own.
@@ -34,5 +35,9 @@ def parallel(attention: blocks.Operations, mlp: blocks.Operations) -> blocks.Ope
 def built(config: Config, layers: Sequence[blocks.Operations]) -> Decoder:
     """The tied model of these *layers*."""
     last = pointwise("layer_norm", "tm->tm", "final_norm", scale="m")
-    config.value("logit_scale")
-    return evolve(blocks.decoder(config, layers, tied=True), head=blocks.head(scaled=True, last=last))
+    config.factor("logit_scale")
+    blocks.only(config, order_of_interleaved_layers="local_attn_first", use_gated_activation=True,
+                use_parallel_block=True, use_embedding_sharing=True)
+    decoder = blocks.decoder(config, layers, tied=True)
+    return evolve(decoder, head=blocks.head(scaled=True, last=last),
+                  max_length=config.need("model_max_length", decoder.max_length))

@@ -12,10 +12,11 @@ __all__ = ["hunyuan_v1_moe"]
 
 
 def hunyuan_v1_moe(config: Config) -> Decoder:
-    blocks.only(config, use_mixed_mlp_moe=True, moe_layer_num_skipped=0)
     shared = _same(config, "num_shared_expert") * _same(config, "moe_intermediate_size")
-    table = {**config.table, **{key: _same(config, key) for key in ("moe_intermediate_size", "moe_topk")}}
-    plain = config.instead(table).under({"moe_topk": "num_experts_per_tok"})
+    size, chosen = _same(config, "moe_intermediate_size"), _same(config, "moe_topk")
+    plain = config.instead({**config.table, "moe_intermediate_size": size, "num_experts_per_tok": chosen,
+                            "moe_topk": None, "num_shared_expert": None})
+    blocks.only(plain, use_mixed_mlp_moe=True, moe_layer_num_skipped=0, mlp_bias=False)
     layer = blocks.layer(attention(plain), blocks.experts(plain, shared=blocks.shared_experts(plain), exact=True))
     return blocks.mixture(plain, [layer] * plain.need("num_hidden_layers"), S=shared)
 

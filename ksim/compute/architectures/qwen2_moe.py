@@ -8,8 +8,9 @@ __all__ = ["qwen2_moe"]
 
 def qwen2_moe(config: Config) -> Decoder:
     mixture = blocks.experts(config, shared=blocks.shared_experts(config, gated=True))
+    windows = blocks.windows(config, blocks.late_windows(config))
     return blocks.mixture(config, [
         blocks.layer(blocks.attention(config, window, qkv_bias=config.get("qkv_bias", True)),
                      mixture if sparse else blocks.gated_mlp(config))
-        for window, sparse in zip(blocks.windows(config, blocks.late_windows(config)), blocks.sparse(config), strict=True)
+        for window, sparse in zip(windows, blocks.sparse(config), strict=True)
     ], S=config.need("shared_expert_intermediate_size"), A=1)

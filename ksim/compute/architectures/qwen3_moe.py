@@ -10,8 +10,10 @@ __all__ = ["qwen3_moe"]
 
 
 def qwen3_moe(config: Config) -> Decoder:
+    blocks.only(config, shared_expert_intermediate_size=0, use_qk_norm=True, qkv_bias=False)
+    windows = blocks.windows(config, blocks.late_windows(config))
     return blocks.mixture(config, [
         blocks.layer(blocks.attention(config, window, qk_norm=True),
                      blocks.experts(config) if sparse else blocks.gated_mlp(config))
-        for window, sparse in zip(blocks.windows(config, blocks.late_windows(config)), blocks.sparse(config), strict=True)
+        for window, sparse in zip(windows, blocks.sparse(config), strict=True)
     ])

@@ -8,4 +8,5 @@ __all__ = ["seed_oss"]
 
 def seed_oss(config: Config) -> Decoder:
     attention = blocks.attention(config, out_bias=config.get("attention_out_bias", False))
-    return blocks.decoder(config, [blocks.layer(attention, blocks.gated_mlp(config))] * config.need("num_hidden_layers"))
+    layer = blocks.layer(attention, blocks.gated_mlp(config))
+    return blocks.decoder(config, [layer] * config.need("num_hidden_layers"))
