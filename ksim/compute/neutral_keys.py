@@ -89,7 +89,22 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
                                  " scale_dtype dtype output_activations global_scale kv_cache_scheme"
                                  " strategy block_structure num_bits type group_size input_activations weights"),
 }
-INSIDE = {**INSIDE, "rope_parameters": INSIDE["rope_scaling"]}
+#: Of vision towers: names, angles, how they were trained, and activations, which take as long whichever it is.
+VISION = {
+    **{key: NEUTRAL[key] for key in ("architectures", "model_type", "auto_map", "attention_dropout", "dropout", "dtype",
+                                     "torch_dtype", "initializer_range", "initializer_factor", "layer_norm_eps",
+                                     "norm_eps", "rope_theta", "use_flash_attn", "_attn_implementation_autoset",
+                                     "_name_or_path", "transformers_version", "_attn_implementation")
+       if key in NEUTRAL},
+    **_keys("hidden_act dropout drop_path_rate rms_norm_eps projector_dropout tokens_per_second spatial_patch_size"
+            " use_bfloat16 vision_feature_layer vision_feature_select_strategy capacity_factor eval_capacity_factor"
+            " laux_allreduce moe_coeff_ratio moe_intermediate_size moe_output_scale noisy_gate_policy num_experts"
+            " num_routed_experts num_shared_experts shared_expert_intermediate_size use_moe use_residual use_rts"
+            " use_weighted_residual ep_size"),
+    **_keys("in_chans in_channels num_channels", (3,)),
+    **_keys("vision_use_head multi_modal_projector_bias", (False,)),
+}
+INSIDE = {**INSIDE, "vision_config": VISION, "rope_parameters": INSIDE["rope_scaling"]}
 
 #: Tables inside that are configs of models: a language model's, beside an encoder's.
 MODELS = ("", "text_config", "llm_config")

@@ -80,7 +80,7 @@ class Engine(ABC):
         if cache.blocks(tokens) > cache.capacity:
             return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")
-        return ""
+        return self.scheduler.images_refusal(request) if request.images else ""
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,

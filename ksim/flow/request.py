@@ -5,6 +5,8 @@ from collections.abc import Hashable, Sequence
 from attrs import field, frozen
 from attrs.validators import ge, gt, le, optional
 
+from ksim.flow.images import Image
+
 
 @frozen
 class Request:
@@ -20,6 +22,8 @@ class Request:
     starts no earlier, and no earlier than `delay` seconds after the end of the
     session's turn before it.  `tenant` is whose it is, for policies that share out.
     `acceptance` is the chance that a drafted token of its output is accepted, if it has one of its own.
+    `images` come in the order of their places in the prompt; a model's processor turns them into `PlacedImage`s, and
+    counts their tokens in `prompt`.
     """
 
     id: int
@@ -32,6 +36,7 @@ class Request:
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
     tenant: str = ""
+    images: Sequence[Image] = ()
     acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
 
     def content(self, block_tokens: int) -> Sequence[Hashable]:

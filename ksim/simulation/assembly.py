@@ -1,6 +1,7 @@
 """From a fleet to engines and the cluster around them."""
 
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -22,6 +23,7 @@ from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
+from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.block_cache import BlockCache
@@ -31,14 +33,15 @@ from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation import transfer_assembly
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.schedulers import scheduler_of
 from ksim.simulation.sizing import limits
+from ksim.simulation.vision import vision_of
 from ksim.specs.hardware import Gpu
 
 #: How a prefill and a decode engine are chosen by default.
@@ -57,7 +60,13 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network)
+                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+
+
+def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
+    """What makes tokens of a request's images, for a model that takes any; all pools serve one model."""
+    vision = vision_of(deployment.model, deployment.serve)
+    return partial(prepare, processor=vision.processor) if vision else None
 
 
 @frozen
@@ -95,7 +104,7 @@ class _Assembly:
         endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
+        scheduler = scheduler_of(parts, endpoint, vision=vision_of(deployment.model, serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
