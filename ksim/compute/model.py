@@ -93,7 +93,7 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.
+    `unquantized` parts; `kv_cache_dtype` likewise.  `inputs` come first on every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -107,6 +107,7 @@ class Decoder:
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
     sampled: int = 1
+    inputs: Sequence[Operation] = ()
 
 
 @frozen
@@ -189,7 +190,8 @@ class Model:
         held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
         blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
                         repeat) for layers, repeat in fold(held)]
-        blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
+        first = decoder.embedding if shard.first else TAKE_OVER
+        blocks.insert(0, Block(_lower((*decoder.inputs, *first), sizes, shard)))
         blocks.append(Block(_lower(decoder.head[:decoder.sampled] if shard.last else HAND_ON, sizes, shard)))
         return blocks
 

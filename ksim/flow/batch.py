@@ -7,6 +7,8 @@ from itertools import accumulate
 
 from attrs import field, frozen
 
+from ksim.flow.adapters import AdapterLoad
+
 
 class Offsets(tuple[int, ...]):
     """Whole numbers that know their `sum` and their `most`, 0 of none."""
@@ -106,6 +108,10 @@ class Batch:
     tokens: int
     #: In the order of the batch, prompts and what is computed again; all other sequences decode.
     prompts: Sequence[Prompt] = field(default=(), eq=False, repr=False)
+    #: Of each LoRA adapter in the batch, how many of the tokens are its own, the most first; () without adapters.
+    adapters: Sequence[int] = ()
+    #: Adapters that are copied to the GPU before it.
+    loads: Sequence[AdapterLoad] = field(default=(), eq=False, repr=False)
     #: How many there are; asked for several times a step.
     sequences: int = field(init=False, eq=False, repr=False)
 

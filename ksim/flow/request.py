@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, gt
 
 
@@ -19,6 +19,7 @@ class Request:
     `arrival` is in seconds from the start of the run.  A turn of a `session`
     starts no earlier, and no earlier than `delay` seconds after the end of the
     session's turn before it.  `tenant` is whose it is, for policies that share out.
+    `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
     """
 
     id: int
@@ -31,6 +32,17 @@ class Request:
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
     tenant: str = ""
+    adapter: str = ""
+
+    @property
+    def keyed(self) -> "Request":
+        """The request as prefix caches know it: what one adapter computed is none of another's, nor of the base model.
+
+        The first name has the adapter in it, as vLLM's block hashes have; names after it count only behind it.
+        """
+        if not self.adapter or not self.chunks:
+            return self
+        return evolve(self, chunks=((self.adapter, self.chunks[0]), *self.chunks[1:]))
 
     def content(self, block_tokens: int) -> Sequence[Hashable]:
         """Name the full blocks of *block_tokens* tokens that `chunks` covers: equal names, equal content."""

@@ -1,0 +1,31 @@
+"""LoRA adapters of a deployment: the slots on its GPUs."""
+
+from ksim.compute.adapters import AdapterSlots, adapted, module_names
+from ksim.compute.model import Model
+from ksim.foundation.errors import ConfigError
+from ksim.network.system_links import PCIE, Machines, SystemLinks
+from ksim.specs.hardware import Gpu, System
+from ksim.specs.settings import EngineSettings
+
+__all__ = ["with_adapters"]
+
+
+def with_adapters(model: Model, serve: EngineSettings, gpu: Gpu, system: System) -> Model:
+    """*model* with the slots that *serve* asks for; raises ConfigError for adapters that do not match it."""
+    if not serve.enable_lora:
+        return model
+    graphs = not serve.enforce_eager and serve.cudagraph_mode != "NONE"
+    slots = AdapterSlots(
+        serve.max_loras, serve.max_lora_rank, SystemLinks(Machines(system, gpu)).by_kind[PCIE].capacity,
+        serve.fully_sharded_loras, serve.lora_target_modules, always=graphs and not serve.cudagraph_specialize_lora)
+    changed = adapted(model, slots)
+    _check_modules(serve, module_names(changed), model.name)
+    return changed
+
+
+def _check_modules(serve: EngineSettings, known: set[str], name: str) -> None:
+    for place, module in enumerate(serve.lora_modules):
+        if strangers := [target for target in module.target_modules or () if target not in known]:
+            raise ConfigError(f"serve.lora_modules[{place}].target_modules",
+                              f"{strangers[0]!r} is no module of {name} with slots for adapters; these are"
+                              f" {', '.join(sorted(known))}")
