@@ -36,10 +36,9 @@ MODULES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @frozen
 class AdapterSlots:
-    """The slots for adapters on a GPU, and which modules have some; `always` says whether kernels run without adapters.
+    """The slots for adapters on a GPU, and which modules have some: the `targets`, or all.
 
-    Without graphs of their own for batches without adapters, what is captured runs in every step.  Adapters come from
-    host memory at `rate` bytes/s.
+    Adapters come from host memory at `rate` bytes/s.
     """
 
     slots: int
@@ -47,7 +46,6 @@ class AdapterSlots:
     rate: float
     fully_sharded: bool = False
     targets: tuple[str, ...] | None = None
-    always: bool = False
 
     def adapts(self, label: str) -> bool:
         """Whether products with this label have slots."""
@@ -84,13 +82,13 @@ class AdaptedProduct(Product):
         slots, shape = self.adapters, self.shape(sizes, shard)
         tokens, label = sizes.on(self.parallel, shard, self.label).of["t"], f"{self.label}_lora"
         rank = slots.rank // shape.split_rank
-        yield Op(f"{label}_zero", LoraZero(rank * len(shape.outs), slots.always))
-        yield Op(f"{label}_shrink", LoraLayer("shrink", ((shape.inputs, len(shape.outs)),), rank, slots.always))
+        yield Op(f"{label}_zero", LoraZero(rank * len(shape.outs)))
+        yield Op(f"{label}_shrink", LoraLayer("shrink", ((shape.inputs, len(shape.outs)),), rank))
         if shape.gathers:
             size = float(len(shape.outs) * tokens * slots.rank * DType.FP32.bytes)
             yield Op(f"{label}_{shape.gathers}", Collective(shape.gathers, size, "tensor"))
         widths = tuple(sorted(Counter(shape.outs).items()))
-        yield Op(f"{label}_expand", LoraLayer("expand", widths, slots.rank, slots.always))
+        yield Op(f"{label}_expand", LoraLayer("expand", widths, slots.rank))
 
     def shape(self, sizes: Sizes, shard: Shard) -> "_Shape":
         """The sizes of A and B on one rank."""

@@ -16,18 +16,17 @@ __all__ = ["LoraLayer", "LoraLoad", "LoraMapping", "LoraZero"]
 
 @frozen
 class LoraLayer:
-    """A shrink or an expand; `always` says that it runs without adapters too."""
+    """A shrink or an expand; batches without adapters have none, and CUDA graphs of their own."""
 
     stage: Stage
     widths: Counts
     rank: int
-    always: bool = False
 
     of_adapters: ClassVar[bool] = True
 
     def over(self, batch: Batch) -> LoraGemm | None:
         """The kernel for the adapters of *batch*; None where there are none, and nothing is launched."""
-        if not batch.adapters and not self.always:
+        if not batch.adapters:
             return None
         return LoraGemm(self.stage, tuple(sorted(Counter(batch.adapters).items())), self.widths, self.rank)
 
@@ -37,15 +36,12 @@ class LoraZero:
     """Clears the result of a shrink, whose blocks add to it: as many numbers a token as `width`."""
 
     width: int
-    always: bool = False
 
     of_adapters: ClassVar[bool] = True
 
     def over(self, batch: Batch) -> Pointwise | None:
-        if not batch.adapters and not self.always:
-            return None
-        rows = max(sum(batch.adapters), 1)
-        return Pointwise("lora_zero", 0.0, rows * self.width * DType.FP32.bytes, 0.0, rows)
+        rows = sum(batch.adapters)
+        return Pointwise("lora_zero", 0.0, rows * self.width * DType.FP32.bytes, 0.0, rows) if rows else None
 
 
 @frozen

@@ -53,7 +53,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    _known: dict[tuple[int, int, bool, bool, bool], Plan] = field(factory=dict, init=False)
+    _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
@@ -164,15 +164,15 @@ class StepTimer:
     def _missing(self) -> Mapping[tuple[bool, bool], frozenset[Op]]:
         """The launches that no batch has without LoRA adapters, or without any that are copied to the GPU first."""
         ops = frozenset(op for block in self.model.body(1, self.shard) for op in block.ops
-                        if is_of_adapters(op.kernel) and not getattr(op.kernel, "always", False))
+                        if is_of_adapters(op.kernel))
         loads = frozenset(op for op in ops if hasattr(op.kernel, "of_loads"))
         return {(some, loaded): loads - ops if some and loaded else loads if some else ops
                 for some in (False, True) for loaded in (False, True)}
 
 
-def _counts(batch: Batch) -> tuple[int, int, bool, bool, bool]:
+def _counts(batch: Batch) -> tuple[int, int, int, bool, bool]:
     """What the plan of a batch depends on."""
-    return batch.tokens, batch.logits, not batch.chunks, not batch.adapters, not batch.loads
+    return batch.tokens, batch.logits, 0 if batch.chunks else batch.width, not batch.adapters, not batch.loads
 
 
 def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:

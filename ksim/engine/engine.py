@@ -8,7 +8,7 @@ from typing import Any
 import simpy
 from attrs import define, field
 
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
@@ -47,7 +47,7 @@ class Engine(ABC):
     number: int
     env: Horizon
     scheduler: Scheduler
-    timers: Sequence[StepTimer]
+    timers: Sequence[Timer]
     host: Host
     log: Log
     workers: int = 1
@@ -163,7 +163,8 @@ class Engine(ABC):
                 first = job.emitted[0].first
                 self.log.add(Emitted(time, request, self.number, first, first))
             for run in job.emitted:
-                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1))
+                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
+                                     run.tokens))
             self.log.add(Finished(time, request, self.number))
 
     def _end(self, finished: Sequence[Job]) -> None:

@@ -14,10 +14,9 @@ def with_adapters(model: Model, serve: EngineSettings, gpu: Gpu, system: System)
     """*model* with the slots that *serve* asks for; raises ConfigError for adapters that do not match it."""
     if not serve.enable_lora:
         return model
-    graphs = not serve.enforce_eager and serve.cudagraph_mode != "NONE"
     slots = AdapterSlots(
         serve.max_loras, serve.max_lora_rank, SystemLinks(Machines(system, gpu)).by_kind[PCIE].capacity,
-        serve.fully_sharded_loras, serve.lora_target_modules, always=graphs and not serve.cudagraph_specialize_lora)
+        serve.fully_sharded_loras, serve.lora_target_modules)
     changed = adapted(model, slots)
     _check_modules(serve, module_names(changed), model.name)
     return changed

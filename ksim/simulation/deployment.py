@@ -7,6 +7,7 @@ from attrs import evolve, frozen
 
 from ksim.compute.model import Model
 from ksim.cost.overlap import Overlap
+from ksim.cost.passes import Passes, Timer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
@@ -17,6 +18,7 @@ from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.adapters import with_adapters
 from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.further_passes import passes_of
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
@@ -121,7 +123,7 @@ class Deployment:
         return {"tensor": tuple(range(start, start + width)), "pipeline": (start, start + width), "data": replicas,
                 "expert": tuple(gpu + rank for gpu in replicas for rank in range(width))}
 
-    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[StepTimer]:
+    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         """A step timer for each pipeline stage of the engine whose first GPU is *first*; *firsts* are as of `groups`.
         """
         serve = self.serve
@@ -133,7 +135,7 @@ class Deployment:
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)
-        return timers
+        return [Passes(timer, further) if (further := passes_of(timer, serve)) else timer for timer in timers]
 
 
 def _check_gpus(serve: EngineSettings, system: System) -> None:

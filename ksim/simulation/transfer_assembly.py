@@ -45,10 +45,9 @@ def kv_layout(deployment: Deployment) -> KvLayout:
     layers = []
     for stage, shard in enumerate(deployment.shards):
         whole = deployment.model.cache_by_layer(evolve(shard, tensor=1))
-        for (bytes_, state), (all_bytes, all_state) in zip(deployment.model.cache_by_layer(shard), whole, strict=True):
-            held = (bytes_, all_bytes) if bytes_ else (state, all_state)
-            slices = max(1, round(held[1] / held[0])) if held[0] else 1
-            layers.append(LayerShare(stage, bytes_, slices, state))
+        for part, layer in zip(deployment.model.cache_by_layer(shard), whole, strict=True):
+            held, all_ = part.token_bytes or part.sequence_bytes, layer.token_bytes or layer.sequence_bytes
+            layers.append(LayerShare(stage, part.token_bytes, max(1, round(all_ / held)), part.sequence_bytes))
     return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))
 
 

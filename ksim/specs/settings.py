@@ -7,7 +7,8 @@ from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
-from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, Placement, Precision
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
+from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
@@ -96,6 +97,12 @@ class EngineSettings:
     ["attention"]."""
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
+    mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
+    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
+    `mamba_cache_dtype`. Source: vLLM."""
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     """How the engine is used, which decides some defaults. Source: vLLM `UsageContext`."""
     enforce_eager: bool = False
@@ -140,8 +147,6 @@ class EngineSettings:
     lora_target_modules: tuple[str, ...] | None = None
     """Modules that adapters may adapt; others have no slots on the GPU. Default: all that have weights. Source: vLLM.
     Example: ["qkv_proj", "o_proj"]."""
-    cudagraph_specialize_lora: bool = True
-    """Capture CUDA graphs without adapters too, for batches that ask for none. Source: vLLM `compilation_config`."""
     fuse_allreduce_rms: bool = False
     """Fuse small all-reduces with the norm that follows, by FlashInfer's kernels. Source: vLLM `pass_config`."""
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional((gt(0.0), le(1e6))))
@@ -154,6 +159,9 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    speculative_config: SpeculativeConfig | None = None
+    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
+    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -192,7 +200,8 @@ class EngineSettings:
     def precision(self) -> Precision:
         weights, activations, usual = QUANTIZATIONS[self.quantization]
         kept = usual if self.unquantized is None else tuple(self.unquantized)
-        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
+        conv, state = STATE_DTYPES[self.mamba_cache_dtype], STATE_DTYPES[self.mamba_ssm_cache_dtype]
+        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state)
 
     @property
     def placement(self) -> Placement:

@@ -85,8 +85,6 @@ class LoraGemm:
 
     def launches(self, sms: int) -> Sequence[Launch]:
         """The one that vLLM's defaults make; each adapter fills up whole tiles of its own."""
-        if not self.tokens:
-            return ()
         return (self._shrink(),) if self.stage == "shrink" else (self._expand(),)
 
     def _row_tiles(self, rows: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from attrs import define, evolve, field, fields, frozen
 
+from ksim.cost.passes import Passes, Timer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import StepSummary
@@ -78,11 +79,18 @@ class RoundedDeployment(Deployment):
     _known: dict[tuple[int, ...], StepCost] = field(factory=dict, eq=False, repr=False)
     _summaries: dict[tuple[int, int], StepSummary] = field(factory=dict, eq=False, repr=False)
 
-    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[StepTimer]:
-        if self.serve.pipeline_parallel_size > 1:
-            return super().timers(first, firsts)
-        return [RoundedTimer(**_values(timer, StepTimer), known=self._known, summaries=self._summaries)
-                for timer in super().timers(first, firsts)]
+    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
+        timers = super().timers(first, firsts)
+        return timers if len(timers) > 1 else [self._rounded(timers[0])]
+
+    def _rounded(self, timer: Timer) -> Timer:
+        """*timer* with its steps rounded; of several passes the target's, which takes longest to price."""
+        if isinstance(timer, Passes):
+            return Passes(self._rounded_pass(timer.main), timer.others)
+        return self._rounded_pass(timer)
+
+    def _rounded_pass(self, timer: StepTimer) -> RoundedTimer:
+        return RoundedTimer(**_values(timer, StepTimer), known=self._known, summaries=self._summaries)
 
 
 def rounded(scenario: Scenario) -> Fleet:
