@@ -16,7 +16,7 @@ from ksim.network.network import Network
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
-from ksim.simulation.adapters import with_adapters
+from ksim.simulation.adapters import check_asked, with_adapters
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.further_passes import passes_of
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
@@ -64,6 +64,7 @@ class Deployment:
         serve = Defaults(scenario.serve, version, model, gpu).complete()
         _check_gpus(serve, system)
         model = with_adapters(model, serve, gpu, system)
+        check_asked(scenario.workload, serve)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
