@@ -19,7 +19,7 @@ from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
 __all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "keeps_states",
-           "mamba", "mamba2", "mamba2_sizes", "without_rope"]
+           "mamba", "mamba2", "mamba2_sizes"]
 
 
 @frozen
@@ -186,11 +186,6 @@ def keeps_states(model: Model) -> bool:
     """Whether any layer of *model* is one of these."""
     kinds = (AttendMamba, AttendMamba2, AttendLightning)
     return any(isinstance(operation, kinds) for layer in {*model.decoder.layers} for operation in layer)
-
-
-def without_rope(attention: blocks.Operations) -> blocks.Operations:
-    """*attention* of models in which states know the order of tokens."""
-    return tuple(operation for operation in attention if operation.label != "rope")
 
 
 def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0
