@@ -14,6 +14,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import memory
+from ksim.simulation.transfer_assembly import kv_layout
 from tests.simulation.tables import TABLE
 
 ACCEPTANCE = {"acceptance": {"name": "geometric", "rate": 0.8}}
@@ -90,6 +91,12 @@ def test_weights_and_caches_add_up(kind: str) -> None:
     assert part.cache_per_token == model.cache_per_token(shard) + drafter.cache_per_token(own)
     plain = site(*SETUPS[kind][:2])
     assert deployment.kv_blocks < plain.kv_blocks
+
+
+def test_a_drafters_keys_are_sent_with_its_targets() -> None:
+    speculating, plain = (kv_layout(site("llama-3.1-8b", 2, config)) for config in (
+        {**SETUPS["eagle3"][2], "num_speculative_tokens": 2}, None))
+    assert speculating.layers == (*plain.layers, plain.layers[-1])
 
 
 def test_a_draft_model_may_be_whole_on_each_gpu() -> None:
