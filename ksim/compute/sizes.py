@@ -125,8 +125,8 @@ class Sizes:
         groups, heads = self.of["G"], self.of["o"]
         shared = groups == 1 and ways > 1
         if (heads if shared else groups) % ways:
-            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {groups * heads} Mamba-2 heads in {groups}"
-                                                      f" {'group' if shared else 'groups'}")
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {groups * heads} Mamba-2 heads in"
+                                                      f" {groups} {'group' if shared else 'groups'}")
         if not shared:
             return evolve(self, of={**self.of, "G": groups // ways})
         return evolve(self, of={**self.of, **of_groups(1, heads // ways, self.of["e"], self.of["N"])})

@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import Cache
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import BlockTable, Cache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
@@ -55,6 +56,10 @@ class JobQueues:
     def transfers_pending(self) -> bool:
         """Whether the workers have yet to report the end of a load or of a send."""
         return False
+
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
+        return self.cache.block_table(request)
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""

@@ -32,6 +32,7 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation import transfer_assembly
 from ksim.simulation.deployment import Deployment
@@ -39,6 +40,7 @@ from ksim.simulation.fleet import Fleet
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
 from ksim.simulation.sizing import limits
+from ksim.simulation.speculation import drafted, speculation_of
 from ksim.specs.hardware import Gpu
 
 #: How a prefill and a decode engine are chosen by default.
@@ -74,7 +76,8 @@ class _Assembly:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
-        groups = [DataParallelGroup(self.env, ranks) if shared else None for _ in range(pool.replicas)]
+        width = drafted(deployment.serve) + 1
+        groups = [DataParallelGroup(self.env, ranks, width) if shared else None for _ in range(pool.replicas)]
         blocks, collective_flows = deployment.kv_blocks, dict[int, CollectiveFlows | None]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
@@ -95,7 +98,9 @@ class _Assembly:
         endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
+        speculation = speculation_of(serve, deployment.scenario.seed)
+        scheduler = (ConnectorScheduler(*parts, connector=endpoint, speculation=speculation) if endpoint else
+                     DraftScheduler(*parts, speculation=speculation) if speculation else Scheduler(*parts))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
@@ -167,7 +172,8 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
-        replica=place.replica, group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
+        drafted=drafted(serve), replica=place.replica,
+        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 
 

@@ -15,6 +15,8 @@ __all__ = ["family", "lookalike", "model_of", "model_of_table"]
 
 #: Keys that tell a family, and the family to try; the most specific come first.
 SIGNS = (
+    (("mamba_d_ssm",), "falcon_h1"), (("mamba_n_heads", "shared_intermediate_size"), "granitemoehybrid"),
+    (("mamba_num_heads", "ssm_state_size"), "nemotron_h"), (("attn_layer_period", "mamba_dt_rank"), "jamba"),
     (("linear_num_value_heads",), "qwen3_next"), (("index_topk", "kv_lora_rank"), "glm_moe_dsa"),
     (("kv_lora_rank", "q_lora_rank"), "deepseek_v3"), (("num_local_experts",), "mixtral"),
     (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
@@ -65,8 +67,8 @@ def family(config: Config) -> str:
     if ":" in name:
         return name
     _check_generates(config, name)
-    if name in known:
-        return name
+    if (module := name.replace("-", "_")) in known:
+        return module
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
               " (docs/plugins.md, A model family)")
     raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"

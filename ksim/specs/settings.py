@@ -97,8 +97,8 @@ class EngineSettings:
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
     mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
-    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
-    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other
+    states unless these have a format of their own; "auto" is BF16. Source: vLLM."""
     mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
     """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
     `mamba_cache_dtype`. Source: vLLM."""

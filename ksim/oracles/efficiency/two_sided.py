@@ -48,8 +48,8 @@ class Constants:
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
 #: ssd_*, scan_*: not fitted, for no public table has them.  Decodes do as those of the delta rule, which move a matrix
 #: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
-#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16 of
-#: those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
+#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16
+#: of those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
 CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
     "batched_gemm": {"": Constants(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
     "index_scores": {"": Constants(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
