@@ -156,6 +156,14 @@ def test_n_grams_take_no_memory() -> None:
     assert site("llama-3.1-8b", 1, config).kv_blocks == site("llama-3.1-8b", 1).kv_blocks
 
 
+def test_n_grams_are_looked_up_in_all_tokens() -> None:
+    timer = passes(site("llama-3.1-8b", 1, {"method": "ngram", "num_speculative_tokens": 3}))
+    step = timer.step_cost(Batch.of((4, 1000), (4, 3000), (300, 50), width=4))
+    (scan,) = [kernel for kernel in step if kernel.label == "draft.scan"]
+    assert scan.bytes == pytest.approx(4 * (1004 + 3004 + 350), rel=0.01)
+    assert [kernel.label for kernel in step][-2:] == ["draft.best_match", "gaps"]
+
+
 def test_data_ranks_share_the_experts_of_a_module() -> None:
     """Ranks of a replica pass over tokens of their own; the experts of all passes are shared."""
     deployment = site("qwen3-next-80b-a3b", 1, {"method": "mtp", "num_speculative_tokens": 2},
