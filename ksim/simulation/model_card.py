@@ -11,6 +11,7 @@ from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
 from ksim.oracles import peak
+from ksim.simulation.adapters import with_adapters
 from ksim.simulation.defaults import Defaults
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
@@ -136,7 +137,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     try:
         serve = Defaults(settings, version, model, gpu).complete()
         peak(gpu, serve.precision.activations)
-        ranks = _ranks(model, gpu, serve, known)
+        ranks = _ranks(with_adapters(model, serve, gpu, system), gpu, serve, known)
     except KsimError as error:
         return evolve(failed, why=str(error))
     assert serve.block_size and serve.max_model_len, "complete settings have both"
