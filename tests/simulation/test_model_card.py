@@ -138,5 +138,5 @@ def test_modules_and_drafters_are_said():
     assert card["mtp_modules"] == plain["mtp_modules"] == 1 and plain["drafter"] is None
     assert card["drafter"]["parameters"] == card["mtp_parameters"] == plain["mtp_parameters"]
     assert card["drafter"]["kv_cache_bytes_per_token"] == pytest.approx(plain["kv_cache_bytes_per_token"] / 61)
-    assert card["fits"][0]["weights"] - plain["fits"][0]["weights"] == pytest.approx(
-        card["drafter"]["weight_bytes"] / 8, rel=0.1)
+    share = card["drafter"]["weight_bytes"] / 8
+    assert share < card["fits"][0]["weights"] - plain["fits"][0]["weights"] < 1.2 * share  # each has the projection
