@@ -68,10 +68,10 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tables(serve: dict[str, Any]) -> dict[str, Any]:
     """The flags of *serve* that are tables, which are JSON on the command line; raises ConfigError for other text."""
-    texts = {key: serve[key.name] for key in keys(EngineSettings)
-             if (_is_table(key) or _has_tables(key)) and serve[key.name] is not None}
+    texts = [(key, serve[key.name]) for key in keys(EngineSettings)
+             if (_is_table(key) or _has_tables(key)) and serve[key.name]]
     return {key.name: [_json(key, each) for each in text] if _has_tables(key) else _json(key, text)
-            for key, text in texts.items()}
+            for key, text in texts}
 
 
 def _json(key: Key, text: str) -> dict[str, Any]:
