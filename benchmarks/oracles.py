@@ -80,7 +80,9 @@ def _timer(oracle: str) -> StepTimer:
     one = {"kind": "fixed", "value": 1}
     table = {"model": MODEL, "gpu": GPU, "oracle": oracle, "serve": {"tensor_parallel_size": 8},
              "workload": {"synthetic": {"arrivals": {"process": "burst"}, "prompt": one, "output": one}}}
-    return Deployment.of(Scenario.of(table)).timers()[0]
+    timer = Deployment.of(Scenario.of(table)).timers()[0]
+    assert isinstance(timer, StepTimer), "a step is one pass"
+    return timer
 
 
 def _seconds(action: Callable[[], Any]) -> float:

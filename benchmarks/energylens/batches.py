@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from ksim.cost.clock import Clock
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST, ClockScaling
 from ksim.flow.steps import StepCost
@@ -67,7 +67,7 @@ class Bench:
 
     deployment: Deployment
     variant: str
-    _timer: StepTimer = field(repr=False)
+    _timer: Timer = field(repr=False)
     _memory: Memory = field(repr=False)
 
     @classmethod

@@ -2,28 +2,39 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from attrs import asdict
 
+from ksim.compute.config_sizes import (
+    FULL,
+    SLIDING,
+    late_windows,
+    layer_types,
+    max_length,
+    only,
+    sizes,
+    sparse,
+    text,
+    windows,
+)
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
-from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
+from ksim.compute.model_ops import Lookup, communicate, op, pointwise
+from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
+from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
+
+__all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
+           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
+           "mixture", "norm", "only", "post_norm", "sandwich", "shared_experts", "sizes", "sparse", "text", "windows"]
 
 Operations = tuple[Operation, ...]
 
 #: `hidden_act`, and the kernel that applies it to the gate and multiplies by up.
 ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
-#: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
-STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
-#: Keys of the language model that a multimodal config may have beside its `text_config`.
-OUTSIDE = {"quantization_config", "tie_word_embeddings"}
-#: What `layer_types` calls attention with a window and without.
-SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def decoder(
@@ -50,75 +61,6 @@ def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False,
     return decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
 
 
-def sizes(config: Config) -> dict[str, int]:
-    """The sizes of a transformer with grouped-query attention, by their usual names in config.json."""
-    heads = config.need("num_attention_heads")
-    kv_heads = config.need("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise ConfigError(f"{config.name}: num_key_value_heads", f"{kv_heads} does not divide {heads} attention heads")
-    group, hidden = heads // kv_heads, config.need("hidden_size")
-    if not config.table.get("head_dim") and hidden % heads:
-        raise ConfigError(f"{config.name}: num_attention_heads", f"{heads} does not divide hidden_size = {hidden}, and"
-                                                                 " there is no head_dim")
-    return {
-        "m": hidden, "V": config.need("vocab_size"), "g": 2,
-        "F": config.need("intermediate_size", config.get("moe_intermediate_size", 0)),
-        "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2, "h": config.need("head_dim", hidden // heads),
-    }
-
-
-def text(config: Config) -> Config:
-    """The part of a multimodal config that describes the language model, or else *config* itself."""
-    part = config.part("text_config").table
-    outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
-    return Config(config.name, {**outer, **part}) if part else config
-
-
-def only(config: Config, **values: Any) -> None:
-    """Raise ConfigError where *config* has another value under a key than the one that is modelled."""
-    for key, modelled in values.items():
-        if (value := config.get(key, modelled)) != modelled:
-            raise ConfigError(f"{config.name}: {key}", f"{value!r} is not modelled, only {modelled!r}")
-
-
-def max_length(config: Config) -> int:
-    """The longest sequence in tokens; a scaled rotary embedding stretches it as in vLLM."""
-    length = config.need("max_position_embeddings")
-    scaling = config.part("rope_parameters" if config.table.get("rope_scaling") is None else "rope_scaling")
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind in STRETCHED:
-        return length
-    if kind == "yarn":
-        length = scaling.need("original_max_position_embeddings", length)
-    return max(1, int(length * scaling.factor("factor")))
-
-
-def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
-    """The attention window of each layer in tokens, 0 for none.
-
-    `layer_types` says which layers have the config's `sliding_window`, or else *sliding*; all of them if that is empty.
-    """
-    window = config.need("sliding_window") if config.table.get("sliding_window") else 0
-    slides = sliding or [True] * config.need("num_hidden_layers")
-    kinds = layer_types(config, [SLIDING if slide else FULL for slide in slides], (SLIDING, FULL))
-    return [window if kind == SLIDING else 0 for kind in kinds]
-
-
-def layer_types(config: Config, default: list[str], known: Sequence[str]) -> list[str]:
-    """The type of each layer, or *default*; raises ConfigError for a type that is not *known*."""
-    kinds, layers = config.get("layer_types", default), config.need("num_hidden_layers")
-    if len(kinds) != layers or any(kind not in known for kind in kinds):
-        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {' or '.join(known)}")
-    return kinds
-
-
-def late_windows(config: Config) -> list[bool]:
-    """Which layers have a window by Qwen's settings: the last ones, and only with `use_sliding_window`."""
-    layers = range(config.need("num_hidden_layers"))
-    return [config.get("use_sliding_window", False) and layer >= config.get("max_window_layers", 28)
-            for layer in layers]
-
-
 def norm(label: str) -> Elementwise:
     """RMSNorm fused with the residual addition before it; hidden state and residual are read and written."""
     return pointwise("fused_add_rms_norm", "tm,tm->tm,tm", label, scale="m")
@@ -127,6 +69,17 @@ def norm(label: str) -> Elementwise:
 def inner_norm(label: str) -> Elementwise:
     """RMSNorm of the output of attention or MLP, before the residual addition."""
     return pointwise("rms_norm", "tm->tm", label, scale="m")
+
+
+def post_norm(label: str) -> Elementwise:
+    """RMSNorm of the output of attention or MLP, and the residual addition after it, in one kernel."""
+    return pointwise("fused_add_rms_norm", "tm,tm->tm", label, scale="m")
+
+
+def sandwich(attention: Operations, mlp: Operations) -> Operations:
+    """A layer with norms before and after *attention* and *mlp*."""
+    return (norm("attention_norm"), *attention, inner_norm("post_attention_norm"),
+            norm("mlp_norm"), *mlp, inner_norm("post_mlp_norm"))
 
 
 def layer(attention: Operations, mlp: Operations) -> Operations:
@@ -146,39 +99,47 @@ WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", w
              pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
 
 
+#: Rotary embeddings of queries and keys.
+ROPE = (pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),)
+
+
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
-              sinks: bool = False, gated: bool = False, qkv_bias: bool = False) -> Operations:
+              sinks: bool = False, gated: bool = False, qkv_bias: bool = False, out_bias: bool | None = None,
+              before: Operations | None = None, attend: Operation | None = None, reduced: bool = True) -> Operations:
     """Grouped-query attention, from the normed hidden state to the output projection.
 
     *gated* outputs are multiplied by gates, which the first projection computes too.  *qkv_bias* is a bias of that
-    projection alone, which config.json does not mention.
+    projection, and *out_bias* of the last one, where config.json does not mention it.  *before* attention queries and
+    keys are normed and rotated, unless it says otherwise; *attend* replaces attention over the *window*.  Without
+    *reduced*, a later operation adds up the partial sums of the ranks.
     """
     bias = config.get("attention_bias", False)
     norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
     return (
         op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
            part="attention_inputs"),
-        *norms,
-        pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
+        *((*norms, *ROPE) if before is None else before),
         pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
-        attend(window=window, sinks=sinks),
+        attend or windowed(window=window, sinks=sinks),
         *((pointwise("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
-        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias, part="attention"),
+        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias if out_bias is None else out_bias, part="attention",
+           reduced=reduced),
     )
 
 
-def gated_mlp(config: Config) -> Operations:
+def gated_mlp(config: Config, *, reduced: bool = True) -> Operations:
+    """An MLP whose activation multiplies two projections of the normed hidden state."""
     bias = config.get("mlp_bias", False)
     return (
         op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias, part="mlp"),
         pointwise(_activation(config), "tgF->tF", "act", parallel="F"),
-        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
+        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp", reduced=reduced),
     )
 
 
 #: What configs call the number of experts, how many of them a token goes to, and the size of one.
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
-CHOSEN = ("num_experts_per_tok", "experts_per_token")
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_k")
 EXPERT_SIZE = ("moe_intermediate_size", "intermediate_size")
 
 
@@ -189,16 +150,23 @@ def expert_sizes(config: Config) -> dict[str, int]:
 
 def _first(config: Config, keys: Sequence[str]) -> str:
     """The first of *keys* that the config has, or else the first."""
-    return next((key for key in keys if config.table.get(key) is not None), keys[0])
+    return next((key for key in keys if config.value(key) is not None), keys[0])
 
 
-def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
+#: A number that is added to the score of each expert for the choice alone, and balances their load.
+CORRECTION = (Held("E", "router_correction"),)
+
+
+def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False,
+            corrected: bool = False) -> Operations:
     """A mixture of experts: route, dispatch tokens to their experts, compute, and combine each token's results.
 
-    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.
+    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.  The choice
+    of experts may be *corrected* by a number for each.
     """
     return (
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),
+        *(CORRECTION if corrected else ()),
         *shared,
         Dispatch(),
         pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
@@ -226,25 +194,29 @@ def shared_experts(config: Config, *, gated: bool = False) -> Operations:
 
 
 def _activation(config: Config) -> str:
-    key = "hidden_activation" if config.get("hidden_activation", "") else "hidden_act"
-    name = config.get(key, "silu")
-    if name not in ACTIVATIONS:
+    act, first = config.get("hidden_act", "silu"), config.get("hidden_activation", "")
+    if (name := first or act) not in ACTIVATIONS:
+        key = "hidden_activation" if first else "hidden_act"
         raise ConfigError(f"{config.name}: {key}", f"{name!r} is none of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def embedding() -> Operations:
-    return (Lookup("Vm->tm", "embedding", parallel="V"),)
+def embedding(scaled: bool = False) -> Operations:
+    """The rows of the tokens in the table of the vocabulary, *scaled* or not."""
+    scale = (pointwise("scale", "tm->tm", "embedding_scale"),) if scaled else ()
+    return (Lookup("Vm->tm", "embedding", parallel="V"), *scale)
 
 
-def head(cap: bool = False) -> Operations:
-    """The last norm, the logits of each sequence's last token, capped or not, and greedy sampling."""
+def head(cap: bool = False, *, scaled: bool = False, bias: bool = False, last: Operation | None = None) -> Operations:
+    """The *last* norm, the logits of each sequence's last token, *scaled* and capped or not, and greedy sampling."""
     softcap = (pointwise("softcap", "sV->sV", "logits_softcap"),) if cap else ()
+    scale = (pointwise("scale", "sV->sV", "logits_scale"),) if scaled else ()
     return (
-        norm("final_norm"),
-        op("sm,mV->sV", "lm_head", parallel="V", quantized=False),
+        last or norm("final_norm"),
+        op("sm,mV->sV", "lm_head", parallel="V", quantized=False, bias=bias),
         communicate("all_gather", "sV", "logits_gather"),
         *softcap,
+        *scale,
         pointwise("cast", "sV->sV", "logits_cast", writes="fp32"),
         pointwise("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )

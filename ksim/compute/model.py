@@ -1,89 +1,28 @@
-"""A whole model: its config, its size in memory, and the kernels that one rank launches for a step."""
+"""A whole model: its operations, its size in memory, and the kernels that one rank launches for a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from ksim.compute.config import Config
 from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
-from ksim.compute.notation import Operation, cached, stateful, weighted
+from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
-from ksim.foundation.errors import ConfigError
+from ksim.compute.vision import Processor
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
-_WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
-
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model"]
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
 #: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
 HAND_ON = (Send("tm", "send_hidden"), Send("tm", "send_residual"))
 TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("gather_hidden", "gather_residual"))
-#: No model has larger numbers than these, and they would take for ever to work with.
-MOST = 2**31
-_MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
-
-
-@frozen
-class Config:
-    """A Hugging Face ``config.json``; `name` is for messages."""
-
-    name: str
-    table: Mapping[str, Any]
-
-    def need(self, key: str, default: int = 0) -> int:
-        """The positive whole number under *key*, or *default* where it is absent or null.
-
-        Raises ConfigError for another value, for one larger than any model has, or if there is neither value nor
-        default.
-        """
-        value, most = self.get(key, default), _MOST.get(key, MOST)
-        if value < 1:
-            problem = "is missing" if self.table.get(key) is None else f"expected a positive whole number, not {value}"
-            raise ConfigError(f"{self.name}: {key}", problem)
-        if value > most:
-            raise ConfigError(f"{self.name}: {key}", f"{value} is more than any model has; the most is {most}")
-        return value
-
-    def count(self, key: str) -> int:
-        """The whole number under *key*, which may be 0 and is where it is absent; raises ConfigError for a negative."""
-        if (value := self.get(key, 0)) < 0:
-            raise ConfigError(f"{self.name}: {key}", f"expected a whole number from 0, not {value}")
-        return value
-
-    def factor(self, key: str) -> float:
-        """The positive number under *key*, 1 where it is absent; raises ConfigError for another value."""
-        value = self.table.get(key)
-        if value is None:
-            return 1.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
-            raise ConfigError(f"{self.name}: {key}", f"expected a positive number, not {value!r}")
-        return float(value)
-
-    def part(self, key: str) -> "Config":
-        """The table under *key*, empty where it is absent; raises ConfigError for another value."""
-        return Config(f"{self.name}: {key}", self.get(key, {}))
-
-    def texts(self, key: str) -> list[str]:
-        """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
-        texts = self.get(key, [])
-        if strangers := [value for value in texts if not isinstance(value, str)]:
-            raise ConfigError(f"{self.name}: {key}", f"expected texts, not {strangers[0]!r}")
-        return texts
-
-    def get(self, key: str, default: T) -> T:
-        """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""
-        value = self.table.get(key)
-        if value is None:
-            return default
-        if type(value) is not type(default):
-            raise ConfigError(f"{self.name}: {key}", f"expected {_WORDS[type(default)]}, not {value!r}")
-        return value
 
 
 @frozen
@@ -93,7 +32,9 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.
+    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
+    into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
+    count nowhere else.  `inputs` come first on every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -107,6 +48,10 @@ class Decoder:
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
     sampled: int = 1
+    encoder: "Decoder | None" = None
+    images: Processor | None = None
+    mtp: Sequence[Sequence[Operation]] = ()
+    inputs: Sequence[Operation] = ()
 
 
 @frozen
@@ -153,12 +98,11 @@ class Model:
         sizes = Sizes(self.decoder.sizes)
         return sum(op.cache_per_token(sizes, shard) for op in cached(self._stage(shard)))
 
-    def cache_by_layer(self, shard: Shard) -> list[tuple[float, float]]:
-        """Bytes of KV cache of one token, and of one sequence beside it, on one rank, for each layer of its stage."""
+    def cache_by_layer(self, shard: Shard) -> list[LayerCache]:
+        """What each layer of one rank's stage keeps, in order; a layer with attention and a state has two entries."""
         sizes = Sizes(self.decoder.sizes)
-        layers = [self.decoder.layers[layer] for layer in shard.share(self.layers)]
-        return [(sum(op.cache_per_token(sizes, shard) for op in cached(layer)),
-                 sum(op.state_per_sequence(sizes, shard) for op in stateful(layer))) for layer in layers]
+        operations = [op for layer in shard.share(self.layers) for op in self.decoder.layers[layer]]
+        return [kept for op in operations if (kept := layer_cache(op, sizes, shard)) is not None]
 
     def state_per_sequence(self, shard: Shard) -> float:
         """Bytes of one sequence on one rank beside its KV cache, such as the state of linear attention."""
@@ -189,7 +133,8 @@ class Model:
         held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
         blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
                         repeat) for layers, repeat in fold(held)]
-        blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
+        first = decoder.embedding if shard.first else TAKE_OVER
+        blocks.insert(0, Block(_lower((*decoder.inputs, *first), sizes, shard)))
         blocks.append(Block(_lower(decoder.head[:decoder.sampled] if shard.last else HAND_ON, sizes, shard)))
         return blocks
 

@@ -6,7 +6,7 @@ import simpy
 from attrs import define, field
 
 from ksim.compute.graph import Collective
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.engine.stages import InFlightBatch, Process, WholeSteps
 from ksim.flow.batch import Batch
 from ksim.flow.steps import Blocks, StepCost
@@ -68,7 +68,7 @@ class CollectiveFlows:
         """Delay the batches in *stages*, too."""
         self._stages.append(stages)
 
-    def traffic(self, timers: Sequence[StepTimer], batch: Batch, tokens_by_rank: Sequence[int],
+    def traffic(self, timers: Sequence[Timer], batch: Batch, tokens_by_rank: Sequence[int],
                 step_costs: Sequence[StepCost]) -> InterNodeTraffic | None:
         """What a step of *batch* sends between nodes; None if it sends nothing."""
         parts = []
@@ -79,7 +79,7 @@ class CollectiveFlows:
             parts += self._known[key][1]
         return InterNodeTraffic.together(parts) if parts else None
 
-    def _sent(self, timer: StepTimer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[InterNodeTraffic]:
+    def _sent(self, timer: Timer, batch: Batch, tokens_by_rank: Sequence[int]) -> list[InterNodeTraffic]:
         launches = [(launch, repeat) for launch, _, repeat in timer.launches(batch, tokens_by_rank)
                     if isinstance(launch, Collective)]
         parts = [(self.collective_traffic.of(launch, timer.groups[launch.group]), repeat)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, field
 
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.flow.batch import Batch
 from ksim.flow.batches import Batches
 from ksim.flow.costs import ClockScaling, StepSummary
@@ -22,7 +22,7 @@ class Recorder:
     """The steps of engine `number` that `log` does not have yet; the last of them may still be in flight."""
 
     number: int
-    timer: StepTimer
+    timer: Timer
     log: Log
     _recorded: int = 0
     _batches: list[Batch] = field(factory=list)

@@ -71,8 +71,11 @@ class Prompts:
 
 @frozen(eq=False)
 class Batches(Sequence[Batch]):
-    """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with one new token, how many
-    (`decodes`), what they have cached in all (`total`), and the most of one (`longest`)."""
+    """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with `Batch.width` new tokens,
+    how many (`decodes`), what they have cached in all (`total`), and the most of one (`longest`).
+
+    `drafts` are drafted tokens among the new ones.  Some batches are `wide`: decodes in them have several tokens.
+    """
 
     batches: Sequence[Batch]
     tokens: Ints
@@ -82,6 +85,8 @@ class Batches(Sequence[Batch]):
     longest: Ints
     chunks: Chunks
     prompts: Prompts
+    drafts: Ints
+    wide: bool = False
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
@@ -89,25 +94,34 @@ class Batches(Sequence[Batch]):
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
-                   each.offsets.most, each.shift, len(batch.prompts)) for batch in batches]
-        columns = np.array(counts, dtype=np.int64).reshape(-1, 7).T.copy()
-        tokens, samples, decodes, total, longest, shift, prompts = columns
+                   each.offsets.most, each.shift, len(batch.prompts), batch.width, batch.drafts) for batch in batches]
+        columns = np.array(counts, dtype=np.int64).reshape(-1, 9).T.copy()
+        tokens, samples, decodes, total, longest, shift, prompts, width, drafts = columns
         return cls(
             batches=batches, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
             longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(batches),
-            prompts=Prompts.of(batches, prompts))
+            prompts=Prompts.of(batches, prompts), drafts=drafts, wide=bool((width > 1).any()))
 
     @property
     def sequences(self) -> Ints:
         """How many sequences each batch has."""
         return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
 
+    def verifications(self, positions: int) -> Ints:
+        """In column 0 how many sequences of each batch verify drafted tokens, and in column i how many of those accept
+        i of them or more, up to so many *positions*: (batches, 1 + positions)."""
+        counts = np.zeros((len(self), 1 + positions), dtype=np.int64)
+        for row in np.flatnonzero(self.drafts).tolist():
+            lengths = np.bincount(self.batches[row].accepted, minlength=1 + positions)
+            counts[row] = lengths[::-1].cumsum()[::-1]
+        return counts
+
     def of_rows(self, rows: Ints) -> "Batches":
         """Some of them."""
         return Batches.of([self.batches[row] for row in rows.tolist()])
 
     def capped(self, most: int) -> Ints:
-        """What sequences with one new token have cached where none counts for more than *most*: (batches,)."""
+        """What sequences with `Batch.width` new tokens have cached, none for more than *most*: (batches,)."""
         found = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
             found[row] = self.batches[row].contexts.capped(most)

@@ -191,6 +191,13 @@ class StepSummary(Scalable, FormerNames):
         return cls(costs.seconds, costs.joules, costs.compute_bound, costs.sm_action_joules, costs.sm_active_joules,
                    costs.compute_bound_joules, launch_seconds)
 
+    def __add__(self, other: "StepSummary") -> "StepSummary":
+        """Both, one after the other."""
+        return StepSummary(
+            self.seconds + other.seconds, self.joules + other.joules, self.compute_bound + other.compute_bound,
+            self.sm_action_joules + other.sm_action_joules, self.sm_active_joules + other.sm_active_joules,
+            self.compute_bound_joules + other.compute_bound_joules, self.launch_seconds + other.launch_seconds)
+
     def rows(self, steps: int) -> Iterator["StepSummary"]:
         """Each of so many *steps*, of which this has columns, or a number where all have the same."""
         columns = [column.tolist() if isinstance(column := getattr(self, each.name), np.ndarray) else [column] * steps

@@ -109,7 +109,7 @@ def path_of(folder: str, name: str) -> Path:
         return path
     if name in entries(folder):
         return next(found for suffix in _PARSERS if (found := DATA / folder / f"{name}{suffix}").exists())
-    if folder == "models" and name and path.is_dir():
+    if folder in ("models", "drafters") and name and path.is_dir():
         return path / "config.json"
     if Path(name).name != name:
         kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"

@@ -5,10 +5,13 @@ One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
 more token is sampled.
 """
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import cast
 
 from attrs import define, field
 
+from ksim.flow.images import PlacedImage
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
 from ksim.foundation.moved import renamed
@@ -24,11 +27,12 @@ class State(Enum):
 
 @define
 class Run:
-    """Tokens that came from the engine's steps `first`, `first` + `every`, ..., `last`."""
+    """Tokens that came from the engine's steps `first`, `first` + `every`, ..., `last`: `tokens` from each."""
 
     first: int
     last: int
     every: int = 0  # unknown while there is but one
+    tokens: int = 1
 
 
 @define(eq=False)
@@ -72,7 +76,14 @@ class Job:
     emitted: list[Run] = field(factory=list)
     kv_transfer_params: KvTransferParams | None = None
     failed: bool = False  # it ended because a load failed
-    drafts: int = 0  # tokens that were drafted for its next step
+    # Of speculative decoding: tokens drafted for its next step, its chances of acceptance by position, how many
+    # verifications are scheduled, and of those taken in, how many there are and how many drafts they accepted.
+    drafts: int = 0
+    waits_for_encoder: bool = False  # did the schedule being made pass it over, since an image cannot be encoded now?
+    acceptance_rates: Sequence[float] = ()
+    verifications: int = 0
+    verified: int = 0
+    accepted: int = 0
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
@@ -93,6 +104,15 @@ class Job:
     holding = renamed("holding", "block_table")
 
     @property
+    def images(self) -> Sequence[PlacedImage]:
+        """The images of its prompt, which a model's processor has prepared."""
+        return cast("Sequence[PlacedImage]", self.request.images)
+
+    def sees_more(self, computed: int) -> bool:
+        """Whether there are images among its tokens after the first *computed* ones."""
+        return bool(self.request.images) and self.images[-1].end > computed
+
+    @property
     def sampled(self) -> int:
         """Output tokens so far."""
         return self.num_tokens - self.request.prompt
@@ -102,12 +122,12 @@ class Job:
         """Tokens it has yet to compute before the next one is sampled; vLLM's `num_new_tokens` before any limit."""
         return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
 
-    def emit(self, count: int, index: int) -> None:
-        """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""
+    def emit(self, count: int, index: int, tokens: int = 1) -> None:
+        """Note that tokens came from *count* of the engine's steps, up to and with *index*: *tokens* from each."""
         first = index - count + 1
         run = self.emitted[-1] if self.emitted else None
         if run is not None and (run.every or first - run.last) == first - run.last and (
-                count == 1 or first - run.last == 1):
+                count == 1 or first - run.last == 1) and run.tokens == tokens:
             run.every, run.last = first - run.last, index
         else:
-            self.emitted.append(Run(first, index, every=1 if count > 1 else 0))
+            self.emitted.append(Run(first, index, 1 if count > 1 else 0, tokens))

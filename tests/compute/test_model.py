@@ -37,28 +37,49 @@ PUBLISHED = {
     "gemma-2-27b": (27_227_128_320, 376_832),
     "mixtral-8x7b": (46_702_792_704, 131_072),
     "qwen3-30b-a3b": (30_532_122_624, 98_304),
-    # Without the layer that predicts a second token, and without the routers' correction bias (a number an expert);
-    # "671B" (arXiv 2412.19437) and "1.04T" (arXiv 2507.20534, whose safetensors hold 1,026,408,232,448).
-    "deepseek-v3": (671_026_404_352, 70_272),
-    "deepseek-r1": (671_026_404_352, 70_272),
-    "kimi-k2": (1_026_408_209_408, 70_272),
-    "kimi-k2.5": (1_026_408_209_408, 70_272),  # its language model
+    # Without the layer that predicts a second token; "671B" (arXiv 2412.19437), and "1.04T" (arXiv 2507.20534).
+    "deepseek-v3": (671_026_419_200, 70_272),
+    "deepseek-r1": (671_026_419_200, 70_272),
+    "kimi-k2": (1_026_408_232_448, 70_272),
+    "kimi-k2.5": (1_026_408_232_448, 70_272),  # its language model
     # "397B" with its vision part, "80B" (model cards); 15 and 12 layers that cache 2 x 2 x 256 numbers.
     "qwen3.5-397b-a17b": (396_346_350_336, 30_720),
     "qwen3-next-80b-a3b": (79_674_391_296, 24_576),
-    "glm-5": (743_911_199_232, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
+    "glm-5": (743_911_218_432, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
     "qwen3-235b-a22b": (235_093_634_560, 192_512),
     # Counted by hand in the table of the model card (arXiv 2508.10925): "116.83 B" and "20.91 B".
     "gpt-oss-120b": (116_829_156_672, 73_728),
     "gpt-oss-20b": (20_914_757_184, 49_152),
-    # But for a bias of the router's score for each expert and layer: 228,689,764,864 with them.
-    "minimax-m2": (228_689_764_864 - 62 * 256, 253_952),
-    "minimax-m2.5": (228_689_764_864 - 62 * 256, 253_952),
+    "minimax-m2": (228_689_764_864, 253_952),
+    "minimax-m2.5": (228_689_764_864, 253_952),
+    # Layers of Mamba-2 and of Mamba cache nothing of a token; 2 x 2 x KV heads x head dimension of the others.
+    "granite-4.0-h-small": (32_207_337_984, 4 * 4096),
+    "granite-4.0-h-tiny": (6_939_037_248, 4 * 2048),
+    "falcon-h1-7b": (7_585_654_880, 44 * 1024),
+    "falcon-h1-34b": (33_642_516_224, 72 * 2048),
+    "nemotron-nano-9b-v2": (8_888_227_328, 4 * 4096),
+    # Without layers that predict a second token; "120B" and "550B".
+    "nemotron-3-nano-30b-a3b": (31_577_940_288, 6 * 1024),
+    "nemotron-3-super-120b-a12b": (120_668_707_840, 8 * 1024),
+    "nemotron-3-ultra-550b-a55b": (549_308_993_536, 12 * 1024),
+    "jamba-mini-1.6": (51_570_323_328, 4 * 4096),
+    "jamba-large-1.6": (398_555_145_696, 9 * 4096),  # "398B" (arXiv 2408.12570)
+    "minimax-text-01": (456_089_655_296, 10 * 4096),
+    "llama-3.3-nemotron-super-49b": (49_867_145_216, 49 * 4096),
+    # Their language models: "27B", "35B" and "122B" with vision parts and layers that predict a second token.
+    "qwen3.5-27b": (26_895_998_464, 16 * 4096),
+    "qwen3.5-35b-a3b": (34_660_610_688, 10 * 2048),
+    "qwen3.5-122b-a10b": (122_111_526_912, 12 * 2048),
 }
 
 
-#: Bytes by which a router in FP32 is larger than one in BF16.
-EXACT = dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * 3072)
+#: Bytes by which routers in FP32, and the corrections of their scores, are larger than in BF16.
+EXACT = {**dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * (3072 + 1)),
+         **dict.fromkeys(("deepseek-v3", "deepseek-r1"), 2 * 58 * 256), "glm-5": 2 * 75 * 256,
+         **dict.fromkeys(("kimi-k2", "kimi-k2.5"), 2 * 60 * 384),
+         "minimax-text-01": 2 * 80 * 32 * 6144,
+         "nemotron-3-nano-30b-a3b": 2 * 23 * 128 * (2688 + 1), "nemotron-3-super-120b-a12b": 2 * 40 * 512 * (4096 + 1),
+         "nemotron-3-ultra-550b-a55b": 2 * 48 * 512 * (8192 + 1)}
 
 
 @pytest.mark.parametrize("name", catalog.entries("models"))
@@ -79,16 +100,23 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("mixtral-8x7b", 12_879_925_248),  # "12.9 B active" (arXiv 2401.04088): 6 of 8 experts in 32 layers rest
     ("qwen3-30b-a3b", 3_353_032_704),  # "3.3 B activated" (its model card): 120 of 128 in 48 layers
     ("llama-3.1-8b", 8_030_261_248),
-    ("deepseek-v3", 37_552_282_624),  # "37B": 248 of 256 in 58 layers
-    ("kimi-k2", 32_861_477_888),  # "32B": 376 of 384 in 60 layers
+    ("deepseek-v3", 37_552_297_472),  # "37B": 248 of 256 in 58 layers
+    ("kimi-k2", 32_861_500_928),  # "32B": 376 of 384 in 60 layers
     ("qwen3.5-397b-a17b", 17_349_040_896),  # "A17B": 502 of 512 in 60 layers
     ("qwen3-next-80b-a3b", 3_874_929_408),  # "A3B": 502 of 512 in 48 layers, and both ends 0.62
-    ("glm-5", 41_784_709_632),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
+    ("glm-5", 41_784_728_832),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
     ("qwen3-235b-a22b", 22_190_763_520),  # "22 B activated" (its model card)
     # "5.13 B" and "3.61 B" (arXiv 2508.10925), which leave out the embedding of 201,088 x 2,880
     ("gpt-oss-120b", 5_132_849_472 + 201_088 * 2880),
     ("gpt-oss-20b", 3_608_307_264 + 201_088 * 2880),
-    ("minimax-m2", 11_030_537_216),  # "10 B active" (its model card), and 0.6 B of an embedding
+    ("minimax-m2", 11_030_553_088),  # "10 B active" (its model card), and 0.6 B of an embedding
+    ("nemotron-3-nano-30b-a3b", 3_580_076_352),  # "3.6B including embeddings" (its model card)
+    ("nemotron-3-ultra-550b-a55b", 56_058_843_136),  # "A55B", and 1.1 B of an embedding
+    ("jamba-mini-1.6", 12_110_311_296),  # "12B active" and "94B active" (arXiv 2408.12570)
+    ("jamba-large-1.6", 94_149_338_592),
+    ("minimax-text-01", 48_403_306_496),  # "45.9 B" (arXiv 2501.08313), and 2.46 B of embedding and head
+    ("granite-4.0-h-small", 8_803_121_664),  # "9B" (its model card)
+    ("qwen3.5-122b-a10b", 9_771_288_576),
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active
@@ -212,3 +240,13 @@ def test_a_step_in_full(small):
 def test_ways_that_do_not_divide_the_model(small):
     with pytest.raises(ConfigError, match="3 does not divide 8 attention heads with 4 key/value heads"):
         small().graph(10, 1, Shard(tensor=3))
+
+
+def test_caches_by_layer_say_what_each_layer_keeps(model):
+    gpt, qwen = (model(name).cache_by_layer(Shard(tensor=2)) for name in ("gpt-oss-20b", "qwen3.5-397b-a17b"))
+    assert [layer.window for layer in gpt] == [128, 0] * 12
+    assert {layer.token_bytes for layer in gpt} == {2 * 4 * 64 * 2}
+    assert [layer.sees_all for layer in qwen] == [False, False, False, True] * 15
+    assert sum(layer.sequence_bytes for layer in qwen) == model("qwen3.5-397b-a17b").state_per_sequence(Shard(tensor=2))
+    whole, stages = model("gpt-oss-20b"), [Shard(stage=stage, stages=5) for stage in range(5)]
+    assert [layer for stage in stages for layer in whole.cache_by_layer(stage)] == whole.cache_by_layer(Shard())

@@ -33,6 +33,8 @@ BESIDE = {
                                     "serve.enable_eplb": True, "serve.tensor_parallel_size": 2},
     "serve.fi_allreduce_fusion": {"serve.fuse_allreduce_rms": True, "serve.tensor_parallel_size": 2},
     "serve.kv_transfer_config": {"pools.p.role": "prefill", "pools.d.role": "decode"},
+    "serve.speculative_config": {"serve.speculative_config": {
+        "method": "ngram", "num_speculative_tokens": 2, "acceptance": {"name": "geometric", "rate": 0.5}}},
     "pair_router": {"pools.p.role": "prefill", "pools.d.role": "both"},
     "pools.NAME": {"pools.NAME.role": "both"},
     "routing": {"model": "qwen3-30b-a3b"},
@@ -40,7 +42,8 @@ BESIDE = {
 #: The folder of plug-ins of each choice.
 PLUGINS = {"serve.scheduling_policy": "scheduling.policies", "serve.admission": "scheduling.admissions",
            "serve.eviction": "kv_cache.evictions", "router": "cluster.routers", "power.governor": "engine.governors",
-           "oracle": "oracles", "pair_router": "cluster.pair_routers"}
+           "oracle": "oracles", "pair_router": "cluster.pair_routers",
+           "serve.speculative_config.acceptance": "scheduling.acceptances"}
 #: What a governor's answers are called.
 NAMES = {f"power.governor.{phase}{cap}": word for phase in ("prefill", "decode")
          for cap, word in (("", "clock"), ("_cap", "cap"))}

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ksim.compute.graph import Op
 from ksim.compute.sizes import Sizes
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation.units import DType
 from ksim.specs.shard import Shard
 
@@ -40,7 +41,11 @@ class Weighted(Protocol):
 
 @runtime_checkable
 class Cached(Protocol):
-    """An operation that keeps something of every token."""
+    """An operation that keeps something of every token.
+
+    One that sees only the last tokens has a `window` of so many.  If it is `chunked` too, it sees the tokens of its
+    own chunk of so many.
+    """
 
     def cache_per_token(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes of KV cache that one token takes on one rank."""
@@ -69,6 +74,17 @@ def cached(operations: Iterable[Any]) -> Iterator[Cached]:
 def stateful(operations: Iterable[Any]) -> Iterator[Stateful]:
     """Those of *operations* that keep something of every sequence."""
     return (operation for operation in operations if hasattr(operation, "state_per_sequence"))
+
+
+def layer_cache(operation: Any, sizes: Sizes, shard: Shard) -> LayerCache | None:
+    """What *operation* keeps on one rank; None if it keeps nothing."""
+    if hasattr(operation, "state_per_sequence"):
+        return LayerCache(sequence_bytes=operation.state_per_sequence(sizes, shard))
+    if not hasattr(operation, "cache_per_token"):
+        return None
+    reach, chunked = getattr(operation, "window", 0), getattr(operation, "chunked", False)
+    return LayerCache(operation.cache_per_token(sizes, shard), window=0 if chunked else reach,
+                      chunk=reach if chunked else 0)
 
 
 def number_format(written: str | DType) -> DType:

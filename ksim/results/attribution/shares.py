@@ -48,7 +48,7 @@ class Part:
             return cls(kind.family, PAIRS)
         if kind.family in _ATTENTION:
             return cls(kind.family, PAIRS if kind.bound == "compute" else KEYS)
-        return cls(kind.family, TOKENS, pooled=kind.label in EXPERTS)
+        return cls(kind.family, TOKENS, pooled=kind.label.rpartition(".")[2] in EXPERTS)
 
 
 @define(eq=False, slots=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, field, fields, frozen
 
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.foundation.config import structure
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
@@ -30,9 +30,9 @@ def setup(scenario: Scenario, errors: int | None = None) -> Fleet:
 class WarmDeployment(Deployment):
     """A deployment whose timers are made once; engines of one GPU each, whose places do not matter, share theirs."""
 
-    _timers: dict[tuple[Any, ...], list[StepTimer]] = field(factory=dict, eq=False, repr=False)
+    _timers: dict[tuple[Any, ...], list[Timer]] = field(factory=dict, eq=False, repr=False)
 
-    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[StepTimer]:
+    def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         alone = self.serve.gpus == 1 and self.shards[0].data == 1
         key = () if alone else (first, tuple(firsts))
         if key not in self._timers:

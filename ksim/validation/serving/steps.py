@@ -3,7 +3,7 @@
 from attrs import define, field, frozen
 
 from ksim.cost.clock import Clock
-from ksim.cost.step import StepTimer
+from ksim.cost.passes import Timer
 from ksim.engine.loop_times import LoopTimes
 from ksim.flow.batch import Batch
 from ksim.flow.costs import AT_BOOST
@@ -67,7 +67,7 @@ class _Replayed:
     It is the port of its own loop, and its `times` are set to what was recorded, turn by turn.
     """
 
-    timer: StepTimer
+    timer: Timer
     times: LoopTimes
     limits: Limits
     clock: Clock | None

@@ -1,0 +1,22 @@
+"""What the layers of a model keep of a request, as a cache manager sees it."""
+
+from attrs import frozen
+
+
+@frozen
+class LayerCache:
+    """One layer's cache on one rank: bytes of every token that the layer may still see, or of a sequence of any length.
+
+    A layer with a `window` sees the last so many tokens.  One with a `chunk` sees the tokens of its own chunk, of so
+    many.  Without either, it sees all.  A layer that keeps a state has `sequence_bytes` and no `token_bytes`.
+    """
+
+    token_bytes: float = 0.0
+    sequence_bytes: float = 0.0
+    window: int = 0
+    chunk: int = 0
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it needs the keys and values of all tokens."""
+        return bool(self.token_bytes) and not self.window and not self.chunk
