@@ -5,6 +5,8 @@ from collections.abc import Hashable, Sequence
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, le, optional
 
+from ksim.flow.images import Image
+
 
 @frozen
 class Request:
@@ -20,6 +22,8 @@ class Request:
     starts no earlier, and no earlier than `delay` seconds after the end of the
     session's turn before it.  `tenant` is whose it is, for policies that share out.
     `acceptance` is the chance that a drafted token of its output is accepted, if it has one of its own.
+    `images` come in the order of their places in the prompt; a model's processor turns them into `PlacedImage`s, and
+    counts their tokens in `prompt`.
     `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
     """
 
@@ -33,6 +37,7 @@ class Request:
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
     tenant: str = ""
+    images: Sequence[Image] = ()
     acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
     adapter: str = ""
 
@@ -61,6 +66,17 @@ class Request:
              *self.chunks[i * block_tokens // per_chunk: -(-(i + 1) * block_tokens // per_chunk)])
             for i in range(blocks)
         ]
+
+    def keyed_ahead(self, block_tokens: int) -> "Request":
+        """The same with names of blocks that stand for the first token after them, too, as keys of blocks do in an
+        engine with EAGLE.
+
+        Nobody else has the name of what follows the last of them.
+        """
+        starts = range(block_tokens, self.named, block_tokens)
+        following = (self.chunks[start // self.chunk_tokens] for start in starts)
+        names = [*zip(self.content(block_tokens), following, strict=False)]
+        return evolve(self, chunks=[*names, ("", self.id)] if names else (), chunk_tokens=block_tokens)
 
     @property
     def named(self) -> int:

@@ -1,7 +1,8 @@
 """Schedules with LoRA adapters: a batch has at most `max_loras` of them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from attrs import define, evolve, field
 
@@ -10,13 +11,12 @@ from ksim.flow.batch import Batch
 from ksim.kv_cache.cache import PrefixHit
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.queue import WaitingQueue
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["WITH_ADAPTERS", "AdapterSchedule", "AdapterScheduler"]
+__all__ = ["AdapterSchedule", "AdapterScheduler", "with_adapters"]
 
 
 @define(eq=False)
@@ -102,16 +102,11 @@ class AdapterScheduler(Scheduler):
         return schedule
 
 
-@define(eq=False, slots=False)
-class AdapterDraftScheduler(AdapterScheduler, DraftScheduler):
-    """The same for an engine that decodes speculatively; drafts have no adapters."""
-
-
-@define(eq=False, slots=False)
-class AdapterConnectorScheduler(AdapterScheduler, ConnectorScheduler):
-    """The same for an engine that sends and takes KV."""
-
-
-#: The scheduler with adapters in the place of one without.
-WITH_ADAPTERS: Mapping[type[Scheduler], type[AdapterScheduler]] = {
-    Scheduler: AdapterScheduler, DraftScheduler: AdapterDraftScheduler, ConnectorScheduler: AdapterConnectorScheduler}
+@lru_cache
+def with_adapters(kind: type[Scheduler]) -> type[AdapterScheduler]:
+    """The class of schedulers like *kind* that know of adapters; drafts have none."""
+    if kind is Scheduler:
+        return AdapterScheduler
+    mixed = type(f"Adapter{kind.__name__}", (AdapterScheduler, kind), {})
+    made: type[AdapterScheduler] = define(eq=False, slots=False)(mixed)
+    return made

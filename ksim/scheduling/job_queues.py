@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import Cache
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import BlockTable, Cache
 from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
@@ -39,6 +40,8 @@ class JobQueues:
 
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
+    #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
+    encodes: ClassVar[bool] = False
     #: Where LoRA adapters are; only an `AdapterScheduler` has some.
     adapters: ClassVar[AdapterStore | None] = None
 
@@ -58,6 +61,14 @@ class JobQueues:
     def transfers_pending(self) -> bool:
         """Whether the workers have yet to report the end of a load or of a send."""
         return False
+
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
+        return self.cache.block_table(request)
+
+    def images_refusal(self, request: Request) -> str:
+        """Why the images of *request* cannot be served; "" if they can."""
+        return "it has images, and the model takes none"
 
     @property
     def limits_adapters(self) -> bool:

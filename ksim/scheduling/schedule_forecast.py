@@ -22,7 +22,8 @@ class ScheduleForecast:
     def __attrs_post_init__(self) -> None:
         limits, guard = self.scheduler.limits, self.scheduler.guard
         self._timeless = not guard.proposes and self.scheduler.connector is None
-        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
+        self._in_line = (self._timeless and not self.scheduler.encodes
+                         and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
                          and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
                          and not self.scheduler.limits_adapters and limits.pipeline_parallel_size == 1)
 

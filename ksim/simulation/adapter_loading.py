@@ -5,16 +5,24 @@ from collections.abc import Mapping
 from ksim.compute.adapters import bytes_by_module, matrices
 from ksim.engine.adapter_engines import AdapterLoading
 from ksim.flow.adapters import AdapterLoad
+from ksim.scheduling.adapter_store import AdapterStore
 from ksim.simulation.deployment import Deployment
 from ksim.specs.hardware import System
 from ksim.specs.settings import EngineSettings
 
-__all__ = ["adapters_of", "loading_of"]
+__all__ = ["adapter_store", "adapters_of", "loading_of"]
 
 #: Bytes/s that a node reads from its disk, where the system has no `[storage]`: an estimate for one NVMe disk.
 DISK = 3e9
 #: What a worker launches for each matrix: one kernel clears its place in the slot, one copies it there.
 LAUNCHES = 2
+
+
+def adapter_store(serve: EngineSettings) -> AdapterStore | None:
+    """Where the adapters of an engine are, None without `enable_lora`."""
+    if not serve.enable_lora:
+        return None
+    return AdapterStore(adapters_of(serve), serve.max_loras, serve.max_cpu_loras or serve.max_loras)
 
 
 def adapters_of(serve: EngineSettings) -> Mapping[str, AdapterLoad]:

@@ -1,4 +1,5 @@
-"""The passes of a step beside the target's: those of its drafter, and the check of what that proposed before."""
+"""The passes of a step beside the target's: its vision encoder's before, its drafter's after, and between these the
+check of what the drafter proposed before."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from ksim.cost.passes import Pass, without_inputs
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.simulation.vision import encoder_passes
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 
@@ -21,9 +23,10 @@ __all__ = ["passes_of"]
 
 def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
     """What runs beside the pass of *timer*, which is that of a pipeline stage, with complete *settings*."""
+    encoder = encoder_passes(timer, settings)
     if settings.speculative_config is None or not timer.shard.last:
-        return []
-    return [_verify(timer), *_draft(timer, settings)]
+        return encoder
+    return [*encoder, _verify(timer), *_draft(timer, settings)]
 
 
 def _verify(timer: StepTimer) -> Pass:

@@ -16,6 +16,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
+from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -74,10 +75,19 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
         cache_per_token=model.cache_per_token(shard),
         states=sequences * model.state_per_sequence(shard),
     )
+    if shard.first and (vision := vision_of(model, settings)):
+        target = _with_encoder(target, vision)
     drafter = drafter_of(model, settings) if shard.last else None
     if drafter is None:
         return target
     return _with_drafter(target, model, drafter, drafter_shard(drafter, settings, shard), settings)
+
+
+def _with_encoder(target: Memory, vision: Vision) -> Memory:
+    """The memory of a rank with a *vision* encoder: vLLM profiles the largest batch of images, and then the decoder
+    with the embeddings that were kept."""
+    return attrs.evolve(target, weights=target.weights + vision.weights,
+                        activations=max(target.activations + vision.cache, vision.activations))
 
 
 def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, settings: EngineSettings) -> Memory:

@@ -7,6 +7,7 @@ from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
+from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
@@ -98,8 +99,8 @@ class EngineSettings:
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
     mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
-    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
-    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other
+    states unless these have a format of their own; "auto" is BF16. Source: vLLM."""
     mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
     """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
     `mamba_cache_dtype`. Source: vLLM."""
@@ -159,6 +160,18 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    limit_mm_per_prompt: LimitMmPerPrompt | None = None
+    """Most images and videos in a prompt. Default: 999 of each. Source: vLLM. Example: {image = 4, video = 0}."""
+    mm_processor_kwargs: MmProcessorKwargs | None = None
+    """How the model's processor resizes images. Default: as its family does. Source: vLLM. Example:
+    {max_pixels = 1003520}."""
+    mm_encoder_tp_mode: str = field(default="weights", validator=in_(ENCODER_MODES))
+    """Whether the GPUs of `tensor_parallel_size` share the weights of the vision encoder, or its images. Source: vLLM.
+    """
+    disable_chunked_mm_input: bool = False
+    """Never end a chunk of a prompt inside an image. Source: vLLM."""
+    language_model_only: bool = False
+    """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
     """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
     "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""

@@ -57,7 +57,7 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
     "state_space": st.builds(
-        lambda part, pairs, groups, heads, state: StateSpaceLayer(part, groups * heads, groups, 64, 128, 256, state).over(
+        lambda part, pairs, groups, of, state: StateSpaceLayer(part, groups * of, groups, 64, 128, 256, state).over(
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 8), st.integers(1, 16), VALUES[DType]).filter(bool),
     "selective_scan": st.builds(

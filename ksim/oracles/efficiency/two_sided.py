@@ -48,8 +48,8 @@ class Constants:
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
 #: ssd_*, scan_*: not fitted, for no public table has them.  Decodes do as those of the delta rule, which move a matrix
 #: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
-#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16 of
-#: those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
+#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16
+#: of those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
 #: lora_shrink and lora_expand: not fitted to anything.  They are Triton kernels whose blocks look up their adapter and
 #: gather their rows; shares of the peaks are estimates, and so is the factor of two by which they may be off.
 CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
