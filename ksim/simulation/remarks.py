@@ -9,6 +9,7 @@ __all__ = ["UNMEASURED", "remarks"]
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
+    "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
 }
 
 
