@@ -63,6 +63,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **_keys("time_step_limit time_step_min time_step_max time_step_floor time_step_rank mamba_norm_before_gate"
             " residual_multiplier logits_scaling embedding_multiplier lm_head_multiplier key_multiplier mlp_multipliers"
             " attention_in_multiplier attention_out_multiplier ssm_multipliers ssm_in_multiplier ssm_out_multiplier"
+            " layernorm_full_attention_alpha layernorm_full_attention_beta layernorm_linear_attention_alpha"
+            " layernorm_linear_attention_beta layernorm_mlp_alpha layernorm_mlp_beta shared_moe_mode"
             " rescale_prenorm_residual use_mamba_kernels num_logits_to_keep moe_shared_expert_overlap use_mambapy"
             " use_associative_scan mtp_hybrid_override_pattern mtp_layers_block_type calc_logits_for_entire_prompt"),
     **_keys("residual_in_fp32", (False,)),

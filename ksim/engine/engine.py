@@ -99,7 +99,7 @@ class Engine(ABC):
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
-        return cache.find_prefix(cache.block_table(request), request.prompt).tokens
+        return cache.find_prefix(self.scheduler.block_table(request), request.prompt).tokens
 
     @abstractmethod
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Engine(ABC):
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
-        job = Job.of(request, self._accepted, cache.block_tokens, block_table=cache.block_table(request),
+        job = Job.of(request, self._accepted, cache.block_tokens, block_table=self.scheduler.block_table(request),
                      arrived=self._latest)
         self._accepted += 1
         self._done[job] = done
@@ -154,7 +154,7 @@ class Engine(ABC):
             for run in job.emitted:
                 self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
                                      run.tokens))
-            self.log.add(Finished(time, request, self.number))
+            self.log.add(Finished(time, request, self.number, job.verified, job.accepted))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

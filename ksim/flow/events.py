@@ -87,10 +87,12 @@ class Emitted(Event):
 
 @frozen
 class Finished(Event):
-    """A request got its last token."""
+    """A request got its last token; `verified` steps of it have verified drafts, and `accepted` so many of these."""
 
     request_id: int
     engine: int
+    verified: int = 0
+    accepted: int = 0
 
 
 @frozen
@@ -217,3 +219,5 @@ class EngineBuilt:
     pool: str = ""
     role: str = "both"
     replica: int = 0
+    #: Tokens that its drafter proposes for each sequence and step; 0 without speculative decoding.
+    drafted: int = 0

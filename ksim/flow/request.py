@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, le, optional
 
 from ksim.flow.images import Image
@@ -54,6 +54,17 @@ class Request:
              *self.chunks[i * block_tokens // per_chunk: -(-(i + 1) * block_tokens // per_chunk)])
             for i in range(blocks)
         ]
+
+    def keyed_ahead(self, block_tokens: int) -> "Request":
+        """The same with names of blocks that stand for the first token after them, too, as keys of blocks do in an
+        engine with EAGLE.
+
+        Nobody else has the name of what follows the last of them.
+        """
+        starts = range(block_tokens, self.named, block_tokens)
+        following = (self.chunks[start // self.chunk_tokens] for start in starts)
+        names = [*zip(self.content(block_tokens), following, strict=False)]
+        return evolve(self, chunks=[*names, ("", self.id)] if names else (), chunk_tokens=block_tokens)
 
     @property
     def named(self) -> int:

@@ -118,6 +118,9 @@ def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "of peak bytes/s", percent(summary["mbu"])
     yield "steps", number(summary["steps"])
     yield "tokens per step", number(summary["mean_batch_tokens"])
+    if summary.get("spec_decode_num_drafts"):
+        yield "drafts accepted", percent(summary["spec_decode_acceptance_rate"] / 100)
+        yield "tokens per draft", number(summary["spec_decode_acceptance_length"])
 
 
 def _cache(summary: Summary) -> Iterable[tuple[str, str]]:

@@ -33,6 +33,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "tpot_s": _nullable(requests.tpot),
         "itl_p50_s": _nullable(medians),
         "itl_max_s": _nullable(peaks),
+        **({"acceptance_length": _nullable(requests.acceptance_length)} if history.steps.drafted else {}),
         "e2e_s": _nullable(requests.e2e),
         **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
@@ -77,8 +78,9 @@ def step_table(history: History) -> pa.Table:
         "decodes": steps.decodes,
         "decode_context_tokens": steps.decode_context,
         "prefills": steps.prefills,
-        "prefill_tokens": steps.tokens - steps.decodes,
+        "prefill_tokens": steps.tokens - steps.decodes - steps.drafts,
         "samples": steps.samples,
+        **(_verified(history) if steps.drafted else {}),
         "waiting": steps.waiting,
         "running": steps.running,
         "kv_blocks": steps.blocks,
@@ -91,6 +93,12 @@ def step_table(history: History) -> pa.Table:
         "launch": texts(launch),
         "pace": paces,
     })
+
+
+def _verified(history: History) -> dict[str, Ints]:
+    """The columns of steps in runs that decode speculatively."""
+    steps = history.steps
+    return {"drafts": steps.drafts, "accepted": steps.verifications[:, 1:].sum(axis=1)}
 
 
 def _nullable(column: Floats) -> pa.Array:

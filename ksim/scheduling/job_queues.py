@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from ksim.flow.request import Request
-from ksim.kv_cache.cache import Cache
+from ksim.kv_cache.cache import BlockTable, Cache
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
@@ -39,8 +39,6 @@ class JobQueues:
 
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
-    #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
-    encodes: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
@@ -59,9 +57,9 @@ class JobQueues:
         """Whether the workers have yet to report the end of a load or of a send."""
         return False
 
-    def images_refusal(self, request: Request) -> str:
-        """Why the images of *request* cannot be served; "" if they can."""
-        return "it has images, and the model takes none"
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
+        return self.cache.block_table(request)
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""

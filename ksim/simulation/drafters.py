@@ -18,7 +18,7 @@ from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
-__all__ = ["drafter_of", "drafter_shard", "hidden_states"]
+__all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states"]
 
 _KEY = "serve.speculative_config"
 
@@ -32,6 +32,12 @@ def drafter_of(model: Model, settings: EngineSettings) -> Drafter | None:
     if config is None or config.method is None or config.method == "ngram":
         return None
     return _METHODS[config.method](model, config)
+
+
+def check_drafter(model: Model, settings: EngineSettings) -> None:
+    """Raise KsimError for a drafter that there is not, or that cannot draft for *model*."""
+    if drafter := drafter_of(model, settings):
+        drafter_shard(drafter, settings, Shard(tensor=settings.tensor_parallel_size))
 
 
 def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> Shard:

@@ -68,8 +68,8 @@ def family(config: Config) -> str:
     if ":" in name:
         return name
     _check_generates(config, name)
-    if name in known:
-        return name
+    if (module := name.replace("-", "_")) in known:
+        return module
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
               " (docs/plugins.md, A model family)")
     raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"

@@ -22,6 +22,7 @@ from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
+from ksim.simulation.models import family
 from ksim.specs.shard import Shard
 
 NAMES = catalog.entries("models")
@@ -41,7 +42,7 @@ BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 @cache
 def model(name: str) -> Model:
     table = catalog.load("models", name)
-    return Model(name, catalog.find("compute.architectures", table["model_type"])(Config(name, table)))
+    return Model(name, catalog.find("compute.architectures", family(Config(name, table)))(Config(name, table)))
 
 
 def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
@@ -76,7 +77,8 @@ def of_products(name: str) -> int:
 
 
 def test_every_architecture_has_a_model_to_try_it_with():
-    assert {catalog.load("models", name)["model_type"] for name in NAMES} >= {*catalog.names("compute.architectures")}
+    tried = {family(Config(name, catalog.load("models", name))) for name in NAMES}
+    assert tried >= {*catalog.names("compute.architectures")}
 
 
 @pytest.mark.parametrize("name", NAMES)
