@@ -81,6 +81,11 @@ class Config:
             self._parts[key] = Config(self.name, {**beside, **self.table[key]})
         return self._parts[key]
 
+    def filled(self, **values: Any) -> "Config":
+        """This config with *values* under keys that it lacks; what is read of it is read of this one."""
+        said = {key: value for key, value in self.table.items() if value is not None}
+        return evolve(self, table={**values, **said})
+
     def under(self, names: Mapping[str, str]) -> "Config":
         """The same config with other *names* for some keys, which are those that other families have."""
         return self.instead({names.get(key, key): value for key, value in self.table.items()})
@@ -91,11 +96,6 @@ class Config:
         copy._read.update(self._read)
         self._read.update(self.table)
         return copy
-
-    def filled(self, **values: Any) -> "Config":
-        """This config with *values* under keys that it lacks; what is read of it is read of this one."""
-        said = {key: value for key, value in self.table.items() if value is not None}
-        return evolve(self, table={**values, **said})
 
     def texts(self, key: str) -> list[str]:
         """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""

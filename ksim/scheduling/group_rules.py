@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from attrs import define
 
-from ksim.kv_cache.hybrid import HybridCache, HybridTable
+from ksim.kv_cache.hybrid import HybridCache
+from ksim.kv_cache.hybrid_table import HybridTable
 from ksim.scheduling.connector import ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
 from ksim.scheduling.job import Job

@@ -16,6 +16,7 @@ from ksim.network.network import Network
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
+from ksim.simulation.adapters import check_asked, with_adapters
 from ksim.simulation.defaults import Defaults, fused, graphs
 from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
@@ -67,6 +68,8 @@ class Deployment:
         check_drafter(model, serve)
         _check_gpus(serve, system)
         check(serve)
+        model = with_adapters(model, serve, gpu, system)
+        check_asked(scenario.workload, serve)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,

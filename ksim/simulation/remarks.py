@@ -8,6 +8,7 @@ __all__ = ["UNMEASURED", "remarks"]
 #: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
 UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
+    "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
 }
 
 
