@@ -28,6 +28,10 @@ class DraftScheduler(Scheduler):
             self._foresees, self._lookahead = False, self.speculation.lookahead
             self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
 
+    @property
+    def spare_slots(self) -> int:  # type: ignore[override]
+        return self.speculation.k + self._lookahead if self.speculation is not None else 0
+
     def block_table(self, request: Request) -> BlockTable:
         return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
 
