@@ -42,6 +42,11 @@ class JobQueues:
     #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
     encodes: ClassVar[bool] = False
 
+    @property
+    def releases_soon(self) -> bool:
+        """Whether jobs that only decode still hold something that waiting ones may need, other than blocks."""
+        return False
+
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
             self.policy.attach(self.cache)

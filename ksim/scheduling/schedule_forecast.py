@@ -76,4 +76,5 @@ class ScheduleForecast:
         """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes
         its mind, or the cache has more of its prompt."""
         guard, decodes = self.scheduler.guard, self.scheduler.decodes
-        return not (guard.reorders or guard.demands or decodes.awaits(next(iter(waiting))) or decodes.findable)
+        return not (guard.reorders or guard.demands or decodes.awaits(next(iter(waiting))) or decodes.findable
+                    or self.scheduler.releases_soon)
