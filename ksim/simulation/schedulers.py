@@ -1,8 +1,10 @@
-"""The scheduler of an engine: a plain one, or one that knows of connectors, drafts or images."""
+"""The scheduler of an engine: a plain one, or one that knows of connectors, drafts, images or LoRA adapters."""
 
 from typing import Any
 
 from ksim.kv_transfer.endpoint import Endpoint
+from ksim.scheduling.adapter_scheduler import with_adapters
+from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.image_scheduler import Encoding, ImageConnectorScheduler, ImageScheduler
@@ -14,14 +16,18 @@ __all__ = ["scheduler_of"]
 
 
 def scheduler_of(parts: tuple[Any, ...], endpoint: Endpoint | None, speculation: Speculation | None = None,
-                 vision: Vision | None = None) -> Scheduler:
+                 vision: Vision | None = None, adapters: AdapterStore | None = None) -> Scheduler:
     """A scheduler of these *parts*: limits, policy, cache and admission."""
-    kinds: tuple[Any, Any] = DraftScheduler, ConnectorScheduler
-    more: dict[str, Any] = {"speculation": speculation}
-    if vision:
-        kinds = ImageScheduler, ImageConnectorScheduler
-        more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
+    more: dict[str, Any] = {}
+    kind: Any = Scheduler
+    if speculation or vision or endpoint:
+        kind, more["speculation"] = DraftScheduler, speculation
     if endpoint:
-        scheduler: Scheduler = kinds[1](*parts, connector=endpoint, **more)
-        return scheduler
-    return kinds[0](*parts, **more) if vision or speculation else Scheduler(*parts)
+        kind, more["connector"] = ConnectorScheduler, endpoint
+    if vision:
+        kind = ImageConnectorScheduler if endpoint else ImageScheduler
+        more["encoding"] = Encoding(vision.limits, int(speculation is not None and speculation.drops_block))
+    if adapters:
+        kind, more["adapters"] = with_adapters(kind), adapters
+    scheduler: Scheduler = kind(*parts, **more)
+    return scheduler

@@ -26,6 +26,7 @@ class Row(NamedTuple):
     session: str = ""
     delay: float = 0.0
     tenant: str = ""
+    adapter: str = ""
     images: tuple[Image, ...] = ()
 
 
