@@ -47,7 +47,8 @@ _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["-
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
 _PANEL = "Engine settings, named as by vllm serve"
 #: What flags that take JSON may look like.
-_EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}', "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
+_EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}',
+             "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
              "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}
 
 
@@ -68,10 +69,10 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tables(serve: dict[str, Any]) -> dict[str, Any]:
     """The flags of *serve* that are tables, which are JSON on the command line; raises ConfigError for other text."""
-    texts = {key: serve[key.name] for key in keys(EngineSettings)
-             if (_is_table(key) or _has_tables(key)) and serve[key.name] is not None}
+    texts = [(key, serve[key.name]) for key in keys(EngineSettings)
+             if (_is_table(key) or _has_tables(key)) and serve[key.name]]
     return {key.name: [_json(key, each) for each in text] if _has_tables(key) else _json(key, text)
-            for key, text in texts.items()}
+            for key, text in texts}
 
 
 def _json(key: Key, text: str) -> dict[str, Any]:
@@ -139,6 +140,23 @@ def batch_of(decode: str, prefill: str) -> "Batch":
         return Batch.parse(decode, prefill)
     except ValueError as error:
         raise ConfigError("--decode, --prefill", str(error)) from None
+
+
+def with_adapters(batch: "Batch", text: str, serve: dict[str, Any]) -> "Batch":
+    """*batch* with so many tokens of each LoRA adapter as ``--adapters`` says; raises ConfigError for what cannot be.
+    """
+    words = words_of(text)
+    tokens = [int(word) for word in words if word.isdecimal() and int(word) > 0]
+    if len(tokens) < len(words):
+        raise ConfigError("--adapters", f"expected tokens of each adapter, such as 32,32, not {text!r}")
+    most = serve.get("max_loras", 1) if serve.get("enable_lora") else 0
+    if len(tokens) > most:
+        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch;"
+                                        f" set --enable-lora and --max-loras")
+    if sum(tokens) > batch.tokens:
+        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the"
+                                        f" step")
+    return attrs.evolve(batch, adapters=tuple(sorted(tokens, reverse=True)))
 
 
 def scenario_of(where: str, **flags: Any) -> "Scenario":
