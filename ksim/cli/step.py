@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags
+from ksim.cli.flags import (
+    GpuName,
+    ModelName,
+    OracleName,
+    SystemName,
+    batch_of,
+    scenario_of,
+    with_adapters,
+    with_serve_flags,
+)
 from ksim.cli.output import console, table
 from ksim.foundation.errors import ConfigError
 
@@ -27,6 +36,8 @@ def step(
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
+    adapters: Annotated[str, typer.Option(help="tokens of each LoRA adapter, with commas between; all others are the"
+                                               " base model's")] = "",
     oracle: OracleName = None,
     speculative: Annotated[str | None, typer.Option(help="speculate, and compare with plain steps: JSON as for"
                                                     " --speculative-config, or METHOD,KEY=VALUE,... such as"
@@ -40,8 +51,8 @@ def step(
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
     from ksim.simulation.deployment import Deployment
 
-    batch = batch_of(decode, prefill)
     serve = _speculating(serve or {}, speculative)
+    batch = with_adapters(batch_of(decode, prefill), adapters, serve)
     scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
     deployment = Deployment.of(scenario)
     if config := deployment.serve.speculative_config:

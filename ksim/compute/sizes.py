@@ -35,6 +35,8 @@ Mamba, whose channels have no heads:
     I  channels                     R  rank of the time step       Q  R + 2N: it and both vectors
 
 A is 1, the size of the gate of shared experts that have one.  L is the size of the latent vector that experts work on.
+C counts the rows of a table of learned positions.
+
 Heads that draft, which read hidden states of their target:
 
     O  what the first projection    B  2m: embedding and hidden    D  vocabulary of the drafter

@@ -141,6 +141,20 @@ class Failed(Event):
 
 
 @frozen
+class AdapterLoaded(Event):
+    """An engine's worker has launched the copies of an adapter of `size` bytes to its GPUs, which took it `seconds`.
+
+    An adapter that was not in host memory was `read` from the disk first.
+    """
+
+    engine: int
+    adapter: str
+    size: float
+    seconds: float
+    read: bool = False
+
+
+@frozen
 class LinkUsed(Event):
     """From `time` on, flows use `rate` bytes/s of link number `link`."""
 
@@ -221,3 +235,5 @@ class EngineBuilt:
     replica: int = 0
     #: Tokens that its drafter proposes for each sequence and step; 0 without speculative decoding.
     drafted: int = 0
+    #: Slots for LoRA adapters on each GPU.
+    max_loras: int = 0

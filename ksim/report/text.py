@@ -128,6 +128,9 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
     yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
     yield "preemptions", number(summary["preemptions"])
+    if "max_lora" in summary:
+        yield "adapter loads", number(summary["lora_loads"])
+        yield "  from the disk", number(summary["lora_reads"])
 
 
 def _time_table(kernels: pa.Table) -> Table:

@@ -6,6 +6,7 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
+from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, ints, offsets
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
@@ -42,6 +43,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         **(_split(history, engines) if history.fleet else {}),
         "session": texts(request.session for request in asked),
         "tenant": texts(request.tenant for request in asked),
+        **({"adapter": texts(request.adapter for request in asked)} if has_adapters(history.log) else {}),
         "priority": ints(asked, "priority"),
     })
 

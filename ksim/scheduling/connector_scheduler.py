@@ -141,7 +141,7 @@ class ConnectorScheduler(ConnectorQueues):
     def _load(self, load: Load, hit: PrefixHit) -> bool:
         """Begin an asynchronous *load* of a job that begins with *hit*, if there is room for it beside the others."""
         job, end, spare = load.job, load.start + load.tokens, self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_admit(hit, job.num_tokens, spare):
             return False
         self._note_progress(self._noted)
         extra = 1 + self.speculation.k + self._lookahead if self.speculation else 0
@@ -160,9 +160,9 @@ class ConnectorScheduler(ConnectorQueues):
         if load.tokens:
             self._begun.append(load)
 
-    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
+    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int, whole: bool = False) -> bool:
         if hit is not HELD:
-            return super()._fits(job, hit, tokens, spare)
+            return super()._fits(job, hit, tokens, spare, whole)
         return self.cache.blocks(tokens) - self.cache.held_blocks(job.block_table) + spare <= self.cache.pool.free
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:

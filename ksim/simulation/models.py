@@ -31,6 +31,7 @@ ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert"
             "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
 ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
             "ForTextEncoding", "ForRetrieval", "Model")
+SPEAKING = ("LMHeadModel", "ChatModel")
 
 
 def model_of(name: str) -> Model:
@@ -77,7 +78,8 @@ def family(config: Config) -> str:
 
 def _check_generates(config: Config, name: str) -> None:
     """Raise ConfigError where the model encodes, embeds, ranks or classifies; drafters (EAGLE) are models, too."""
-    others = [each for each in config.texts("architectures") if each.endswith(ENCODING) and "Eagle" not in each]
+    others = [each for each in config.texts("architectures") if each.endswith(ENCODING) and not each.endswith(SPEAKING)
+              and "Eagle" not in each]
     if name in ENCODERS or others:
         raise ConfigError(f"{config.name}: {'architectures' if others else 'model_type'}",
                           f"{(others or [name])[0]!r} encodes, embeds or classifies; ksim serves decoders that generate"

@@ -6,6 +6,8 @@ from attrs.validators import ge, gt, in_, le, lt, optional
 from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
+from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
@@ -53,8 +55,7 @@ class EngineSettings:
     """Most tokens computed in a step. Unit: tokens. Default: set by release, `usage_context` and GPU memory;
     `max_model_len` without chunked prefill. Source: vLLM."""
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
-    """Most sequences in a step. Unit: sequences. Default: set by release, `usage_context` and GPU memory. Source: vLLM.
-    """
+    """Most sequences in a step. Unit: sequences. Default: by release, `usage_context` and GPU memory. Source: vLLM."""
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
@@ -65,6 +66,10 @@ class EngineSettings:
     vLLM. Example: 20000."""
     block_size: int | None = field(default=None, validator=optional(gt(0)))
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """Keep all tokens of layers with a sliding window or chunked attention, as those with full attention do. Default:
+    true where attention is chunked. Source: vLLM; to keep chunks only, it needs an environment variable beside false.
+    """
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
@@ -128,6 +133,24 @@ class EngineSettings:
     """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
+    enable_lora: bool = False
+    """Serve LoRA adapters beside the base model. Source: vLLM."""
+    lora_modules: tuple[LoraModule, ...] = ()
+    """Adapters that requests may ask for, in the order in which they are loaded at the start. Source: vLLM. Example:
+    [{name = "sql", rank = 16}, {name = "adapter", rank = 8, count = 64}]."""
+    max_loras: int = field(default=1, validator=gt(0))
+    """Most adapters in a batch, and slots for them on each GPU. Unit: adapters. Source: vLLM."""
+    max_lora_rank: int = field(default=16, validator=ranked)
+    """Largest rank of an adapter, to which all are padded on the GPU. Unit: none. Source: vLLM."""
+    max_cpu_loras: int | None = field(default=None, validator=optional(gt(0)))
+    """Most adapters in host memory. Unit: adapters. Default: `max_loras`. Source: vLLM. Example: 64."""
+    fully_sharded_loras: bool = False
+    """Divide both matrices of each adapter among the GPUs of `tensor_parallel_size`, not only one. Source: vLLM."""
+    lora_dtype: str = field(default="auto", validator=in_(LORA_DTYPES))
+    """Format of adapters; "auto" takes that of the model. Source: vLLM."""
+    lora_target_modules: tuple[str, ...] | None = None
+    """Modules that adapters may adapt; others have no slots on the GPU. Default: all that have weights. Source: vLLM.
+    Example: ["qkv_proj", "o_proj"]."""
     fuse_allreduce_rms: bool = False
     """Fuse small all-reduces with the norm that follows, by FlashInfer's kernels. Source: vLLM `pass_config`."""
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional((gt(0.0), le(1e6))))
@@ -140,9 +163,21 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    limit_mm_per_prompt: LimitMmPerPrompt | None = None
+    """Most images and videos in a prompt. Default: 999 of each. Source: vLLM. Example: {image = 4, video = 0}."""
+    mm_processor_kwargs: MmProcessorKwargs | None = None
+    """How the model's processor resizes images. Default: as its family does. Source: vLLM. Example:
+    {max_pixels = 1003520}."""
+    mm_encoder_tp_mode: str = field(default="weights", validator=in_(ENCODER_MODES))
+    """Whether the GPUs of `tensor_parallel_size` share the weights of the vision encoder, or its images. Source: vLLM.
+    """
+    disable_chunked_mm_input: bool = False
+    """Never end a chunk of a prompt inside an image. Source: vLLM."""
+    language_model_only: bool = False
+    """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
-    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
+    """How tokens are drafted and verified. Default: they are not. Source: vLLM. Example: {method = "ngram",
+    num_speculative_tokens = 3, acceptance = {name = "geometric", rate = 0.6}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -154,6 +189,7 @@ class EngineSettings:
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
         self._check_placement(groups or ranks)
         self._check_overlap()
+        check_lora(self)
 
     def _check_overlap(self) -> None:
         if (self.overlap_stages > 1) != (self.overlap_sms > 0):
