@@ -54,8 +54,7 @@ class EngineSettings:
     """Most tokens computed in a step. Unit: tokens. Default: set by release, `usage_context` and GPU memory;
     `max_model_len` without chunked prefill. Source: vLLM."""
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
-    """Most sequences in a step. Unit: sequences. Default: set by release, `usage_context` and GPU memory. Source: vLLM.
-    """
+    """Most sequences in a step. Unit: sequences. Default: by release, `usage_context` and GPU memory. Source: vLLM."""
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
@@ -176,8 +175,8 @@ class EngineSettings:
     language_model_only: bool = False
     """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
-    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
+    """How tokens are drafted and verified. Default: they are not. Source: vLLM. Example: {method = "ngram",
+    num_speculative_tokens = 3, acceptance = {name = "geometric", rate = 0.6}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
