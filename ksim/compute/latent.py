@@ -100,11 +100,13 @@ class AttendSparse:
     """``tKd,zb->tKv`` over the `chosen` keys that score best for a query, by an indexer of k heads of size j.
 
     The expansion is absorbed for prompts and decodes alike.  A token caches its latent vector and the indexer's key.
+    One that does not `choose` attends to what was chosen before, as a drafter's later passes do.
     """
 
     chosen: int
     label: str = "attention"
     parallel: str = "K"
+    chooses: bool = True
 
     parameters, weights = UP.parameters, UP.weights
 
@@ -123,7 +125,7 @@ class AttendSparse:
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         local = sizes.split(self.parallel, shard.tensor)
         tokens, heads, content, rotary, value, latent = (local.of[index] for index in "tKnpvc")
-        for phase in PHASES:
+        for phase in PHASES if self.chooses else ():
             yield Op(f"index_{phase}", IndexLayer(phase, local.of["k"], local.of["j"]))
             yield Op(f"choose_{phase}", ChoiceLayer(phase, self.chosen))
         yield Op("q_absorb", BatchedGemm(heads, tokens, latent, content))
