@@ -56,7 +56,7 @@ def _layers(config: Config, target: Decoder, family: str) -> list[Operations]:
     """The layers of a module: one like the last of *target*, or the first; or one of each kind of a pattern."""
     wanted = [*config.get("mtp_hybrid_override_pattern", "")] or config.texts("mtp_layers_block_type")
     if family not in PATTERNS or not wanted:
-        return [tuple(target.layers[0 if family in DENSE else -1])]
+        return [tuple(target.layers[0] if family in DENSE else _last(target))]
     kinds = [*config.get("hybrid_override_pattern", "")] or config.texts("layers_block_type")
     if strangers := [kind for kind in wanted if kind not in kinds]:
         raise ConfigError(f"{config.name}: mtp_hybrid_override_pattern", f"{strangers[0]!r} is no layer of the model")
@@ -75,9 +75,15 @@ def drafter(target: Model, tokens: int) -> Drafter:
     return Drafter(model, later if decoder.mtp_shares_indices else model, modules=count, turns=min(count, tokens) > 1)
 
 
+def _last(target: Decoder) -> Sequence[Operation]:
+    """The last layer; of sparse attention, the last with an indexer of its own, as modules have them."""
+    return next(layer for layer in reversed(target.layers)
+                if all(op.own for op in layer if isinstance(op, AttendSparse)))
+
+
 def _without_indexer(module: Sequence[Operation]) -> Operations:
     """*module* where it attends to keys that were chosen before, and an indexer has nothing to do."""
-    return tuple(evolve(op, chooses=False) if isinstance(op, AttendSparse) else op for op in module
+    return tuple(evolve(op, own=False) if isinstance(op, AttendSparse) else op for op in module
                  if not op.label.startswith("index_"))
 
 
