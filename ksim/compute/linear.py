@@ -1,6 +1,7 @@
 """Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -31,6 +32,8 @@ class AttendLinear:
     state: DType | None = DType.FP32
     label: str = "delta"
     parallel: str = "G"
+
+    checkpoint: ClassVar[int] = 64  # prompts keep the state after so many tokens (FlashInfer's kernels)
 
     def parameters(self, sizes: Sizes) -> int:
         return sizes.volume("YGeW") + 2 * sizes.volume("Go")

@@ -66,9 +66,8 @@ class EngineSettings:
     block_size: int | None = field(default=None, validator=optional(gt(0)))
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
     disable_hybrid_kv_cache_manager: bool | None = None
-    """Keep all tokens of layers with a sliding window or chunked attention, as those with full attention do. Default:
-    true where attention is chunked. Source: vLLM; to keep chunks only, it needs an environment variable beside false.
-    """
+    """Keep all tokens for layers with a window or chunked attention, too. Default: true where attention is chunked.
+    Source: vLLM."""
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
