@@ -51,8 +51,8 @@ def step(
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
     from ksim.simulation.deployment import Deployment
 
-    batch = with_adapters(batch_of(decode, prefill), adapters, serve or {})
     serve = _speculating(serve or {}, speculative)
+    batch = with_adapters(batch_of(decode, prefill), adapters, serve)
     scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
     deployment = Deployment.of(scenario)
     if config := deployment.serve.speculative_config:

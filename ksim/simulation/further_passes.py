@@ -7,6 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from ksim.compute.drafters.drafter import Drafter
+from ksim.compute.drafters.ngram import ngrams
 from ksim.compute.drafters.verification import verification
 from ksim.compute.further import FurtherModel
 from ksim.cost.graphs import Graphs
@@ -45,7 +46,8 @@ def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
     config, drafter = settings.speculative_config, drafter_of(timer.model, settings)
     assert config is not None, "a drafter is asked for"
     if drafter is None:
-        return []
+        found = FurtherModel("n-grams", ngrams(timer.model.decoder), prefix="draft.")
+        return [Pass(_beside(timer, found, timer.shard, Graphs()), lambda batch: [evolve(batch, drafts=0)])]
     shard, tokens = drafter_shard(drafter, settings, timer.shard), config.num_speculative_tokens
     first, later = _graphs(drafter, timer.graphs, settings)
 

@@ -14,6 +14,7 @@ from ksim.simulation.deployment import Deployment
 from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import memory
+from ksim.simulation.transfer_assembly import kv_layout
 from tests.simulation.tables import TABLE
 
 ACCEPTANCE = {"acceptance": {"name": "geometric", "rate": 0.8}}
@@ -92,6 +93,12 @@ def test_weights_and_caches_add_up(kind: str) -> None:
     assert deployment.kv_blocks < plain.kv_blocks
 
 
+def test_a_drafters_keys_are_sent_with_its_targets() -> None:
+    speculating, plain = (kv_layout(site("llama-3.1-8b", 2, config)) for config in (
+        {**SETUPS["eagle3"][2], "num_speculative_tokens": 2}, None))
+    assert speculating.layers == (*plain.layers, plain.layers[-1])
+
+
 def test_a_draft_model_may_be_whole_on_each_gpu() -> None:
     config = {**SETUPS["draft_model"][2], "num_speculative_tokens": 2}
     split, whole = (site("llama-3.1-8b", 2, {**config, **more}) for more in ({}, {"draft_tensor_parallel_size": 1}))
@@ -147,6 +154,14 @@ def test_a_drafter_that_does_not_fit_is_refused() -> None:
 def test_n_grams_take_no_memory() -> None:
     config = {"method": "ngram", "num_speculative_tokens": 3}
     assert site("llama-3.1-8b", 1, config).kv_blocks == site("llama-3.1-8b", 1).kv_blocks
+
+
+def test_n_grams_are_looked_up_in_all_tokens() -> None:
+    timer = passes(site("llama-3.1-8b", 1, {"method": "ngram", "num_speculative_tokens": 3}))
+    step = timer.step_cost(Batch.of((4, 1000), (4, 3000), (300, 50), width=4))
+    (scan,) = [kernel for kernel in step if kernel.label == "draft.scan"]
+    assert scan.bytes == pytest.approx(4 * (1004 + 3004 + 350), rel=0.01)
+    assert [kernel.label for kernel in step][-2:] == ["draft.best_match", "gaps"]
 
 
 def test_data_ranks_share_the_experts_of_a_module() -> None:
