@@ -69,6 +69,7 @@ PUBLISHED = {
     "jamba-mini-1.6": (51_570_323_328, 4 * 4096),
     "jamba-large-1.6": (398_555_145_696, 9 * 4096),  # "398B" (arXiv 2408.12570)
     "minimax-text-01": (456_089_655_296, 10 * 4096),
+    "kimi-linear-48b-a3b": (49_122_681_728, 7 * 1152),
     "llama-3.3-nemotron-super-49b": (49_867_145_216, 49 * 4096),
     # Their language models: "27B", "35B" and "122B" with vision parts and layers that predict a second token.
     "qwen3.5-27b": (26_895_998_464, 16 * 4096),
@@ -81,7 +82,7 @@ PUBLISHED = {
 EXACT = {**dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * (3072 + 1)),
          **dict.fromkeys(("deepseek-v3", "deepseek-r1"), 2 * 58 * 256), "glm-5": 2 * 75 * 256,
          **dict.fromkeys(("kimi-k2", "kimi-k2.5"), 2 * 60 * 384),
-         "minimax-text-01": 2 * 80 * 32 * 6144,
+         "kimi-linear-48b-a3b": 2 * 26 * 256, "minimax-text-01": 2 * 80 * 32 * 6144,
          "nemotron-3-nano-30b-a3b": 2 * 23 * 128 * (2688 + 1), "nemotron-3-super-120b-a12b": 2 * 40 * 512 * (4096 + 1),
          "nemotron-3-ultra-550b-a55b": 2 * 48 * 512 * (8192 + 1)}
 
@@ -119,6 +120,7 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("jamba-mini-1.6", 12_110_311_296),  # "12B active" and "94B active" (arXiv 2408.12570)
     ("jamba-large-1.6", 94_149_338_592),
     ("minimax-text-01", 48_403_306_496),  # "45.9 B" (arXiv 2501.08313), and 2.46 B of embedding and head
+    ("kimi-linear-48b-a3b", 3_484_459_904),  # "3B activated" (its model card), with 0.75 B of embedding and head
     ("granite-4.0-h-small", 8_803_121_664),  # "9B" (its model card)
     ("qwen3.5-122b-a10b", 9_771_288_576),
 ])
