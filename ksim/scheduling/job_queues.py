@@ -38,6 +38,8 @@ class JobQueues:
     decodes: DecodeSet = field(init=False)
     changed: bool = field(default=True, init=False)
 
+    #: Slots that a job may need beyond its tokens: for drafted ones, and for a drafter with KV of its own.
+    spare_slots: ClassVar[int] = 0
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
     #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ksim.compute.mamba import keeps_states
 from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
@@ -12,6 +13,7 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
+    "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
 
 

@@ -99,11 +99,11 @@ class Synthetic:
     tenants: Mapping[str, float] = field(factory=dict)
     """Tenants and their weights: how likely each is to send a request. Unit: none.
     Example: {free = 3.0, paid = 1.0}."""
-    images: Images | None = None
-    """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
     adapters: Adapters | None = None
     """LoRA adapters that requests and sessions ask for. Default: the base model. Example: {count = 64, exponent = 1.0}.
     """
+    images: Images | None = None
+    """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 

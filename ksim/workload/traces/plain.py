@@ -52,8 +52,7 @@ class Plain:
         if first is None:
             return
         seconds = _times(first[0], lines)
-        for time, tokens, output, priority, session, delay, tenant, adapter, ids, images in chain(
-                (first,), values):
+        for time, tokens, output, priority, session, delay, tenant, adapter, ids, images in chain((first,), values):
             prompt = count(tokens, of_prompt, lines)
             yield Row(seconds(time, at), prompt, count(output, of_output, lines),
                       _chunks(ids, of_ids, prompt, size, lines) if ids != "" else (), size,
