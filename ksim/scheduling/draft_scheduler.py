@@ -28,6 +28,10 @@ class DraftScheduler(Scheduler):
             self._foresees, self._lookahead = False, self.speculation.lookahead
             self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
 
+    @property
+    def spare_slots(self) -> int:  # type: ignore[override]
+        return self.speculation.k + self._lookahead if self.speculation is not None else 0
+
     def block_table(self, request: Request) -> BlockTable:
         return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
 
@@ -115,12 +119,12 @@ class DraftScheduler(Scheduler):
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self._fits(job, hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self._fits(job, hit, job.num_tokens, spare, whole=True):
             return False
         return self._fits(job, hit, self._slots(tokens), spare)
 
-    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int) -> bool:
-        return self.cache.can_allocate(hit, tokens, spare)
+    def _fits(self, job: Job, hit: PrefixHit, tokens: int, spare: int, whole: bool = False) -> bool:
+        return (self.cache.can_admit if whole else self.cache.can_allocate)(hit, tokens, spare)
 
     def _attach(self, job: Job, hit: PrefixHit, tokens: int) -> None:
         super()._attach(job, hit, self._slots(tokens) if self._lookahead else tokens)

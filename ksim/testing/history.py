@@ -14,21 +14,37 @@ from ksim.scheduling.schedule import Schedule, ScheduledTokens
 
 @frozen
 class Share:
-    """The tokens that request number `request` gets in a step, after `start` tokens computed before."""
+    """The tokens that request number `request` gets in a step, after `start` tokens computed before.
+
+    The last `drafts` of them are drafted, of which so many will be `accepted`.
+    """
 
     request: int
     tokens: int
     start: int
     samples: bool
     admitted: bool
+    drafts: int = 0
+    accepted: int = 0
 
     @property
     def end(self) -> int:
         return self.start + self.tokens
 
+    @property
+    def rejected(self) -> int:
+        """Drafts that count as computed only until their step is back."""
+        return self.drafts - self.accepted
+
+    @property
+    def yields(self) -> int:
+        """Tokens that come of it, if its request does not end before."""
+        return self.samples * (1 + self.accepted)
+
     @classmethod
     def of(cls, entry: ScheduledTokens) -> "Share":
-        return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted)
+        return cls(entry.job.number, entry.tokens, entry.start, bool(entry.samples), entry.admitted,
+                   entry.drafts, entry.accepted)
 
 
 @frozen
@@ -84,6 +100,7 @@ class History:
     aborted: dict[int, int] = field(factory=dict)
     error: Exception | None = None  # the error that ended the run
     connector: Any = None
+    speculates: bool = False  # does it verify drafted tokens?
 
     @property
     def schedules(self) -> list[Moment]:
@@ -150,7 +167,8 @@ class Recorder:
         scheduler = self.scheduler
         self.history = History(scheduler.limits, scheduler.policy, scheduler.cache.capacity,
                                scheduler.cache.block_tokens, scheduler.cache.prefix_caching,
-                               connector=getattr(scheduler, "connector", None))
+                               connector=getattr(scheduler, "connector", None),
+                               speculates=getattr(scheduler, "speculation", None) is not None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.scheduler, name)
