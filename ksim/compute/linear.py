@@ -1,6 +1,7 @@
 """Linear attention (gated delta networks): its operation, the layer around it, its sizes, and which layers have it."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -33,6 +34,8 @@ class AttendLinear:
     label: str = "delta"
     parallel: str = "G"
     by_channel: bool = False
+
+    checkpoint: ClassVar[int] = 64  # prompts keep the state after so many tokens (FlashInfer's kernels)
 
     def parameters(self, sizes: Sizes) -> int:
         return sizes.volume("YGeW") + sizes.volume("Go") + sizes.volume("Goe" if self.by_channel else "Go")
