@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksim.flow.events import Finished
-from ksim.kv_cache.hybrid_table import HybridTable
 from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings
 from ksim.validation.replay import Replay
 from tests.laws.happenings import facts, times
@@ -52,15 +51,13 @@ def case(groups: list[dict[str, Any]], limits: dict[str, Any], asked: list[tuple
 def check(replay: Replay) -> None:
     """No block is lost or held twice, and a window holds what it reaches, and no more than its share."""
     scheduler = replay._scheduler
-    cache = scheduler.cache
-    tables = [job.block_table for job in scheduler.running]
+    cache: Any = scheduler.cache
+    tables: list[Any] = [job.block_table for job in scheduler.running]
     found = [block for table in tables for own in table.groups for block in own.found.values()]
     single = sum(own.held - len(own.found) for table in tables for own in table.groups)
     assert cache.pool.used == single + cache._reserved + len({id(block) for block in found})
     assert all(block.users == sum(block is other for other in found) for block in found)
-    for job in scheduler.running:
-        table = job.block_table
-        assert isinstance(table, HybridTable)
+    for table in tables:
         for own, most in zip(table.groups, cache._most, strict=True):
             assert own.held <= most
             assert own.group.kind == "state" or own.first >= min(own.group.out_of_reach(table.processed), own.length)
@@ -91,14 +88,14 @@ def test_groups_of_full_attention_decide_as_one(limits, asked):
 WINDOWS = {**TINY, "model_type": "gemma2", "sliding_window": 24, "head_dim": 16, "query_pre_attn_scalar": 16}
 STATES = {**TINY, "model_type": "qwen3_next", "num_hidden_layers": 4, "head_dim": 16, "linear_conv_kernel_dim": 4,
           "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 4,
-          "linear_num_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-          "shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "norm_topk_prob": True}
+          "linear_num_value_heads": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
+          "shared_expert_intermediate_size": 96, "decoder_sparse_step": 1, "norm_topk_prob": True}
 CONFIGS = {"windows": WINDOWS, "states": STATES}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @given(serve=serves, workload=workloads, seed=st.integers(0, 1000))
-@examples(40)
+@examples(12)
 def test_going_ahead_never_changes_anything_with_several_groups(tmp_path_factory, name, serve, workload, seed):
     path = tmp_path_factory.getbasetemp() / f"{name}.json"
     if not path.exists():
