@@ -31,7 +31,8 @@ Format = Annotated[str, typer.Option("--format", help="format of the trace, if i
                                      " traces`")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
                                                    " file, or key of JSON lines, is the arrival, prompt, output,"
-                                                   " priority, session, delay, tenant, adapter or hash_ids")]
+                                                   " priority, session, delay, tenant, adapter, acceptance or"
+                                                   " hash_ids")]
 TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
                                               " ms, s, min or h, if not that of its format")]
 ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]
@@ -151,10 +152,11 @@ def with_adapters(batch: "Batch", text: str, serve: dict[str, Any]) -> "Batch":
         raise ConfigError("--adapters", f"expected tokens of each adapter, such as 32,32, not {text!r}")
     most = serve.get("max_loras", 1) if serve.get("enable_lora") else 0
     if len(tokens) > most:
-        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch; set"
-                                        f" --enable-lora and --max-loras")
+        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch;"
+                                        f" set --enable-lora and --max-loras")
     if sum(tokens) > batch.tokens:
-        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the step")
+        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the"
+                                        f" step")
     return attrs.evolve(batch, adapters=tuple(sorted(tokens, reverse=True)))
 
 

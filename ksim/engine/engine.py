@@ -79,6 +79,7 @@ class Engine(ABC):
         if request.prompt >= longest:
             return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
         tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
+        tokens = min(tokens + self.scheduler.spare_slots, longest)
         if cache.blocks(tokens) > cache.capacity:
             return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")

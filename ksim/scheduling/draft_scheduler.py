@@ -28,8 +28,13 @@ class DraftScheduler(Scheduler):
             self._foresees, self._lookahead = False, self.speculation.lookahead
             self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
 
+    @property
+    def spare_slots(self) -> int:  # type: ignore[override]
+        return self.speculation.k + self._lookahead if self.speculation is not None else 0
+
     def block_table(self, request: Request) -> BlockTable:
-        return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
+        named = getattr(self.cache, "unit", self.cache.block_tokens)  # what a key stands for
+        return super().block_table(request.keyed_ahead(named) if self._key_tokens else request)
 
     def _begin(self) -> None:
         super()._begin()

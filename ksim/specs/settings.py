@@ -1,10 +1,9 @@
-"""The settings of a serving engine, as `vllm serve` names them, and latency targets."""
+"""The settings of a serving engine, as `vllm serve` names them."""
 
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, in_, le, lt, optional
 
 from ksim.foundation.config import Choice
-from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
 from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
@@ -55,8 +54,7 @@ class EngineSettings:
     """Most tokens computed in a step. Unit: tokens. Default: set by release, `usage_context` and GPU memory;
     `max_model_len` without chunked prefill. Source: vLLM."""
     max_num_seqs: int | None = field(default=None, validator=optional(gt(0)))
-    """Most sequences in a step. Unit: sequences. Default: set by release, `usage_context` and GPU memory. Source: vLLM.
-    """
+    """Most sequences in a step. Unit: sequences. Default: by release, `usage_context` and GPU memory. Source: vLLM."""
     max_model_len: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output together. Unit: tokens. Default: the context length in config.json.
     Source: vLLM."""
@@ -176,8 +174,8 @@ class EngineSettings:
     language_model_only: bool = False
     """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
-    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
-    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
+    """How tokens are drafted and verified. Default: they are not. Source: vLLM. Example: {method = "ngram",
+    num_speculative_tokens = 3, acceptance = {name = "geometric", rate = 0.6}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -233,18 +231,3 @@ class EngineSettings:
     def gpus(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-_TARGET = optional(gt(0))
-
-
-@frozen
-class Slo:
-    """Latency targets in seconds: to the first token, per token after it, and to the last; None sets no target."""
-
-    ttft: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time to first token, at most. Unit: s. Default: no target. Example: "200 ms"."""
-    tpot: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time per output token after the first, at most. Unit: s. Default: no target. Example: "15 ms"."""
-    e2el: Seconds | None = field(default=None, converter=optional_quantity, validator=_TARGET)
-    """Time from arrival to last token, at most. Unit: s. Default: no target. Example: "30 s"."""
