@@ -91,6 +91,9 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
         size = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
             f"{kind.bytes_per_sequence / kind.layers / 2**20:.2f} MiB a sequence")
         yield f"  {kind.layers} layers of {kind.name}, {size} each"
+    if card.slots:
+        slots, rank = card.settings.max_loras, card.settings.max_lora_rank
+        yield f"slots for {slots} LoRA adapters of rank {rank}: {card.slots / GIB:.2f} GiB over all layers"
 
 
 def _vision(card: "ModelCard") -> "Iterator[str]":
