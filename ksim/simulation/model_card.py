@@ -33,7 +33,7 @@ TENSOR_SIZES = (1, 2, 4, 8, 16, 32, 64)
 USUAL = 8
 
 #: The memory of each stage's ranks, by what it depends on beside the GPU: shards and the size of a step.
-MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None], list[Memory]]
+MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None, str], list[Memory]]
 
 
 @frozen
@@ -174,7 +174,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:
     """The memory of a rank of each stage; only what depends on the GPU is worked out for each."""
     shards = tuple(shards_of(model, serve))
-    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs
+    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs, gpu.architecture
     if key not in known:
         known[key] = [memory(model, shard, gpu, serve) for shard in shards]
     return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]
