@@ -44,9 +44,11 @@ def test_an_image_takes_its_place_in_the_prompt(images, named):
         added = sum(processor.tokens(image.width, image.height) + processor.around for image in images)
         assert seen.prompt == 100 + added and seen.output == 10
         assert seen.named <= seen.prompt + seen.output
-        ends = [0, *(image.end for image in seen.images)]
-        assert all(image.start >= end for image, end in zip(seen.images, ends, strict=False))
-        assert all(image.end <= seen.prompt for image in seen.images)
+        placed = [image for image in seen.images if isinstance(image, PlacedImage)]
+        ends = [0, *(image.end for image in placed)]
+        assert len(placed) == len(images)
+        assert all(image.start >= end for image, end in zip(placed, ends, strict=False))
+        assert all(image.end <= seen.prompt for image in placed)
 
 
 def test_prompts_that_begin_alike_have_names_that_begin_alike():
