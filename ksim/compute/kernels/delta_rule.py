@@ -21,7 +21,8 @@ class DeltaRule:
     """`tokens` update and read `heads` matrices (`size` x `size`, in format `state`) of each of `sequences`.
 
     (Gated Delta Networks, arXiv 2412.06464.)  Prompts take `chunks` of 64 tokens in all; the longest sequence has
-    `longest`, one after the other.  Decodes update a matrix by one token.  Queries and keys have `key_heads` heads.
+    `longest`, one after the other.  Decodes update a matrix token by token, and keep it after each, as vLLM does where
+    tokens may be rejected.  Queries and keys have `key_heads` heads.
     """
 
     phase: Phase
@@ -46,11 +47,12 @@ class DeltaRule:
     @property
     def work(self) -> Work:
         row = self.size * DType.BF16.bytes
-        matrices = self.sequences * self.heads * self.size**2 * self.state.bytes
+        matrix = self.heads * self.size**2 * self.state.bytes
+        kept = self.tokens if self.phase == "decodes" else self.sequences
         return Work(
             flops=float(self.heads * self.tokens * self._per_token),
-            reads=self.tokens * row * (2 * self.key_heads + self.heads) + matrices,
-            writes=self.tokens * row * self.heads + matrices,
+            reads=self.tokens * row * (2 * self.key_heads + self.heads) + self.sequences * matrix,
+            writes=self.tokens * row * self.heads + kept * matrix,
             dtype=DType.BF16 if self.phase == "prompts" else DType.FP32,
         )
 
