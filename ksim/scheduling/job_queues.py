@@ -47,6 +47,11 @@ class JobQueues:
     #: Where LoRA adapters are; only an `AdapterScheduler` has some.
     adapters: ClassVar[AdapterStore | None] = None
 
+    @property
+    def releases_soon(self) -> bool:
+        """Whether jobs that only decode still hold something that waiting ones may need, other than blocks."""
+        return False
+
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
             self.policy.attach(self.cache)
