@@ -1,6 +1,7 @@
 """A model on one page: its parameters by part, its formats, its cache, and on which GPUs it fits."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import asdict, evolve, frozen
@@ -59,6 +60,11 @@ class ModelCard:
         return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
                    tuple(fits_on(gpus, model, settings, version, tensor_sizes)))
 
+    @cached_property
+    def layout(self) -> CacheLayout:
+        """How the layers share the blocks of the KV cache, all of them on one rank."""
+        return CacheLayout.of([self.model.cache_by_layer(Shard(precision=self.settings.precision))], self.settings)
+
     @property
     def vision(self) -> Vision | None:
         """Its vision encoder, if it has one."""
@@ -103,6 +109,7 @@ class ModelCard:
             "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],
+            "kv_cache_groups": self.layout.table(), "kv_cache_block_bytes": self.layout.block_bytes[0],
             **({"vision_encoder": self.vision.table()} if self.vision else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }

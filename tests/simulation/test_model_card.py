@@ -15,7 +15,7 @@ from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.model_card import ModelCard, fits_on
 from ksim.simulation.models import model_of
 from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
-from ksim.simulation.sizing import kv_blocks, shards_of
+from ksim.simulation.sizing import kv_blocks, layout_of, memory, shards_of
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
@@ -85,11 +85,13 @@ def test_what_fits_is_what_an_engine_finds_when_it_starts(name, gpus, settings):
         gpu = gpu_of(fit.gpu)
         serve = Defaults(asked, VLLM, model, gpu).complete()
         try:
-            blocks = kv_blocks(model, shards_of(model, serve), gpu, serve, system_of(fit.gpu))
+            shards = shards_of(model, serve)
+            blocks = kv_blocks(model, shards, gpu, serve, system_of(fit.gpu))
         except DoesNotFit:
             assert not fit.fits
         else:
-            assert fit.fits and fit.tokens == blocks * serve.block_size
+            layout = layout_of([memory(model, shard, gpu, serve) for shard in shards], serve)
+            assert fit.fits and fit.tokens == layout.room(blocks, serve.max_model_len)
             assert fit.sequences == fit.tokens // serve.max_model_len >= 1
 
 
