@@ -27,6 +27,8 @@ class Row(NamedTuple):
     delay: float = 0.0
     tenant: str = ""
     adapter: str = ""
+    max_tokens: int | None = None
+    n: int = 1
     images: tuple[Image, ...] = ()
 
 
