@@ -27,9 +27,10 @@ class Row(NamedTuple):
     delay: float = 0.0
     tenant: str = ""
     adapter: str = ""
+    images: tuple[Image, ...] = ()
+    acceptance: float | None = None
     max_tokens: int | None = None
     n: int = 1
-    images: tuple[Image, ...] = ()
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -25,6 +25,6 @@ def _indexers(config: Config) -> list[str]:
     layers = config.need("num_hidden_layers")
     default = [SHARED if max(layer - offset + 1, 0) % every else OWN for layer in range(layers)]
     config.value("index_share_for_mtp_iteration")  # of the drafter
-    dense = config.count("first_k_dense_replace")
+    dense = min(config.count("first_k_dense_replace"), layers)
     blocks.only(config, mlp_layer_types=["dense"] * dense + ["sparse"] * (layers - dense), index_topk_pattern="")
     return blocks.layer_types(config, default, (OWN, SHARED), key="indexer_types")
