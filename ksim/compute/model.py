@@ -34,7 +34,8 @@ class Decoder:
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
     `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
     into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
-    count nowhere else.  `inputs` come first on every pipeline stage.
+    count nowhere else; if they share indices, passes after the first attend to the keys that it has chosen.  `inputs`
+    come first on every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +52,7 @@ class Decoder:
     encoder: "Decoder | None" = None
     images: Processor | None = None
     mtp: Sequence[Sequence[Operation]] = ()
+    mtp_shares_indices: bool = False
     inputs: Sequence[Operation] = ()
 
 

@@ -33,7 +33,8 @@ class DraftScheduler(Scheduler):
         return self.speculation.k + self._lookahead if self.speculation is not None else 0
 
     def block_table(self, request: Request) -> BlockTable:
-        return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
+        named = getattr(self.cache, "unit", self.cache.block_tokens)  # what a key stands for
+        return super().block_table(request.keyed_ahead(named) if self._key_tokens else request)
 
     def _begin(self) -> None:
         super()._begin()

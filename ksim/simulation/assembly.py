@@ -198,7 +198,8 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
-        drafted=drafted(serve), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        drafted=drafted(serve), encodes=vision_of(deployment.model, serve) is not None,
+        max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
         group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 

@@ -19,6 +19,7 @@ from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.sizing import RESERVED, Memory, layout_of, memory, shards_of, usable
+from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -32,7 +33,7 @@ TENSOR_SIZES = (1, 2, 4, 8, 16, 32, 64)
 USUAL = 8
 
 #: The memory of each stage's ranks, by what it depends on beside the GPU: shards and the size of a step.
-MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None], list[Memory]]
+MemoryByShards = dict[tuple[tuple[Shard, ...], int | None, int | None, str], list[Memory]]
 
 
 @frozen
@@ -59,8 +60,13 @@ class ModelCard:
                    tuple(fits_on(gpus, model, settings, version, tensor_sizes)))
 
     @property
+    def vision(self) -> Vision | None:
+        """Its vision encoder, if it has one."""
+        return vision_of(self.model, self.settings)
+
+    @property
     def weights(self) -> float:
-        """Bytes of all weights, stored once."""
+        """Bytes of all weights but the vision encoder's, stored once."""
         return sum(part.bytes for part in self.parts)
 
     @property
@@ -97,6 +103,7 @@ class ModelCard:
             "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],
+            **({"vision_encoder": self.vision.table()} if self.vision else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }
 
@@ -167,7 +174,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
 def _ranks(model: Model, gpu: Gpu, serve: EngineSettings, known: MemoryByShards) -> list[Memory]:
     """The memory of a rank of each stage; only what depends on the GPU is worked out for each."""
     shards = tuple(shards_of(model, serve))
-    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs
+    key = shards, serve.max_num_batched_tokens, serve.max_num_seqs, gpu.architecture
     if key not in known:
         known[key] = [memory(model, shard, gpu, serve) for shard in shards]
     return [evolve(rank, usable=usable(gpu, serve)) for rank in known[key]]

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from attrs import evolve
-
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
@@ -50,10 +48,10 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     config = Config(name, table)
     built = family(config)
     decoder = catalog.find("compute.architectures", built)(config)
-    modules = mtp.modules(config, decoder)
+    model = Model(name, mtp.with_modules(config, decoder))
     if ":" not in built:
         config.check_all_read()
-    return Model(name, evolve(decoder, mtp=modules) if modules else decoder)
+    return model
 
 
 def family(config: Config) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ksim.compute.mamba import keeps_states
+from ksim.simulation.vision import vision_of
 
 __all__ = ["UNMEASURED", "remarks"]
 
@@ -25,4 +26,6 @@ def remarks(deployment: Any) -> tuple[str, ...]:
                     f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
     if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
         told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    if vision_of(deployment.model, deployment.serve):
+        told.append("what the host does to images, and their way to the GPU, takes no time here")
     return tuple(told)

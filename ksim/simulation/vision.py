@@ -107,6 +107,16 @@ class Vision:
         share = max(embeds // self.ways, self.most_embeds) / image.embeds
         return share * _activations(self.model, image, self.shard)
 
+    def table(self) -> dict[str, float]:
+        """What `ksim model` shows of it, as plain keys and values."""
+        return {
+            "parameters": self.model.parameters(), "weight_bytes": 2.0 * self.model.parameters(),
+            "layers": self.model.layers, "image_tokens_256x256": self.processor.tokens(256, 256),
+            "image_tokens_1280x720": self.processor.tokens(1280, 720), "largest_image_tokens": self.largest.embeds,
+            "largest_item_tokens": self.most_embeds, "encoder_budget_tokens": self.limits.budget,
+            "encoder_cache_bytes": self.cache, "activation_bytes": self.activations,
+        }
+
     def batches(self, batch: Batch) -> Sequence[Batch]:
         """What the encoder computes before *batch*: on the rank with the most patches, where images are dealt."""
         if not batch.images:

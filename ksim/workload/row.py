@@ -28,6 +28,7 @@ class Row(NamedTuple):
     tenant: str = ""
     adapter: str = ""
     images: tuple[Image, ...] = ()
+    acceptance: float | None = None
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

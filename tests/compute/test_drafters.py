@@ -89,6 +89,29 @@ def test_module_multiplies_what_it_weighs() -> None:
     assert found == pytest.approx(2 * met, rel=1e-3)  # norms are weights that no product reads
 
 
+def test_passes_may_share_what_an_indexer_has_chosen() -> None:
+    table, shard, batch = catalog.load("models", "glm-5"), Shard(), Batch.of((1, 5000))
+    for shares in (False, True):
+        drafter = mtp.drafter(model_of_table("mine", {**table, "index_share_for_mtp_iteration": shares}), 2)
+        first, later = ({label for label, _ in model.graph(1, 1, shard).over(batch)}
+                        for model in (drafter.first, drafter.later))
+        indexer = {label for label in first if label.startswith(("draft.index", "draft.choose"))}
+        assert later == first - indexer if shares else later == first
+        assert "draft.choose_decodes" in first
+        assert drafter.weights(shard) == mtp.drafter(model_of("glm-5"), 2).weights(shard)
+
+
+@pytest.mark.parametrize(("pattern", "layers"), [("*E", 2), ("*", 1)])
+def test_a_module_has_a_layer_of_each_kind_of_its_pattern(pattern: str, layers: int) -> None:
+    table = {**catalog.load("models", "nemotron-3-super-120b-a12b"), "mtp_hybrid_override_pattern": pattern}
+    model = model_of_table("mine", table)
+    (module,) = model.decoder.mtp
+    assert sum(op.label == "norm" for op in module) == layers and any(op.label == "attention" for op in module)
+    assert any(op.label == "router" for op in module) == ("E" in pattern)
+    with pytest.raises(ConfigError, match="is no layer of the model"):
+        model_of_table("mine", {**table, "mtp_hybrid_override_pattern": "*-"})
+
+
 def test_a_borrowed_embedding_and_head_take_no_memory() -> None:
     drafter, shard = head("eagle-llama-3.1-8b"), Shard()
     sizes = LLAMA.decoder.sizes

@@ -40,6 +40,7 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("jamba-mini-1.6", 12_110_311_296),  # "12B active" and "94B active" (arXiv 2408.12570)
     ("jamba-large-1.6", 94_149_338_592),
     ("minimax-text-01", 48_403_306_496),  # "45.9 B" (arXiv 2501.08313), and 2.46 B of embedding and head
+    ("kimi-linear-48b-a3b", 3_484_459_904),  # "3B activated" (its model card), with 0.75 B of embedding and head
     ("granite-4.0-h-small", 8_803_121_664),  # "9B" (its model card)
     ("qwen3.5-122b-a10b", 9_771_288_576),
 ])
