@@ -12,7 +12,7 @@ from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.job import Job, Run
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import play
+from ksim.simulation.simulate import play, simulate
 from ksim.testing.loop import loop
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform
@@ -132,3 +132,13 @@ def test_one_sequence_and_no_limit_change_nothing():
     plain, told = [*load(1)], [*load(1, n=1)]
     assert plain == told and all(request.n == 1 and request.max_tokens is None for request in plain)
     assert all(event.tokens == 1 for event in play(site(), iter(plain)).log.of(Emitted))
+
+
+def test_a_request_that_one_engine_prefills_for_another_has_one_sequence():
+    load = {"arrivals": {"process": "burst"}, "count": 2, "prompt": uniform(300, 300), "output": uniform(3, 3), "n": 2}
+    result = simulate(Scenario.of({
+        "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 512},
+        "pools": {"prefill": {"role": "prefill", "replicas": 1}, "decode": {"role": "decode", "replicas": 1}},
+        "workload": {"synthetic": load}}))
+    assert result.summary["completed"] == 0
+    assert {reason[:11] for reason in result.history.requests.reasons.values()} == {"its n is 2,"}
