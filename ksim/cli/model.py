@@ -95,6 +95,9 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
         groups = ", ".join(f"{row['groups']} of {row['layers']} layers ({row['kind']})" for row in card.layout.table())
         yield (f"groups: {groups}; a block of {card.settings.block_size} tokens takes"
                f" {card.layout.block_bytes[0] / 1024:,.0f} KiB")
+    if card.slots:
+        slots, rank = card.settings.max_loras, card.settings.max_lora_rank
+        yield f"slots for {slots} LoRA adapters of rank {rank}: {card.slots / GIB:.2f} GiB over all layers"
 
 
 def _vision(card: "ModelCard") -> "Iterator[str]":

@@ -145,3 +145,11 @@ def test_modules_and_drafters_are_said():
     assert card["drafter"]["kv_cache_bytes_per_token"] == pytest.approx(plain["kv_cache_bytes_per_token"] / 61)
     share = card["drafter"]["weight_bytes"] / 8
     assert share < card["fits"][0]["weights"] - plain["fits"][0]["weights"] < 1.2 * share  # each has the projection
+
+
+def test_a_card_shows_what_slots_for_adapters_take():
+    plain, enabled = (ModelCard.of("llama-3.2-1b", ["h200"], EngineSettings(enable_lora=lora), "vllm-0.33", [1])
+                      for lora in (False, True))
+    assert "adapter_slot_bytes" not in plain.table()
+    assert enabled.table()["adapter_slot_bytes"] == enabled.fits[0].weights - plain.fits[0].weights > 0
+    assert enabled.fits[0].tokens < plain.fits[0].tokens
