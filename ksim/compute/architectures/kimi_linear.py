@@ -20,10 +20,10 @@ NAMES = {"num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "
 def kimi_linear(config: Config) -> Decoder:
     blocks.only(config, mla_use_nope=True)
     linear = config.part("linear_attn_config")
-    attends = _attends(config, linear)
     mixers = {True: tuple(line for line in latent.attention(config) if line.label != "rope"), False: delta_attention()}
     heads, size = linear.need("num_heads"), linear.need("head_dim")
-    return latent.decoder(config.under(NAMES), [mixers[attend] for attend in attends], {
+    attention = [mixers[attends] for attends in _attends(config, linear)]
+    return latent.decoder(config.under(NAMES), attention, {
         "G": heads, "o": 1, "e": size, "Y": 3, "J": 3, "R": size, "W": linear.need("short_conv_kernel_size"), "A": 1})
 
 

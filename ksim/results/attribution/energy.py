@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define
 
 from ksim.flow.events import EngineBuilt
-from ksim.results.arrays import Bools, Floats, Ints, Places, codes, product, ratio, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, Places, codes, each, product, ratio, shares, sums
 from ksim.results.attribution.shares import KEYS, PAIRS, TOKENS, Part, Shares, sizes
 from ksim.results.history import History
 from ksim.results.metrics import Summary
@@ -165,12 +165,30 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
+        if (several := self._several[rows]).any():
+            which = np.repeat(several, requests.output[rows])
+            known[which] = self._of_several(rows, steps)[which]
         if len(self.history.splits):
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
             known[again] = 0
         return steps, known
+
+    @cached_property
+    def _several(self) -> Bools:
+        """Requests of several sequences."""
+        return each(self.history.requests.requests, lambda request: request.n) > 1
+
+    def _of_several(self, rows: slice, steps: Places) -> Ints:
+        """The length of the sequence of each token of the requests at *rows*, which come from *steps*, as if all
+        sequences of a request began with its first step; 0 in that step, which prefills them."""
+        requests, counts = self.history.requests, self.history.requests.output[rows]
+        starts = (requests.first[rows] - requests.first[rows.start])[counts > 0]
+        fresh = np.append(True, steps[1:] != steps[:-1])[:len(steps)]
+        fresh[starts] = True
+        number = np.cumsum(fresh) - np.repeat(np.cumsum(fresh)[starts], counts[counts > 0])
+        return np.where(number > 0, number + np.repeat(requests.prompt[rows], counts), 0)
 
     @cached_property
     def _caught_up(self) -> Ints:
