@@ -133,8 +133,11 @@ class Energy:
         return found
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
-        """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
+        """Joules of the requests at *rows* for tokens of which a step computes one, or several with drafts: with the
+        first token, and after."""
         requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
+        if self.history.steps.drafted:
+            rates = [rates[TOKENS] * self.shares.width, rates[PAIRS] * self.shares.width, rates[KEYS]]
         steps, known = self._tokens(rows)
         amounts = (rates[PAIRS] + rates[KEYS])[steps]
         amounts *= known
@@ -156,7 +159,7 @@ class Energy:
 
         The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up,
         and for requests that did not complete, because their steps may compute more than one token.  It is also 0 for
-        a token from the same step as the one before it, which was handed over by another engine.
+        a token from the same step as the one before it, which was handed over by another engine, or drafted.
         """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
@@ -165,7 +168,7 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
-        if len(self.history.splits):
+        if len(self.history.splits) or not requests.runs.single:
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
