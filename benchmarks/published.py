@@ -24,8 +24,8 @@ _UNITS = {"M": 6, "B": 9, "T": 12}
 
 def counted(model: Model, published: Mapping[str, Any]) -> int:
     """The parameters of *model* with what the *published* number has beside them."""
-    decoder, beside = model.decoder, published.get("with", [])
-    total = model.parameters() + published.get("copies", 0) * decoder.sizes["V"] * decoder.sizes["m"]
+    decoder, beside, copies = model.decoder, published.get("with", []), int(published.get("copies", 0))
+    total = model.parameters() + copies * decoder.sizes["V"] * decoder.sizes["m"]
     if "mtp" in beside:
         total += mtp.parameters(model)
     if "encoder" in beside and decoder.encoder is not None:
@@ -40,7 +40,7 @@ def within(parameters: int, published: int | str) -> bool:
     digits, exponent = published[:-1], _UNITS[published[-1]]
     whole, _, fraction = digits.partition(".")
     zeros = 0 if fraction else len(whole) - len(whole.rstrip("0"))
-    return abs(parameters - float(digits) * 10**exponent) <= 0.5 * 10 ** (exponent - len(fraction) + zeros)
+    return abs(parameters - float(digits) * 10.0**exponent) <= 0.5 * 10.0 ** (exponent - len(fraction) + zeros)
 
 
 def rows() -> Iterator[str]:

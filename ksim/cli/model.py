@@ -91,6 +91,13 @@ def _cache(card: "ModelCard") -> "Iterator[str]":
         size = f"{kind.bytes_per_token / kind.layers:,.0f} B a token" if kind.bytes_per_token else (
             f"{kind.bytes_per_sequence / kind.layers / 2**20:.2f} MiB a sequence")
         yield f"  {kind.layers} layers of {kind.name}, {size} each"
+    if not card.layout.plain:
+        groups = ", ".join(f"{row['groups']} of {row['layers']} layers ({row['kind']})" for row in card.layout.table())
+        yield (f"groups: {groups}; a block of {card.settings.block_size} tokens takes"
+               f" {card.layout.block_bytes[0] / 1024:,.0f} KiB")
+    if card.slots:
+        slots, rank = card.settings.max_loras, card.settings.max_lora_rank
+        yield f"slots for {slots} LoRA adapters of rank {rank}: {card.slots / GIB:.2f} GiB over all layers"
 
 
 def _vision(card: "ModelCard") -> "Iterator[str]":

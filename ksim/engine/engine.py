@@ -12,6 +12,7 @@ from ksim.cost.passes import Timer
 from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
+from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -94,6 +95,12 @@ class Engine(ABC):
         *params* say that its KV comes from another engine, or goes to one.
         """
 
+    def submit_children(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
+        """Send each of the *request*'s sequences to the queue, one after the other, as vLLM's front end does."""
+        parent = ParentRequest(request.n, done)
+        for child in request.children():
+            self.submit(child, parent, timely)
+
     @property
     def waiting(self) -> int:
         """How many requests are in the queue."""
@@ -136,15 +143,21 @@ class Engine(ABC):
             job.kv_transfer_params = params
             if params.do_remote_decode:
                 params.transfer.job = job
-        self.log.add(Received(now, request.id, self.number))
+        if not request.sequence:
+            self.log.add(Received(now, request.id, self.number))
         return job
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""
-        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted]
+        left = [(Preempted, (job.request.id, self.number)) for job in schedule.preempted if self._leads(job)]
         come = [(Admitted, (job.request.id, self.number, _cached(job, schedule), job.num_tokens, job.preemptions > 0))
-                for job in schedule.admitted if job.state is State.RUNNING]  # and was not preempted at once
+                for job in schedule.admitted if job.state is State.RUNNING and self._leads(job)]  # and not lost again
         return [*left, *come]
+
+    def _leads(self, job: Job) -> bool:
+        """Whether *job* is a request's only sequence, or the first of them that was admitted: results follow that."""
+        told = self._done.get(job)
+        return not isinstance(told, ParentRequest) or told.leads(job)
 
     def _log_changes(self, changes: Sequence[Change], now: float) -> None:
         """Log *changes* of the time *now*."""
@@ -164,10 +177,17 @@ class Engine(ABC):
             if params is not None and params.handed_over:
                 first = job.emitted[0].first
                 self.log.add(Emitted(time, request, self.number, first, first))
-            for run in job.emitted:
-                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
-                                     run.tokens))
-            self.log.add(Finished(time, request, self.number, job.verified, job.accepted))
+            told = self._done[job]
+            if not isinstance(told, ParentRequest):
+                self._log_tokens(job, request, time)
+            elif told.finish(job):
+                self._log_tokens(told, request, time)
+
+    def _log_tokens(self, ended: Job | ParentRequest, request: int, time: float) -> None:
+        """Log the tokens of a sequence, or of all sequences of a request, which have *ended*."""
+        for run in ended.emitted:
+            self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1, run.tokens))
+        self.log.add(Finished(time, request, self.number, ended.verified, ended.accepted))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

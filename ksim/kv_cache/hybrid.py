@@ -152,8 +152,8 @@ class HybridCache(OldNames):
             table.note_change()
         if tokens <= table.room:
             return True
-        if tokens >= self.prefill_end:
-            table.note_checkpoints(tokens, self.alignment)
+        if self.state is not None:
+            table.note_checkpoints(tokens, self.alignment, self.prefill_end)
         missing = self.missing(table, tokens)
         if missing > self.pool.free:
             return False

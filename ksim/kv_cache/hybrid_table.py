@@ -55,12 +55,12 @@ class HybridTable(BlockTable):
         for own in self.groups:
             own.reveal(self.finder(own.group.block_tokens))
 
-    def note_checkpoints(self, end: int, alignment: int) -> None:
-        """Note which groups keep a state amid the chunk up to *end*, with which the prefill ends."""
+    def note_checkpoints(self, end: int, alignment: int, prefill_end: int) -> None:
+        """Note which groups keep a state amid the chunk up to *end*, if the prefill ends with it."""
         start, position = self.processed + self.in_flight, (end - 1) // alignment * alignment
         for own in self.groups:
             if isinstance(own, StateTable):
-                own.amid = own.group.keeps_amid(start, end, position, self.tokens_per_name)
+                own.amid = end >= prefill_end and own.group.keeps_amid(start, end, position, self.tokens_per_name)
 
     def record(self, root: PrefixNode, units: int) -> None:
         """Record in the tree under *root* that the request begins with its first *units* units."""

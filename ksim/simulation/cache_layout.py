@@ -1,8 +1,9 @@
 """How the layers of a model share one pool of KV blocks: vLLM's groups (0.33, v1/core/kv_cache_planning.py)."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import lcm
-from typing import Self
+from typing import Any, Self
 
 from attrs import evolve, frozen
 
@@ -67,6 +68,13 @@ class CacheLayout:
     def plain(self) -> bool:
         """Whether all layers see all tokens, so that one block table does."""
         return not self.groups or (len(self.groups) == 1 and self.groups[0].group.kind == "full")
+
+    def table(self) -> list[dict[str, Any]]:
+        """Groups that are alike as plain keys and values, with how many there are and the layers of the largest."""
+        alike = Counter((group.group.kind, group.group.reach, group.group.block_tokens) for group in self.groups)
+        return [{"kind": kind, "reach": reach, "block_tokens": tokens, "groups": count, "layers": max(
+            sum(group.layers) for group in self.groups if (group.group.kind, group.group.reach) == (kind, reach))}
+            for (kind, reach, tokens), count in alike.items()]
 
     def blocks(self, free: Sequence[float], sequences: int) -> int:
         """How many blocks fit in *free* bytes of the ranks of each stage, with at most so many *sequences*."""

@@ -1,9 +1,11 @@
 """Settings that a scenario leaves open, derived as the engine derives them, each with its source."""
 
+from math import lcm
 from typing import Any
 
 from attrs import evolve, frozen
 
+from ksim.compute.latent import AttendLatent
 from ksim.compute.model import Model
 from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
@@ -73,7 +75,8 @@ class Defaults:
         layers = kept_layers(self.model, Shard(tensor=settings.tensor_parallel_size, precision=precision), self.gpu)
         if not any(layer.sequence_bytes for layer in layers) or has_one_table(layers, settings):
             return row
-        size = state_block_tokens(layers, row.value, settings.enable_prefix_caching)
+        latent = any(isinstance(op, AttendLatent) for layer in self.model.decoder.layers for op in layer)
+        size = state_block_tokens(layers, lcm(row.value, 128) if latent else row.value, settings.enable_prefix_caching)
         return row if size == row.value else Derived(row.setting, size, f"{self.version.name}: a block of attention has"
                                                                         " room for a state")
 

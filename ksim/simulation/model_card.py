@@ -1,10 +1,12 @@
 """A model on one page: its parameters by part, its formats, its cache, and on which GPUs it fits."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from ksim.compute.adapters import slots_of
 from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
 from ksim.compute.drafters import mtp
 from ksim.compute.model import Model
@@ -45,6 +47,8 @@ class ModelCard:
     parts: tuple[ModelPart, ...]
     kinds: tuple[AttentionKind, ...]
     fits: tuple["Fit", ...]
+    #: Bytes of all slots for LoRA adapters on one GPU that holds the whole model.
+    slots: float = 0.0
 
     @classmethod
     def of(cls, name: str, gpus: Sequence[str], settings: EngineSettings, engine: str,
@@ -56,8 +60,14 @@ class ModelCard:
         model, version, gpus = model_of(name), engine_of(engine), gpus or catalog.entries("gpus")
         complete = Defaults(settings, version, model, gpu_of(gpus[0])).complete()
         shard = Shard(precision=complete.precision)
+        slots = slots_of(with_adapters(model, complete, gpu_of(gpus[0]), system_of(gpus[0])), shard)
         return cls(model, complete, tuple(model_parts(model, shard)), tuple(attention_kinds(model, shard)),
-                   tuple(fits_on(gpus, model, settings, version, tensor_sizes)))
+                   tuple(fits_on(gpus, model, settings, version, tensor_sizes)), slots)
+
+    @cached_property
+    def layout(self) -> CacheLayout:
+        """How the layers share the blocks of the KV cache, all of them on one rank."""
+        return CacheLayout.of([self.model.cache_by_layer(Shard(precision=self.settings.precision))], self.settings)
 
     @property
     def vision(self) -> Vision | None:
@@ -103,7 +113,9 @@ class ModelCard:
             "parts_in_bf16": list(precision.kept), "weight_bytes": self.weights,
             "kv_cache_bytes_per_token": self.cache, "state_bytes_per_sequence": self.state,
             "attention": [asdict(kind) for kind in self.kinds],
+            "kv_cache_groups": self.layout.table(), "kv_cache_block_bytes": self.layout.block_bytes[0],
             **({"vision_encoder": self.vision.table()} if self.vision else {}),
+            **({"adapter_slot_bytes": self.slots} if self.slots else {}),
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
         }
 

@@ -29,6 +29,8 @@ class Row(NamedTuple):
     adapter: str = ""
     images: tuple[Image, ...] = ()
     acceptance: float | None = None
+    max_tokens: int | None = None
+    n: int = 1
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -14,8 +14,9 @@ from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
 from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
-from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
+from ksim.workload.distributions import MOST, Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 from ksim.workload.images import Images
+from ksim.workload.sampling import MOST_SEQUENCES
 
 #: Names of chunks: the owner (a session, or a group of prefixes as a negative number), and the place of the chunk.
 _Names = tuple[tuple[int, int], ...]
@@ -104,6 +105,12 @@ class Synthetic:
     """
     images: Images | None = None
     """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
+    n: int = field(default=1, validator=(gt(0), le(MOST_SEQUENCES)))
+    """Sequences that each request asks for, each with an output of its own. Unit: sequences. Source: vLLM's `n`."""
+    max_completion_tokens: int | None = field(default=None, validator=optional(gt(0)))
+    """Most output tokens, which each request sends as its `max_tokens`: the scheduler expects as many, and does not
+    foresee that a stop token ends a shorter `output`. Unit: tokens. Default: every output ends where the scheduler
+    expects it. Source: OpenAI's API. Example: 1024."""
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
@@ -159,19 +166,26 @@ class Synthetic:
         session = str(conversation.number) if self.sessions else ""
         context, names = self.prefixes.tokens if self.prefixes else 0, conversation.prefix
         for turn in range(conversation.turns):
-            prompt, output = context + next(draws.prompts), next(draws.outputs)
+            prompt, outputs = context + next(draws.prompts), self._outputs(draws)
+            output = max(outputs)
             if self.max_tokens and prompt + output > self.max_tokens:
                 if turn:
                     return
                 output = min(output, self.max_tokens - 1)
                 prompt = min(prompt, self.max_tokens - output)
-            context = prompt + output
+            context = prompt + min(outputs[0], output)
             names = self._extended(names, conversation.number, prompt, context)
             yield Request(
                 id=next(draws.ids), arrival=conversation.arrival, prompt=prompt, output=output, chunks=names,
                 chunk_tokens=self.chunk_tokens, priority=conversation.priority, session=session,
                 delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant,
-                adapter=conversation.adapter)
+                adapter=conversation.adapter, max_tokens=self.max_completion_tokens, n=self.n,
+                outputs=tuple(min(each, output) for each in outputs) if self.n > 1 else ())
+
+    def _outputs(self, draws: _Draws) -> list[int]:
+        """The output tokens of each sequence of a request."""
+        most = self.max_completion_tokens or int(MOST)
+        return [min(next(draws.outputs), most) for _ in range(self.n)]
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
         """Return *names* of the full chunks of the prompt; in a session, names of all its context."""

@@ -63,7 +63,8 @@ def test_deepseek_with_its_module_is_as_large_as_published() -> None:
     assert mtp.parameters(model) / 1e9 == pytest.approx(11.5, abs=0.15)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "glm-5", "qwen3-next-80b-a3b", "qwen3.5-397b-a17b"])
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "glm-4.5-air", "glm-5", "qwen3-next-80b-a3b",
+                                  "qwen3.5-27b", "qwen3.5-397b-a17b"])
 def test_a_module_is_a_layer_a_projection_and_three_norms(name: str) -> None:
     model = model_of(name)
     sizes = Sizes(model.decoder.sizes)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class ImageReplay(Replay):
     """The replay of a case whose requests have images."""
 
     recorded: dict[str, Any] = field(factory=dict, kw_only=True)
+    encoding: Encoding = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -39,11 +41,12 @@ class ImageReplay(Replay):
             job.request = evolve(job.request, images=images)
         limits = EncoderLimits(encoder["budget"], encoder["cache"], chunked=encoder["chunked"])
         policy = catalog.find("scheduling.policies", case.settings.policy)()
-        self._scheduler = ImageScheduler(case.settings, policy, self._scheduler.cache, encoding=Encoding(limits))
+        self.encoding = Encoding(limits)
+        self._scheduler = ImageScheduler(case.settings, policy, self._scheduler.cache, encoding=self.encoding)
         self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
 
     def _told(self, schedule: Schedule) -> dict[str, Any]:
-        encoding = self._scheduler.encoding
+        encoding = self.encoding
         scheduled = encoding.scheduled if self._scheduler.latest.images else {}
         return super()._told(schedule) | {
             "enc": [[self._places[job], [list(job.images).index(image) for image in images]]

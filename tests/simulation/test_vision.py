@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,9 +45,11 @@ def test_an_image_takes_its_place_in_the_prompt(images, named):
         added = sum(processor.tokens(image.width, image.height) + processor.around for image in images)
         assert seen.prompt == 100 + added and seen.output == 10
         assert seen.named <= seen.prompt + seen.output
-        ends = [0, *(image.end for image in seen.images)]
-        assert all(image.start >= end for image, end in zip(seen.images, ends, strict=False))
-        assert all(image.end <= seen.prompt for image in seen.images)
+        placed = [image for image in seen.images if isinstance(image, PlacedImage)]
+        ends = [0, *(image.end for image in placed)]
+        assert len(placed) == len(images)
+        assert all(image.start >= end for image, end in zip(placed, ends, strict=False))
+        assert all(image.end <= seen.prompt for image in placed)
 
 
 def test_prompts_that_begin_alike_have_names_that_begin_alike():
@@ -138,6 +141,14 @@ def test_a_load_without_images_runs_as_without_an_encoder():
     seeing, blind = simulate(scenario()), simulate(scenario(language_model_only=True))
     assert seeing.summary["mean_ttft_ms"] == blind.summary["mean_ttft_ms"]
     assert seeing.summary["total_token_throughput"] == blind.summary["total_token_throughput"]
+
+
+@pytest.mark.parametrize("serve", [{}, {"max_num_seqs": 2, "max_num_batched_tokens": 1024}])
+def test_an_engine_that_goes_ahead_of_the_clock_encodes_as_one_that_does_not(serve):
+    load = scenario(images={"base_items_per_request": 2, "num_mm_items_range_ratio": 1.0, "pool": 4},
+                    limit_mm_per_prompt={"video": 0}, **serve)
+    ahead, stepping = (simulate(evolve(Deployment.of(load), skips=skips)).summary for skips in (True, False))
+    assert ahead == pytest.approx(stepping, nan_ok=True)
 
 
 @pytest.mark.parametrize(("changes", "message"), [

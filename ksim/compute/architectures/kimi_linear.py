@@ -4,8 +4,6 @@ and DeepSeek-V3's experts.
 vLLM projects queries, keys, values, their weights and the ranks of both gates in one product (kimi_gdn_linear_attn.py).
 """
 
-from attrs import evolve
-
 from ksim.compute import blocks, latent
 from ksim.compute.linear import AttendLinear
 from ksim.compute.model import Config, Decoder
@@ -22,15 +20,11 @@ NAMES = {"num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "
 def kimi_linear(config: Config) -> Decoder:
     blocks.only(config, mla_use_nope=True)
     linear = config.part("linear_attn_config")
-    attends = _attends(config, linear)
     mixers = {True: tuple(line for line in latent.attention(config) if line.label != "rope"), False: delta_attention()}
     heads, size = linear.need("num_heads"), linear.need("head_dim")
-    decoder = latent.decoder(config.under(NAMES), (), {
+    attention = [mixers[attends] for attends in _attends(config, linear)]
+    return latent.decoder(config.under(NAMES), attention, {
         "G": heads, "o": 1, "e": size, "Y": 3, "J": 3, "R": size, "W": linear.need("short_conv_kernel_size"), "A": 1})
-    layers = ((first, *mixers[attend], *mlp)
-              for (first, *mlp), attend in zip(decoder.layers, attends, strict=True))
-    shared: dict[blocks.Operations, blocks.Operations] = {}
-    return evolve(decoder, layers=tuple(shared.setdefault(layer, layer) for layer in layers))
 
 
 def delta_attention() -> blocks.Operations:
