@@ -166,13 +166,13 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
-        if (several := self._several[rows]).any():
-            known = np.where(np.repeat(several, requests.output[rows]), self._of_several(rows, steps), known)
-        if len(self.history.splits) or not (requests.runs.single or several.any()):  # sequences of one share steps
+        if (several := np.repeat(self._several[rows], requests.output[rows])).any():
+            known = np.where(several, self._of_several(rows, steps), known)
+        if len(self.history.splits) or not requests.runs.single:
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
-            known[again] = 0
+            known[again & ~several] = 0  # sequences of one request share steps
         return steps, known
 
     @cached_property
