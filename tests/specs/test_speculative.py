@@ -63,8 +63,8 @@ def test_keys_of_eagle_may_be_plain(values, keys_ahead, drops_block):
 
 
 def test_with_a_connector_keys_are_plain_and_a_hit_loses_its_last_block():
-    connected = EngineSettings(speculative_config=config(method="mtp"), kv_transfer_config=KvTransferConfig())
-    made = speculation_of(connected)
+    settings = EngineSettings(speculative_config=config(method="mtp"), kv_transfer_config=KvTransferConfig())
+    made = speculation_of(settings)
     assert made and (made.keys_ahead, made.drops_block) == (False, True)
 
 
