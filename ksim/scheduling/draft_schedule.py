@@ -36,4 +36,5 @@ def drafted_batch(schedule: Schedule, most: int) -> Batch:
         prompts=tuple((entry.job.request.id, entry.tokens - entry.drafts, entry.start)
                       for entry in entries if entry.prompt),
         images=schedule.images, width=width, drafts=sum(entry.drafts for entry in entries),
-        accepted=tuple(entry.accepted for entry in entries if entry.drafts))
+        accepted=tuple(entry.accepted for entry in entries if entry.drafts),
+        prompt_logprobs=schedule.prompt_logprobs())

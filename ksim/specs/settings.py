@@ -75,6 +75,9 @@ class EngineSettings:
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
     Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
+    max_logprobs: int = field(default=20, validator=ge(-1))
+    """Most log-probabilities at a place that a request, or a beam search, may ask for; -1 sets no limit. Unit: tokens.
+    Source: vLLM."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))
