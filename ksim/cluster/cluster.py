@@ -12,6 +12,7 @@ from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cluster.routers import Router
 from ksim.engine.engine import Engine
 from ksim.engine.horizon import Horizon
+from ksim.engine.parent_request import ParentRequest
 from ksim.flow.events import Arrived, Rejected, Routed
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -121,7 +122,9 @@ class Cluster:
         if request.n == 1:
             engine.submit(request, done, timely)
         else:
-            engine.submit_children(request, done, timely)
+            parent = ParentRequest(request.n, done)
+            for child in request.children():  # one after the other, as vLLM's front end sends them
+                engine.submit(child, parent, timely)
 
     def _route(self, request: Request) -> Engine | RemoteReplica:
         engine = self.router.choose(request, self.engines, self.env.now)

@@ -13,6 +13,7 @@ from ksim.engine.frontend import Frontend
 from ksim.engine.governors import Supervised
 from ksim.engine.horizon import Horizon
 from ksim.engine.parent_request import ParentRequest
+from ksim.engine.sampling_limits import sampling_refusal
 from ksim.flow.events import Admitted, Emitted, Failed, Finished, Preempted, Prefilled, Received, Released
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.log import Log
@@ -42,7 +43,8 @@ class Engine(ABC):
     thread, which goes on once all kernels are launched; with more, `workers` are
     processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
     prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.
+    comes from other engines and goes to them.  Once a request asks for log-probabilities of its prompt, `logprobs` make
+    a timer that prices them of the last stage's.
     """
 
     number: int
@@ -56,6 +58,7 @@ class Engine(ABC):
     role: str = "both"
     gpus: Sequence[int] = ()
     endpoint: Endpoint | None = None
+    logprobs: Callable[[Timer], Timer] | None = None
     outstanding: int = field(default=0, init=False)
     _loop: EngineLoop = field(init=False)
     _frontend: Frontend = field(init=False)
@@ -84,7 +87,8 @@ class Engine(ABC):
         if cache.blocks(tokens) > cache.capacity:
             return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")
-        return self.scheduler.images_refusal(request) if request.images else ""
+        return (self.scheduler.images_refusal(request) if request.images else "") or sampling_refusal(
+            request, self.scheduler.limits.max_logprobs)
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
@@ -94,12 +98,6 @@ class Engine(ABC):
         If it is *timely*, *done* is called at that very moment of SimPy's clock, as it may cause other events.
         *params* say that its KV comes from another engine, or goes to one.
         """
-
-    def submit_children(self, request: Request, done: Callable[[], object], timely: bool = True) -> None:
-        """Send each of the *request*'s sequences to the queue, one after the other, as vLLM's front end does."""
-        parent = ParentRequest(request.n, done)
-        for child in request.children():
-            self.submit(child, parent, timely)
 
     @property
     def waiting(self) -> int:
@@ -145,7 +143,14 @@ class Engine(ABC):
                 params.transfer.job = job
         if not request.sequence:
             self.log.add(Received(now, request.id, self.number))
+        if request.prompt_logprobs is not None and self.logprobs is not None:
+            self._retime(self.logprobs(self.timers[-1]))
+            self.logprobs = None
         return job
+
+    def _retime(self, timer: Timer) -> None:
+        """Price the steps of the last stage with *timer* from now on."""
+        self.timers = (*self.timers[:-1], timer)
 
     def _changes(self, schedule: Schedule) -> list[Change]:
         """Which jobs *schedule* preempted, and which it admitted."""

@@ -28,6 +28,8 @@ class Request:
     The scheduler expects `max_tokens` output tokens, by default as many as there will be: where a stop token ends the
     output before, it does not foresee that.  The user asks for `n` sequences, each of `output` tokens, or of as many as
     `outputs` says; in an engine, each is a request of its own, and `sequence` is which one it is.
+    With `prompt_logprobs`, the user asks for the log-probabilities of the prompt's tokens, and of so many likeliest
+    tokens at each place: all of the vocabulary if -1.  A `beam_width` of 1 or more asks for a beam search.
     """
 
     id: int
@@ -47,11 +49,13 @@ class Request:
     n: int = 1
     outputs: Sequence[int] = ()
     sequence: int = 0
+    prompt_logprobs: int | None = None
+    beam_width: int = 0
 
     @property
     def output_tokens(self) -> int:
         """The output tokens of all sequences."""
-        return sum(self.outputs) if self.outputs else self.n * self.output
+        return sum(self.outputs) if self.outputs else max(self.n, self.beam_width) * self.output
 
     def children(self) -> "list[Request]":
         """Its sequences as requests of their own, with names for all of the prompt, which they share.

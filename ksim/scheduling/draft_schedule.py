@@ -34,4 +34,5 @@ class DraftSchedule(Schedule):
             prompts=tuple((entry.job.request.id, entry.tokens - entry.drafts, entry.start)
                           for entry in entries if entry.prompt),
             images=self.images, width=width, drafts=sum(entry.drafts for entry in entries),
-            accepted=tuple(entry.accepted for entry in entries if entry.drafts))
+            accepted=tuple(entry.accepted for entry in entries if entry.drafts),
+            prompt_logprobs=self.prompt_logprobs())

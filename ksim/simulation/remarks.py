@@ -13,8 +13,13 @@ UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
     "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
     "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
     "shrink and expand of LoRA adapters": lambda deployment: deployment.serve.enable_lora,
+    "log-softmax of prompt logprobs": lambda deployment: _asks_logprobs(deployment.scenario.workload.synthetic),
     "states of Mamba and lightning attention": lambda deployment: keeps_states(deployment.model),
 }
+
+
+def _asks_logprobs(load: Any) -> bool:
+    return load is not None and load.prompt_logprobs is not None
 
 
 def remarks(deployment: Any) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class EngineSettings:
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
     disable_hybrid_kv_cache_manager: bool | None = None
     """Keep all tokens for layers with a window or chunked attention, too. Default: true where attention is chunked.
-    Source: vLLM."""
+    Source: vLLM. Example: true."""
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))
@@ -75,6 +75,9 @@ class EngineSettings:
     eviction: Choice | None = None
     """Which unused cache entries are evicted first. Default: that of `prefix_cache`: vllm or lru.
     Names: kv_cache.evictions. Source: ksim. Example: "lfu"."""
+    max_logprobs: int = field(default=20, validator=ge(-1))
+    """Most log-probabilities at a place that a request, or a beam search, may ask for; -1 sets no limit. Unit: tokens.
+    Source: vLLM."""
     enable_chunked_prefill: bool = True
     """Split prompts to fill the token budget of a step. Source: vLLM."""
     long_prefill_token_threshold: int = field(default=0, validator=ge(0))

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import gt, le, optional
+from attrs.validators import ge, gt, le, optional
 
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
@@ -107,6 +107,11 @@ class Synthetic:
     """Images after the text of requests. Default: none. Example: {base_items_per_request = 2}."""
     n: int = field(default=1, validator=(gt(0), le(MOST_SEQUENCES)))
     """Sequences that each request asks for, each with an output of its own. Unit: sequences. Source: vLLM's `n`."""
+    beam_width: int = field(default=0, validator=(ge(0), le(MOST_SEQUENCES)))
+    """Beams of the beam search that each request asks for; 0 is none. Unit: sequences. Source: vLLM."""
+    prompt_logprobs: int | None = field(default=None, validator=optional(ge(-1)))
+    """Ask for log-probabilities of prompts, and of so many likeliest tokens at each place; -1 is all of the vocabulary.
+    Unit: tokens. Default: not asked for. Source: vLLM. Example: 1."""
     max_completion_tokens: int | None = field(default=None, validator=optional(gt(0)))
     """Most output tokens, which each request sends as its `max_tokens`: the scheduler expects as many, and does not
     foresee that a stop token ends a shorter `output`. Unit: tokens. Default: every output ends where the scheduler
@@ -118,6 +123,9 @@ class Synthetic:
     """Tokens of a chunk, the unit in which prefixes are shared. Unit: tokens."""
 
     def __attrs_post_init__(self) -> None:
+        if self.n > 1 and self.beam_width:
+            raise ValueError(f"n is {self.n}, and a beam search returns beam_width = {self.beam_width} sequences; leave"
+                             " out n")
         if self.sessions and self.arrivals.exact:
             raise ValueError("arrivals cannot be exact with sessions, because their number is not known in advance")
         for name, weight in self.tenants.items():
@@ -180,7 +188,8 @@ class Synthetic:
                 chunk_tokens=self.chunk_tokens, priority=conversation.priority, session=session,
                 delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant,
                 adapter=conversation.adapter, max_tokens=self.max_completion_tokens, n=self.n,
-                outputs=tuple(min(each, output) for each in outputs) if self.n > 1 else ())
+                outputs=tuple(min(each, output) for each in outputs) if self.n > 1 else (),
+                prompt_logprobs=self.prompt_logprobs, beam_width=self.beam_width)
 
     def _outputs(self, draws: _Draws) -> list[int]:
         """The output tokens of each sequence of a request."""
