@@ -113,7 +113,8 @@ def test_a_policy_that_wishes_for_less_than_a_block_of_states_is_granted_it():
     """vLLM rounds chunks down to blocks; a policy with small chunks would never get one."""
     load = {"synthetic": {"count": 2, "arrivals": {"process": "burst"}, "prompt": {"kind": "fixed", "value": 1500},
                           "output": {"kind": "fixed", "value": 3}}}
-    serve = {"max_model_len": 4096, "tensor_parallel_size": 2, "scheduling_policy": {"name": "stall_free", "budget": 512}}
+    serve = {"max_model_len": 4096, "tensor_parallel_size": 2,
+             "scheduling_policy": {"name": "stall_free", "budget": 512}}
     result = simulate(Scenario.of({"model": "qwen3-next-80b-a3b", "gpu": "b200", "oracle": "roofline", "serve": serve,
                                    "workload": load}))
     assert result.summary["completed"] == 2
