@@ -1,10 +1,9 @@
 """What an engine's scheduler does besides, where layers keep different things: windows, chunks of attention, states.
 
-`with_groups` adds it to a scheduler's class when an engine is built, so that other models do not pay for it.
+Only engines with a HybridCache have these rules, so that other models do not pay for them.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from attrs import define, field
 
@@ -18,7 +17,7 @@ from ksim.scheduling.policies import ALL
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.scheduler import Scheduler
 
-__all__ = ["GroupDecodeSet", "with_groups"]
+__all__ = ["GroupDecodeSet", "GroupRules"]
 
 
 @define(eq=False)
@@ -78,9 +77,7 @@ class GroupDecodeSet(DecodeSet):
 
 
 class GroupRules(Scheduler):
-    """The rules; a mixin between a scheduler's class and what `with_groups` makes of it."""
-
-    __slots__ = ()
+    """What groups of layers change in a scheduler's rules."""
 
     cache: HybridCache
 
@@ -144,12 +141,6 @@ class GroupRules(Scheduler):
                 for job in schedule.decodes:
                     _table(job).in_flight -= 1
         return super().update(schedule, index, output)
-
-
-@lru_cache
-def with_groups(kind: type[Scheduler]) -> type[Scheduler]:
-    """The scheduler's class *kind* with the rules for groups of layers, for engines with a HybridCache."""
-    return type(f"Group{kind.__name__}", (GroupRules, kind), {"__slots__": (), "__doc__": kind.__doc__})
 
 
 def _table(job: Job) -> HybridTable:

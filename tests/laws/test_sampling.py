@@ -138,7 +138,7 @@ def test_a_request_that_one_engine_prefills_for_another_has_one_sequence():
     load = {"arrivals": {"process": "burst"}, "count": 2, "prompt": uniform(300, 300), "output": uniform(3, 3), "n": 2}
     result = simulate(Scenario.of({
         "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 512},
-        "pools": {"prefill": {"role": "prefill", "replicas": 1}, "decode": {"role": "decode", "replicas": 1}},
+        "pools": {"prefill": {"role": "prefill", "replicas": 1}, "other": {"role": "both", "replicas": 1}},
         "workload": {"synthetic": load}}))
     assert result.summary["completed"] == 0
     assert {reason[:11] for reason in result.history.requests.reasons.values()} == {"its n is 2,"}
