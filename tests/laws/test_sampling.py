@@ -94,7 +94,7 @@ def test_a_parent_tells_the_tokens_of_its_children_by_steps():
     parent = ParentRequest(2, lambda: ended.append(True))
     jobs = [Job.of(Request(0, 0.0, 4, 4), number, 16) for number in range(2)]
     jobs[0].emitted, jobs[1].emitted = [Run(2, 4, 1)], [Run(3, 7, 2)]
-    assert parent.leads(jobs[1]) and not parent.leads(jobs[0])
+    assert parent.admit(jobs[1]) and not parent.admit(jobs[0]) and parent.leads(jobs[1])
     assert not parent.finish(jobs[0]) and parent.finish(jobs[1])
     assert [(run.first, run.last, run.tokens) for run in parent.emitted] == [(2, 2, 1), (3, 3, 2), (4, 5, 1), (7, 7, 1)]
     parent()
