@@ -44,7 +44,7 @@ class Engine(ABC):
     thread, which goes on once all kernels are launched; with more, `workers` are
     processes of their own.  A `governor` says which power cap and clock GPUs keep to.  Its `role` in a fleet is
     prefill, decode or both; its `gpus` are numbers of the fleet's GPUs, stage by stage.  Through its `endpoint`, KV
-    comes from other engines and goes to them.  `logprobs` makes a last stage's timer price those of prompts.
+    comes from other engines and goes to them.  `logprobs` makes a timer price those of prompts, too.
     """
 
     number: int
