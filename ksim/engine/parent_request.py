@@ -54,10 +54,9 @@ class ParentRequest:
         for run in job.emitted:
             for step in range(run.first, run.last + 1, run.every or 1):
                 self._tokens[step] += run.tokens
-                decoded = [job.request.prompt + place + more for more in range(run.tokens)
-                           if place + more not in caught_up]
-                count, length = self._decoded.get(step, (0, 0))
-                self._decoded[step] = count + len(decoded), length + sum(decoded)
+                if place not in caught_up:
+                    count, length = self._decoded.get(step, (0, 0))
+                    self._decoded[step] = count + 1, length + job.request.prompt + place
                 place += run.tokens
         return not self._unfinished
 
@@ -71,7 +70,7 @@ class ParentRequest:
 
     def decoded(self) -> Iterator[tuple[int, int, int]]:
         """Steps, how many sequences of the request decode in each, and how long these are together."""
-        return ((step, *counts) for step, counts in sorted(self._decoded.items()) if counts[0])
+        return ((step, *counts) for step, counts in sorted(self._decoded.items()))
 
     @property
     def emitted(self) -> Iterator[Run]:

@@ -67,7 +67,7 @@ class EngineSettings:
     """Tokens in a block of the KV cache. Unit: tokens. Default: set by release. Source: vLLM."""
     disable_hybrid_kv_cache_manager: bool | None = None
     """Keep all tokens for layers with a window or chunked attention, too. Default: true where attention is chunked.
-    Source: vLLM."""
+    Source: vLLM. Example: true."""
     enable_prefix_caching: bool = True
     """Share KV blocks among prompts that begin alike. Source: vLLM."""
     prefix_cache: str = field(default="vllm", validator=in_(("vllm", "sglang")))

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
+from ksim.compute.chunked_attention import ChunkedLayer
 from ksim.compute.kernels.attention import Attention, AttentionLayer
-from ksim.compute.kernels.chunked_attention import ChunkedLayer
 from ksim.flow.batch import Batch, Contexts
 from ksim.flow.batches import Batches
 from ksim.specs.shard import Shard

@@ -9,7 +9,7 @@ from ksim.flow.events import Preempted, Received, Stepped
 from ksim.flow.request import Request
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.scenario import Scenario
-from ksim.simulation.simulate import play, simulate
+from ksim.simulation.simulate import play
 from tests.laws.happenings import facts, times
 from tests.laws.tiny import uniform
 from tests.properties import examples
@@ -93,16 +93,6 @@ def test_a_search_goes_on_to_max_tokens_and_to_the_end_of_the_context():
 def test_what_vllm_refuses_is_refused(asked, why):
     result = play(Deployment.of(scenario()), iter([Request(0, 0.0, 20, 2, **asked)]))
     assert [*result.history.requests.reasons.values()] == [why]
-
-
-def test_a_search_is_not_split():
-    load = {"arrivals": {"process": "burst"}, "count": 1, "prompt": uniform(300, 300), "output": uniform(3, 3),
-            "beam_width": 1}
-    result = simulate(Scenario.of({
-        "model": "llama-3.2-1b", "gpu": "h200", "oracle": "roofline", "serve": {"max_model_len": 512},
-        "pools": {"prefill": {"role": "prefill", "replicas": 1}, "decode": {"role": "decode", "replicas": 1}},
-        "workload": {"synthetic": load}}))
-    assert {reason[:21] for reason in result.history.requests.reasons.values()} == {"its beam_width is 1, "}
 
 
 @given(lengths=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=4),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ksim.flow.events import Finished
 from ksim.validation.cases import Case, CaseRequest, KvGroup, Settings
 from ksim.validation.replay import Replay
+from tests.laws.ahead import both, serves, workloads
 from tests.laws.happenings import facts, times
-from tests.laws.test_lookahead import both, serves, workloads
 from tests.laws.tiny import TINY
 from tests.properties import examples
 

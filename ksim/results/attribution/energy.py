@@ -117,6 +117,8 @@ class Energy:
         amounts = np.asarray(sum(rate[chunks.step] * size for rate, size in zip(rates, prompts, strict=True)))
         after = self._after_first(chunks.step, rows, self.shares.stretches.stints.leg[chunks.stint])
         joules = np.stack([sums(rows, amounts * which, len(requests)) for which in (~after, after)], axis=1)
+        if self.history.steps.drafted:  # of decodes
+            rates = [rates[TOKENS] * self.shares.width, rates[PAIRS] * self.shares.width, rates[KEYS]]
         for part in requests.parts():
             joules[part] += self._decoded(part, rates)
         joules += self._decoded_of_several(rates)
@@ -135,14 +137,13 @@ class Energy:
         return found
 
     def _decoded(self, rows: slice, rates: list[Floats]) -> Floats:
-        """Joules of the requests at *rows* for tokens of which a step computes one: with the first token, and after."""
+        """Joules of the requests at *rows* for tokens of steps that decode: with the first token, and after."""
         requests, found = self.history.requests, np.zeros((rows.stop - rows.start, 2))
         steps, known = self._tokens(rows)
         amounts = (rates[PAIRS] + rates[KEYS])[steps]
         amounts *= known
         amounts += rates[TOKENS][steps] * (known > 0)
-        some = requests.output[rows] > 0
-        if some.any():
+        if (some := requests.output[rows] > 0).any():
             first = requests.first[rows][some] - requests.first[rows.start]
             found[some, 0] = amounts[first]
             found[some, 1] = np.add.reduceat(amounts, first) - amounts[first]
@@ -156,9 +157,9 @@ class Energy:
     def _tokens(self, rows: slice) -> tuple[Places, Ints]:
         """The step of each token of the requests at *rows*, and the length of its sequence then.
 
-        The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up,
-        and for requests that did not complete, as their steps may compute more than one token, or of several sequences.
-        It is also 0 for a token that another engine handed over in the same step.
+        The length counts the token that was computed.  It is 0 for tokens with which a request had just caught up, for
+        requests of several sequences, for those that did not complete, as their steps may compute more than one token,
+        and for a token from the same step as the one before it, which was handed over by another engine, or drafted.
         """
         requests, caught_up = self.history.requests, self._caught_up
         begin, end = int(requests.first[rows.start]), int(requests.first[rows.stop])
@@ -167,9 +168,8 @@ class Energy:
         known *= np.repeat(requests.completed[rows], requests.output[rows])
         known[caught_up[slice(*np.searchsorted(caught_up, [begin, end]))] - begin] = 0
         steps = requests.token_steps[begin:end]
-        if (several := self._several[rows]).any():
-            known[np.repeat(several, requests.output[rows])] = 0
-        if len(self.history.splits):
+        known[np.repeat(self._several[rows], requests.output[rows])] = 0
+        if len(self.history.splits) or not requests.runs.single:
             again = np.zeros(len(steps), dtype=np.bool_)
             again[1:] = steps[1:] == steps[:-1]
             again[requests.first[rows][requests.output[rows] > 0] - begin] = False
