@@ -184,7 +184,7 @@ def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:
     several = {id(plan.batch_launches): plan.batch_launches for plan in dict.fromkeys(plans)}
     if len(several) == 1:
         return dict.fromkeys(plans[0].batch_launches, np.arange(len(plans)))
-    longest_first: list[tuple[BatchLaunch, ...]] = sorted(several.values(), key=len, reverse=True)
+    longest_first = sorted(several.values(), key=len, reverse=True)
     return {launch: np.array([row for row, plan in enumerate(plans) if launch in plan.batch_launches])
             for launch in dict.fromkeys(chain.from_iterable(longest_first))}
 

@@ -97,7 +97,7 @@ class Job:
         limit = request.max_tokens if limit is None else limit
         return cls(request, number, output, output if limit is None else limit,
                    BlockTable(request.content(block_tokens)) if block_table is None else block_table, request.prompt,
-                   request.arrival if arrived is None else arrived, request.prompt_logprobs is None)
+                   request.arrival if arrived is None else arrived, reads_cache=request.prompt_logprobs is None)
 
     # Names that plug-ins may read for one more release.
     known = renamed("known", "num_tokens")
