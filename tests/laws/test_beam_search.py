@@ -87,7 +87,7 @@ def test_a_search_goes_on_to_max_tokens_and_to_the_end_of_the_context():
 
 @pytest.mark.parametrize("asked, why", [
     ({"beam_width": 11}, "its beam_width is 11, which needs 22 log-probabilities at each place, more than max_logprobs"
-                         " = 20"),
+                         " = 20; raise that, or search less"),
     ({"beam_width": 2, "n": 2}, "its n is 2, and a beam search returns beam_width = 2 sequences"),
     ({"beam_width": 2, "prompt_logprobs": 1}, "its prompt_logprobs are not computed by a beam search")])
 def test_what_vllm_refuses_is_refused(asked, why):

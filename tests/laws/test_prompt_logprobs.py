@@ -88,8 +88,9 @@ def test_a_prompt_that_is_computed_again_after_its_first_token_is_not_scored_aga
 
 
 @pytest.mark.parametrize("most, asked, why", [
-    (20, 21, "its prompt_logprobs are 21, which is greater than max_logprobs = 20"),
-    (20, -1, "its prompt_logprobs are the whole vocabulary, which is greater than max_logprobs = 20"),
+    (20, 21, "its prompt_logprobs are 21, more than max_logprobs = 20; set that to 21, or ask for less"),
+    (20, -1, "its prompt_logprobs are all of the vocabulary, more than max_logprobs = 20; set that to -1, or ask for"
+             " less"),
     (-1, -1, ""), (20, 20, ""), (0, 0, "")])
 def test_more_than_max_logprobs_is_refused(most, asked, why):
     result = play(site(max_logprobs=most), iter([Request(0, 0.0, 20, 2, prompt_logprobs=asked)]))
