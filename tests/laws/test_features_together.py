@@ -51,18 +51,23 @@ FEATURES: Mapping[str, dict[str, Any]] = {
     "lora": {**LORA, **asking(adapters={"count": 3, "exponent": 0.5})}, "images": IMAGES,
     "windows": {}, "delta": {}, "mamba": {}, "seeing windows": IMAGES,
     "n": asking(n=3, max_completion_tokens=20), "logprobs": asking(prompt_logprobs=2),
+    "beams": asking(beam_width=2, output=uniform(2, 3)),
     "pools": {"pools": {"prefill": {"role": "prefill"}, "decode": {"role": "decode"}}},
     "experts": serving(data_parallel_size=2, enable_expert_parallel=True), "stages": serving(pipeline_parallel_size=2),
     "sglang": serving(prefix_cache="sglang"), "kernel": {"detail": "kernel"},
     "stall_free": serving(scheduling_policy="stall_free"),
 }
 DRAFTERS = {"ngram", "mtp", "eagle3", "draft_model"}
+#: Where it matters what drafts.
+DRAFTED = {"lora", "images", "windows", "delta", "pools", "experts", "sglang", "n"}
 MODELS = {"windows", "delta", "mamba", "seeing windows"}
 #: With these, no engine goes ahead of the clock.
 STEPPING = {"experts", "stages", "kernel"}
 #: Pairs that are refused, each with the key that the error names.
 REFUSED = {**{frozenset((drafter, "sglang")): "serve.prefix_cache" for drafter in DRAFTERS},
-           frozenset(("n", "pools")): "workload.synthetic.n", frozenset(("experts", "kernel")): "detail"}
+           frozenset(("n", "pools")): "workload.synthetic.n",
+           frozenset(("beams", "pools")): "workload.synthetic.beam_width", frozenset(("beams", "n")): "n is 3",
+           frozenset(("beams", "logprobs")): "prompt_logprobs", frozenset(("experts", "kernel")): "detail"}
 
 
 def model_of(pair: frozenset[str]) -> str:
@@ -76,9 +81,9 @@ def model_of(pair: frozenset[str]) -> str:
 
 
 def pairs() -> Iterator[frozenset[str]]:
-    """All pairs but those of two drafters or two models."""
+    """All pairs but those of two drafters or two models; one drafter stands for the others where these are alike."""
     for pair in map(frozenset, combinations(FEATURES, 2)):
-        if len(pair & DRAFTERS) < 2 and model_of(pair):
+        if len(pair & DRAFTERS) < 2 and model_of(pair) and (not pair & DRAFTERS - {"eagle3"} or pair & DRAFTED):
             yield pair
 
 
@@ -112,7 +117,7 @@ def check(run: Result, pair: frozenset[str]) -> None:
     requests, summary = run.history.requests, run.summary
     assert requests.output.tolist() == [request.output_tokens for request in requests.requests]
     assert_a_partition(run)
-    assert not pair & DRAFTERS or summary["spec_decode_num_drafts"] > 0
+    assert not pair & DRAFTERS or "beams" in pair or summary["spec_decode_num_drafts"] > 0
     assert "lora" not in pair or summary["lora_loads"] > 0
     assert not pair & {"images", "seeing windows"} or summary["images"] > 0
     assert "logprobs" not in pair or any(batch.prompt_logprobs for block in run.log.step_blocks
