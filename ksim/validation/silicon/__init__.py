@@ -103,13 +103,15 @@ def find(path: Path, name: str, counts: Path | None = None) -> Row:
 
 
 def _rows(path: Path, counts: Path | None) -> list[Row]:
-    """The rows at *path*, disaggregated ones with what the table of worker counts says."""
+    """The rows at *path* with what tables say of their deployments: worker counts, and speculative decoding."""
     rows = read(path)
     table = counts or workers.beside(path)
     if table is None:
         return rows
-    known = workers.read(table)
-    return [evolve(row, split=known.get(row.id, workers.UNKNOWN)) if row.mode == "disagg" else row for row in rows]
+    known, beside = workers.read(table), table.with_name(workers.WHOLE)
+    whole = workers.read_whole(beside) if beside.exists() else {}
+    return [evolve(row, split=known.get(row.id, workers.UNKNOWN)) if row.mode == "disagg" else
+            evolve(row, whole=whole.get(row.id)) for row in rows]
 
 
 def _wanted(row: Row, question: Question) -> bool:

@@ -68,6 +68,14 @@ class Rule:
 
 
 @frozen
+class Acceptance:
+    """The chance that a draft of a model and all before it are accepted, place by place, in all of the model's runs."""
+
+    rates: tuple[float, ...]
+    text: str
+
+
+@frozen
 class Recipes:
     """What is assumed about measured runs; the data file says where each assumption comes from."""
 
@@ -77,6 +85,7 @@ class Recipes:
     backends: Mapping[str, Backend]
     sources: Mapping[str, Source]
     rules: tuple[Rule, ...]
+    acceptances: Mapping[str, Acceptance]
 
     def model(self, row: Row) -> str:
         """The catalogue's name of the row's checkpoint; where no pattern matches, the last part of its path."""
@@ -152,7 +161,24 @@ def _serve(row: Row, known: Recipes, backend: Backend) -> dict[str, Any]:
     for rule in _rules(row, known, name):
         serve |= own(rule.serve, {"concurrency": row.concurrency, "tensor": row.tensor,
                                    "graphs": graphs(row.concurrency), "twice_prompt": 2 * row.prompt, **serve})
-    return fitted(serve)
+    return fitted(accepting(row, serve))
+
+
+def accepting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:
+    """*serve* with the acceptance of the row's model, if it drafts.
+
+    Raises NotRun where the row decodes speculatively, and its number of drafts or its acceptance is not known.
+    """
+    config, model = serve.get("speculative_config"), recipes().model(row)
+    if row.speculation in ("", "none"):
+        return serve
+    if config is None:
+        raise NotRun(f"how many tokens {row.backend} drafts for {model} is not known")
+    if model not in recipes().acceptances:
+        raise NotRun(f"how many drafts {model} accepts is not known")
+    rates = recipes().acceptances[model].rates[:config["num_speculative_tokens"]]
+    return {**serve, "speculative_config": {**config, "rejection_sample_method": "synthetic",
+                                            "synthetic_acceptance_rates": [*rates]}}
 
 
 def fitted(serve: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +208,8 @@ def fields_of(row: Row, known: Recipes) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
     return {"model": known.model(row), "backend": row.backend, "gpu": known.gpus[row.system], "table": row.source,
             "precision": row.precision, "version": ".".join(row.version.split(".")[:2]), "tensor": str(row.tensor),
-            "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency)}
+            "lengths": f"{row.prompt}x{row.output}", "experts": str(row.moe_ep), "concurrency": str(row.concurrency),
+            "speculation": row.speculation, "shape": row.whole.worker.shape if row.whole else ""}
 
 
 def matches(when: Mapping[str, Sequence[str]], fields: Mapping[str, str]) -> bool:
@@ -209,8 +236,11 @@ def _parallelism(row: Row) -> dict[str, Any]:
     With attention data parallelism, the source counts GPUs twice.  For vLLM, tp_size is then the number of all GPUs,
     each of which has a replica of the attention (`--data-parallel-size=$TP`).  Where experts are sliced over more GPUs
     than the attention, the attention has replicas.  For TensorRT-LLM, attention_dp_size is the product of moe_tp_size
-    and moe_ep_size, each of which is at most the number of all GPUs.
+    and moe_ep_size, each of which is at most the number of all GPUs.  Rows with speculative decoding have the
+    parallelism of the table that says so.
     """
+    if row.whole and row.speculation not in ("", "none"):
+        return row.whole.worker.settings
     experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
         if row.moe_ep > 1 and row.moe_tp > 1:

@@ -79,11 +79,10 @@ def table_of(row: Row) -> dict[str, Any]:
     table["host"] = splits().hosts.get(row.backend, table["host"])
     waves = recipes.waves(row.concurrency, row.output, _WAVES, _FEWEST)
     table["workload"]["synthetic"]["count"] = row.concurrency * waves
-    fields = fields_of(row)
-    for rule in splits().rules:
-        if recipes.matches(rule.when, fields):
-            table["serve"] |= rule.serve
-            table["engine"] = rule.engine or table["engine"]
+    for rule in _rules(row):
+        table["serve"] |= rule.serve
+        table["engine"] = rule.engine or table["engine"]
+    table["serve"] = recipes.accepting(row, table["serve"])
     table["serve"]["kv_transfer_config"] = {"kv_connector": splits().connectors[row.backend]}
     table["pools"] = {"prefill": _pool("prefill", row, prefill, table["serve"]),
                       "decode": _pool("decode", row, decode, table["serve"])}
@@ -101,8 +100,6 @@ def _sides(row: Row) -> tuple[Workers, Workers]:
         raise NotRun("disaggregated, and its numbers of workers are not known")
     if not split.speculation:
         raise NotRun("disaggregated, and whether it decodes speculatively is not known")
-    if split.speculation != "none":
-        raise NotRun(f"disaggregated with speculative decoding ({split.speculation}), which is not simulated")
     if not row.concurrency:
         raise NotRun("its concurrency is not known")
     return split.prefill, split.decode
@@ -117,28 +114,22 @@ def fields_of(row: Row) -> dict[str, str]:
     return recipes.fields_of(row, known) | {"prefill": row.split.prefill.shape, "decode": row.split.decode.shape}
 
 
+def _rules(row: Row) -> list[Pools]:
+    """The rules for *row*, in their order."""
+    fields = fields_of(row)
+    return [rule for rule in splits().rules if recipes.matches(rule.when, {**fields, "batch": str(batch(row))})]
+
+
 def _pool(role: str, row: Row, side: Workers, serve: Mapping[str, Any]) -> dict[str, Any]:
     """The table of the pool with this *role*; *serve* are the settings of both."""
-    own: dict[str, Any] = _shape(side)
-    for rule in splits().rules:
-        if recipes.matches(rule.when, fields_of(row)):
-            own |= recipes.own(getattr(rule, role), _values(row, side))
-            if role == "prefill" and rule.chunk:
-                own["max_num_batched_tokens"] = rule.chunk // (side.gpus if side.attention_dp else 1)
+    own: dict[str, Any] = side.settings
+    for rule in _rules(row):
+        own |= recipes.own(getattr(rule, role), _values(row, side))
+        if role == "prefill" and rule.chunk:
+            own["max_num_batched_tokens"] = rule.chunk // (side.gpus if side.attention_dp else 1)
     whole = recipes.fitted({**serve, **own})
     return {"role": role, "replicas": side.count,
             "serve": {key: value for key, value in whole.items() if serve.get(key) != value}}
-
-
-def _shape(side: Workers) -> dict[str, Any]:
-    """How the GPUs of a worker share its work."""
-    shape: dict[str, Any] = ({"tensor_parallel_size": 1, "data_parallel_size": side.gpus} if side.attention_dp else
-                             {"tensor_parallel_size": side.gpus})
-    if side.experts > 1:
-        shape["enable_expert_parallel"] = True
-        if side.experts != side.gpus:
-            shape["expert_parallel_size"] = side.experts
-    return shape
 
 
 def _values(row: Row, side: Workers) -> dict[str, int]:
