@@ -10,7 +10,7 @@ from attrs.validators import ge, in_
 
 from ksim.foundation.errors import ConfigError, DataError
 from ksim.validation.silicon import workers
-from ksim.validation.silicon.recipes import NotRun
+from ksim.validation.silicon.assumptions import NotRun
 from ksim.validation.silicon.rows import Row, read, reference
 from ksim.validation.silicon.runs import Answer, answers
 from ksim.validation.silicon.scenarios import scenario

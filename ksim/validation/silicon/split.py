@@ -12,8 +12,8 @@ from ksim.foundation import catalog
 from ksim.simulation.hardware import system_of
 from ksim.simulation.packing import pack
 from ksim.simulation.scenario import Scenario
-from ksim.validation.silicon import recipes
-from ksim.validation.silicon.recipes import NotRun
+from ksim.validation.silicon import assumptions, recipes
+from ksim.validation.silicon.assumptions import NotRun
 from ksim.validation.silicon.rows import Row
 from ksim.validation.silicon.workers import Workers
 
@@ -107,7 +107,7 @@ def _sides(row: Row) -> tuple[Workers, Workers]:
 
 def fields_of(row: Row) -> dict[str, str]:
     """The fields of a row that rules may match, as text."""
-    known = recipes.recipes()
+    known = assumptions.recipes()
     assert row.split and row.split.prefill and row.split.decode, "only for rows whose workers are known"
     if row.system not in known.gpus or row.backend not in known.backends:
         return {}
