@@ -81,18 +81,24 @@ def best() -> float:
     return min(told[0] for told in grid().values() if told is not None and counts(told))
 
 
-def found_after(tuned: TunePlan) -> int | None:
-    """In which trial a search on the values of the grid proposes the best point; None where it does not."""
+def is_best(settings: Settings) -> bool:
+    told = grid()[name(settings)]
+    return told is not None and counts(told) and told[0] == best()
+
+
+def proposals(tuned: TunePlan) -> Iterator[Settings]:
+    """What a search on the values of the grid proposes, trial by trial."""
     search = Search.of(tuned.space, tuned.sampler, tuned.seed, tuned.directions)
     while len(search.asked) < TRIALS:
         first = len(search.asked)
-        asked = search.ask(min(tuned.round, TRIALS - first))
-        for place, settings in enumerate(asked, first):
-            told = grid()[name(settings)]
-            if told is not None and counts(told) and told[0] == best():
-                return place + 1
-            search.tell(place, lesson_of(_point(settings, told), tuned))
-    return None
+        for place, settings in enumerate(search.ask(min(tuned.round, TRIALS - first)), first):
+            yield settings
+            search.tell(place, lesson_of(_point(settings, grid()[name(settings)]), tuned))
+
+
+def found_after(tuned: TunePlan) -> int | None:
+    """In which trial a search on the values of the grid proposes the best point; None where it does not."""
+    return next((trial for trial, settings in enumerate(proposals(tuned), 1) if is_best(settings)), None)
 
 
 def _point(settings: Settings, told: Sequence[float] | None) -> SweepPoint:

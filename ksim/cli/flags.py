@@ -46,6 +46,9 @@ OutcomeFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help
 _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["--pp", "-pp"],
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
 _PANEL = "Engine settings, named as by vllm serve"
+#: What flags that take JSON may look like.
+_EXAMPLES = {"--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
+             "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}
 
 
 def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,7 +78,7 @@ def _json(flag: str, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(flag, f"is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigError(flag, f"expected a JSON object such as '{{\"kv_connector\": \"NixlConnector\"}}', not {text}")
+        raise ConfigError(flag, f"expected a JSON object such as '{_EXAMPLES[flag]}', not {text}")
     return value
 
 

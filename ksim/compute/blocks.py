@@ -2,28 +2,37 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from attrs import asdict
 
+from ksim.compute.config_sizes import (
+    FULL,
+    SLIDING,
+    late_windows,
+    layer_types,
+    max_length,
+    only,
+    sizes,
+    text,
+    windows,
+)
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
 from ksim.compute.notation import Operation
+from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise
 from ksim.compute.quantization import stored
 from ksim.foundation.errors import ConfigError
+
+__all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
+           "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
+           "mixture", "norm", "only", "shared_experts", "sizes", "text", "windows"]
 
 Operations = tuple[Operation, ...]
 
 #: `hidden_act`, and the kernel that applies it to the gate and multiplies by up.
 ACTIVATIONS = {"silu": "silu_mul", "gelu": "gelu_mul", "gelu_pytorch_tanh": "gelu_mul"}
-#: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
-STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
-#: Keys of the language model that a multimodal config may have beside its `text_config`.
-OUTSIDE = {"quantization_config", "tie_word_embeddings"}
-#: What `layer_types` calls attention with a window and without.
-SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def decoder(
@@ -48,75 +57,6 @@ def mixture(config: Config, layers: Sequence[Operations], *, tied: bool = False,
     if top_k > size["E"]:
         raise ConfigError(f"{config.name}: {_first(config, CHOSEN)}", f"{top_k} is more than the {size['E']} experts")
     return decoder(config, layers, tied=tied, top_k=top_k, **size, **more)
-
-
-def sizes(config: Config) -> dict[str, int]:
-    """The sizes of a transformer with grouped-query attention, by their usual names in config.json."""
-    heads = config.need("num_attention_heads")
-    kv_heads = config.need("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise ConfigError(f"{config.name}: num_key_value_heads", f"{kv_heads} does not divide {heads} attention heads")
-    group, hidden = heads // kv_heads, config.need("hidden_size")
-    if not config.table.get("head_dim") and hidden % heads:
-        raise ConfigError(f"{config.name}: num_attention_heads", f"{heads} does not divide hidden_size = {hidden}, and"
-                                                                 " there is no head_dim")
-    return {
-        "m": hidden, "V": config.need("vocab_size"), "g": 2,
-        "F": config.need("intermediate_size", config.get("moe_intermediate_size", 0)),
-        "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2, "h": config.need("head_dim", hidden // heads),
-    }
-
-
-def text(config: Config) -> Config:
-    """The part of a multimodal config that describes the language model, or else *config* itself."""
-    part = config.part("text_config").table
-    outer = {key: value for key, value in config.table.items() if key in OUTSIDE}
-    return Config(config.name, {**outer, **part}) if part else config
-
-
-def only(config: Config, **values: Any) -> None:
-    """Raise ConfigError where *config* has another value under a key than the one that is modelled."""
-    for key, modelled in values.items():
-        if (value := config.get(key, modelled)) != modelled:
-            raise ConfigError(f"{config.name}: {key}", f"{value!r} is not modelled, only {modelled!r}")
-
-
-def max_length(config: Config) -> int:
-    """The longest sequence in tokens; a scaled rotary embedding stretches it as in vLLM."""
-    length = config.need("max_position_embeddings")
-    scaling = config.part("rope_parameters" if config.table.get("rope_scaling") is None else "rope_scaling")
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind in STRETCHED:
-        return length
-    if kind == "yarn":
-        length = scaling.need("original_max_position_embeddings", length)
-    return max(1, int(length * scaling.factor("factor")))
-
-
-def windows(config: Config, sliding: Sequence[bool] = ()) -> list[int]:
-    """The attention window of each layer in tokens, 0 for none.
-
-    `layer_types` says which layers have the config's `sliding_window`, or else *sliding*; all of them if that is empty.
-    """
-    window = config.need("sliding_window") if config.table.get("sliding_window") else 0
-    slides = sliding or [True] * config.need("num_hidden_layers")
-    kinds = layer_types(config, [SLIDING if slide else FULL for slide in slides], (SLIDING, FULL))
-    return [window if kind == SLIDING else 0 for kind in kinds]
-
-
-def layer_types(config: Config, default: list[str], known: Sequence[str]) -> list[str]:
-    """The type of each layer, or *default*; raises ConfigError for a type that is not *known*."""
-    kinds, layers = config.get("layer_types", default), config.need("num_hidden_layers")
-    if len(kinds) != layers or any(kind not in known for kind in kinds):
-        raise ConfigError(f"{config.name}: layer_types", f"expected {layers} times {' or '.join(known)}")
-    return kinds
-
-
-def late_windows(config: Config) -> list[bool]:
-    """Which layers have a window by Qwen's settings: the last ones, and only with `use_sliding_window`."""
-    layers = range(config.need("num_hidden_layers"))
-    return [config.get("use_sliding_window", False) and layer >= config.get("max_window_layers", 28)
-            for layer in layers]
 
 
 def norm(label: str) -> Elementwise:
@@ -189,16 +129,23 @@ def expert_sizes(config: Config) -> dict[str, int]:
 
 def _first(config: Config, keys: Sequence[str]) -> str:
     """The first of *keys* that the config has, or else the first."""
-    return next((key for key in keys if config.table.get(key) is not None), keys[0])
+    return next((key for key in keys if config.value(key) is not None), keys[0])
 
 
-def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False) -> Operations:
+#: A number that is added to the score of each expert for the choice alone, and balances their load.
+CORRECTION = (Held("E", "router_correction"),)
+
+
+def experts(config: Config, *, bias: bool = False, shared: Operations = (), exact: bool = False,
+            corrected: bool = False) -> Operations:
     """A mixture of experts: route, dispatch tokens to their experts, compute, and combine each token's results.
 
-    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.
+    *shared* experts see all tokens; their partial sums join the all-reduce.  An *exact* router is in FP32.  The choice
+    of experts may be *corrected* by a number for each.
     """
     return (
         op("tm,mE->tE", "router", bias=bias, quantized=False, exact=exact),
+        *(CORRECTION if corrected else ()),
         *shared,
         Dispatch(),
         pointwise("topk", "TE->x", "topk", reads="fp32", writes="fp32"),
@@ -226,9 +173,9 @@ def shared_experts(config: Config, *, gated: bool = False) -> Operations:
 
 
 def _activation(config: Config) -> str:
-    key = "hidden_activation" if config.get("hidden_activation", "") else "hidden_act"
-    name = config.get(key, "silu")
-    if name not in ACTIVATIONS:
+    act, first = config.get("hidden_act", "silu"), config.get("hidden_activation", "")
+    if (name := first or act) not in ACTIVATIONS:
+        key = "hidden_activation" if first else "hidden_act"
         raise ConfigError(f"{config.name}: {key}", f"{name!r} is none of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 

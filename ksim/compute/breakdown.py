@@ -21,7 +21,7 @@ __all__ = ["AttentionKind", "ModelPart", "attention_kinds", "model_parts"]
 ORDER = ("embedding", "attention", "mlp", "router", "experts", "shared_experts", "norms", "head", "other")
 #: Products that no `part` of a quantization covers, by their labels.
 LABELS = {"router": "router", "lm_head": "head", "ba": "attention", "index_k": "attention",
-          "shared_gate": "shared_experts"}
+          "shared_gate": "shared_experts", "router_correction": "router"}
 
 
 @frozen
@@ -91,9 +91,8 @@ def _part(operation: Operation) -> str:
         return "norms"
     if _attention_kind(operation):
         return "attention"
-    if not isinstance(operation, Product):
-        return "other"
-    return operation.part.removesuffix("_inputs") or LABELS.get(operation.label, "other")
+    part = operation.part.removesuffix("_inputs") if isinstance(operation, Product) else ""
+    return part or LABELS.get(operation.label, "other")
 
 
 def _attention_kind(operation: Operation) -> str:

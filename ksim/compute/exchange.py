@@ -27,36 +27,38 @@ LOW_LATENCY: Mapping[str, CollectiveKind] = {"dispatch": "low_latency_dispatch",
 
 @frozen
 class Dispatch:
-    """Bring the tokens of all data ranks to the experts; with one data rank, nothing."""
+    """Bring the tokens of all data ranks, of size `hidden`, to the experts; with one data rank, nothing."""
 
     label: str = "dispatch"
+    hidden: str = "m"
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data == 1:
             return
         if _deepep(shard):
-            yield Op(self.label, _sent(sizes, shard, "dispatch"))
+            yield Op(self.label, _sent(sizes, shard, "dispatch", self.hidden))
         else:
-            size = (sizes.volume("Tm") + sizes.volume("TE")) * DType.BF16.bytes
+            size = (sizes.volume(f"T{self.hidden}") + sizes.volume("TE")) * DType.BF16.bytes
             yield Op(self.label, Collective("all_gather", size, _group(shard)))
 
 
 @frozen
 class Combine:
-    """Add up the experts' results of each token, and bring the sum back to its rank."""
+    """Add up the experts' results of each token, of size `hidden`, and bring the sum back to its rank."""
 
     label: str = "experts"
+    hidden: str = "m"
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
         if shard.data > 1:
             if _deepep(shard):
-                yield Op(f"{self.label}_combine", _sent(sizes, shard, "combine"))
+                yield Op(f"{self.label}_combine", _sent(sizes, shard, "combine", self.hidden))
             else:
-                size = sizes.volume("Tm") * DType.BF16.bytes
+                size = sizes.volume(f"T{self.hidden}") * DType.BF16.bytes
                 yield Op(f"{self.label}_reduce_scatter", Collective("reduce_scatter", size, _group(shard)))
         if shard.tensor > 1:
             kind: CollectiveKind = "all_gather" if shard.scattered else "all_reduce"
-            yield Op(f"{self.label}_{kind}", Collective(kind, sizes.volume("tm") * DType.BF16.bytes, "tensor"))
+            yield Op(f"{self.label}_{kind}", Collective(kind, sizes.volume(f"t{self.hidden}") * DType.BF16.bytes, "tensor"))
 
 
 def _deepep(shard: Shard) -> bool:
@@ -67,9 +69,9 @@ def _group(shard: Shard) -> str:
     return "expert" if shard.scattered else "data"
 
 
-def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"]) -> Collective:
+def _sent(sizes: Sizes, shard: Shard, way: Literal["dispatch", "combine"], index: str) -> Collective:
     """The copies of one rank's tokens that it sends to their experts, or gets back from them."""
-    ranks, top_k, hidden = shard.expert_ranks, sizes.of["top_k"], sizes.of["m"]
+    ranks, top_k, hidden = shard.expert_ranks, sizes.of["top_k"], sizes.of[index]
     tokens = sizes.of["T"] / ranks
     token = hidden * DType.BF16.bytes
     if way == "dispatch" and shard.precision.of("experts")[1] is DType.FP8:

@@ -29,7 +29,7 @@ from ksim.specs.shard import Shard
 #: cached ones that they follow.
 TokenKind = Literal["decodes", "prompts", "continued", "cached"]
 _COUNTS: Mapping[TokenKind, Callable[[Batch], int]] = {
-    "decodes": lambda batch: len(batch.contexts),
+    "decodes": lambda batch: len(batch.contexts) * batch.width,
     "prompts": lambda batch: sum(new for new, _ in batch.chunks),
     "continued": lambda batch: sum(new for new, context in batch.chunks if context),
     "cached": lambda batch: sum(context for _, context in batch.chunks),
@@ -145,7 +145,8 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     """
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
-    mixture = blocks.experts(config, shared=blocks.shared_experts(config))
+    corrected = config.get("topk_method", "noaux_tc") == "noaux_tc"
+    mixture = blocks.experts(config, shared=blocks.shared_experts(config), corrected=corrected)
     first, other = (blocks.layer(attention, mlp) for mlp in (blocks.gated_mlp(config), mixture))
     layers = [first if number < dense else other for number in range(config.need("num_hidden_layers"))]
     shared = size * config.need("n_shared_experts")

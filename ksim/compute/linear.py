@@ -14,12 +14,10 @@ from ksim.compute.model_ops import op, pointwise
 from ksim.compute.sizes import Sizes
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
-from ksim.specs.shard import Shard
+from ksim.specs.shard import STATE_DTYPES, Shard
 
 #: What `layer_types` calls layers of linear attention.
 LINEAR = "linear_attention"
-#: What `mamba_ssm_dtype` calls the formats of states.
-STATES = {"float32": DType.FP32, "bfloat16": DType.BF16, "float16": DType.FP16}
 
 
 @frozen
@@ -27,10 +25,10 @@ class AttendLinear:
     """A convolution over W tokens and the gated delta rule, ``tYGe->tGoe``; prompts and decodes have kernels each.
 
     Its weights are those of the convolution, and two numbers a head for the gates.  `state` is the format of a
-    sequence's matrices.
+    sequence's matrices unless the engine has another.
     """
 
-    state: DType = DType.FP32
+    state: DType | None = DType.FP32
     label: str = "delta"
     parallel: str = "G"
 
@@ -42,16 +40,14 @@ class AttendLinear:
 
     def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
         """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
-        local = sizes.split(self.parallel, shard.tensor)
-        tokens = local.volume("YGe") * (local.of["W"] - 1) * DType.BF16.bytes
-        return local.volume("Goee") * self.state.bytes + tokens
+        local, (conv, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
+        return local.volume("Goee") * state.bytes + local.volume("YGe") * (local.of["W"] - 1) * conv.bytes
 
     def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
-        local = sizes.split(self.parallel, shard.tensor)
+        local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
         for phase in PHASES:
             yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
-                                                        self.state))
+            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"], state))
 
 
 def attention(config: Config) -> blocks.Operations:
@@ -59,7 +55,7 @@ def attention(config: Config) -> blocks.Operations:
     return (
         op("tm,mZGe->tZGe", "qkvz", parallel="G", part="attention_inputs"),
         op("tm,mgGo->tgGo", "ba", parallel="G", quantized=False),
-        AttendLinear(_state(config)),
+        AttendLinear(state_format(config, "mamba_ssm_dtype")),
         pointwise("rms_norm_gated", "tGoe,tGoe->tGoe", "delta_norm", parallel="G", scale="e"),
         op("tGoe,Goem->tm", "o_proj", parallel="G", part="attention"),
     )
@@ -78,12 +74,12 @@ def sizes(config: Config) -> dict[str, int]:
             "W": config.need("linear_conv_kernel_dim")}
 
 
-def _state(config: Config) -> DType:
-    """The format of a sequence's matrices: that of the weights unless the config says otherwise, as in vLLM."""
-    name = config.get("mamba_ssm_dtype", "bfloat16")
-    if name not in STATES:
-        raise ConfigError(f"{config.name}: mamba_ssm_dtype", f"{name!r} is none of {', '.join(STATES)}")
-    return STATES[name]
+def state_format(config: Config, key: str, default: str = "auto") -> DType | None:
+    """The format of states under *key*, which is *default* where the config has none; None is for "auto"."""
+    name = config.get(key, default)
+    if name not in STATE_DTYPES:
+        raise ConfigError(f"{config.name}: {key}", f"{name!r} is none of {', '.join(STATE_DTYPES)}")
+    return STATE_DTYPES[name]
 
 
 def kinds(config: Config) -> Sequence[str]:

@@ -1,90 +1,28 @@
-"""A whole model: its config, its size in memory, and the kernels that one rank launches for a step."""
+"""A whole model: its operations, its size in memory, and the kernels that one rank launches for a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from ksim.compute.config import Config
 from ksim.compute.expert_rows import MeanExpertRows, Mixture, average_rank, fullest_rank
 from ksim.compute.graph import BatchDependent, Block, Collective, KernelGraph, Op, fold
 from ksim.compute.notation import Operation, cached, layer_cache, stateful, weighted
 from ksim.compute.notation.communicate import Communicate, Send
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
+from ksim.compute.vision import Processor
 from ksim.flow.layer_cache import LayerCache
-from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
 from ksim.specs.shard import Routing, Shard
 
-T = TypeVar("T", int, bool, str, list[Any], dict[str, Any])
-_WORDS = {int: "a whole number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
-
+__all__ = ["HAND_ON", "TAKE_OVER", "Config", "Decoder", "Model"]
 
 #: A pipeline stage sends the hidden state and, since norms are fused with the addition, the residual: each of its ranks
 #: sends a slice to its peer, and the ranks of the next stage gather the slices, as in vLLM.
 HAND_ON = (Send("tm", "send_hidden"), Send("tm", "send_residual"))
 TAKE_OVER = tuple(Communicate("all_gather", "tm", label=label) for label in ("gather_hidden", "gather_residual"))
-#: No model has larger numbers than these, and they would take for ever to work with.
-MOST = 2**31
-_MOST = {"num_hidden_layers": 2000, "num_experts": 2**16, "n_routed_experts": 2**16, "num_local_experts": 2**16}
-
-
-@frozen
-class Config:
-    """A Hugging Face ``config.json``; `name` is for messages."""
-
-    name: str
-    table: Mapping[str, Any]
-
-    def need(self, key: str, default: int = 0) -> int:
-        """The positive whole number under *key*, or *default* where it is absent or null.
-
-        Raises ConfigError for another value, for one larger than any model has, or if there is neither value nor
-        default.
-        """
-        value, most = self.get(key, default), _MOST.get(key, MOST)
-        if value < 1:
-            problem = "is missing" if self.table.get(key) is None else f"expected a positive whole number, not {value}"
-            raise ConfigError(f"{self.name}: {key}", problem)
-        if value > most:
-            raise ConfigError(f"{self.name}: {key}", f"{value} is more than any model has; the most is {most}")
-        return value
-
-    def count(self, key: str) -> int:
-        """The whole number under *key*, which may be 0 and is where it is absent; raises ConfigError for a negative."""
-        if (value := self.get(key, 0)) < 0:
-            raise ConfigError(f"{self.name}: {key}", f"expected a whole number from 0, not {value}")
-        return value
-
-    def factor(self, key: str) -> float:
-        """The positive number under *key*, 1 where it is absent; raises ConfigError for another value."""
-        value = self.table.get(key)
-        if value is None:
-            return 1.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
-            raise ConfigError(f"{self.name}: {key}", f"expected a positive number, not {value!r}")
-        return float(value)
-
-    def part(self, key: str) -> "Config":
-        """The table under *key*, empty where it is absent; raises ConfigError for another value."""
-        return Config(f"{self.name}: {key}", self.get(key, {}))
-
-    def texts(self, key: str) -> list[str]:
-        """The list of texts under *key*, empty where it is absent; raises ConfigError for another value."""
-        texts = self.get(key, [])
-        if strangers := [value for value in texts if not isinstance(value, str)]:
-            raise ConfigError(f"{self.name}: {key}", f"expected texts, not {strangers[0]!r}")
-        return texts
-
-    def get(self, key: str, default: T) -> T:
-        """The value under *key*, or *default* where it is absent or null; raises ConfigError for another type."""
-        value = self.table.get(key)
-        if value is None:
-            return default
-        if type(value) is not type(default):
-            raise ConfigError(f"{self.name}: {key}", f"expected {_WORDS[type(default)]}, not {value!r}")
-        return value
 
 
 @frozen
@@ -94,7 +32,9 @@ class Decoder:
     `layers` has one entry a layer.  Operations of the `head` run over all tokens, from number `sampled` on over the
     last token of each sequence.  A `tied` model uses the embedding's weights in its head.  Each token goes to `top_k`
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
-    `unquantized` parts; `kv_cache_dtype` likewise.
+    `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
+    into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
+    count nowhere else.
     """
 
     sizes: Mapping[str, int]
@@ -108,6 +48,9 @@ class Decoder:
     unquantized: tuple[str, ...] = ()
     kv_cache_dtype: str = "auto"
     sampled: int = 1
+    encoder: "Decoder | None" = None
+    images: Processor | None = None
+    mtp: Sequence[Sequence[Operation]] = ()
 
 
 @frozen

@@ -54,7 +54,7 @@ def stored(config: Config) -> Stored:
     if not name:
         raise ConfigError(part.name, f"{method!r} in this form {REMEDY}")
     left = [pattern for key in LEFT for pattern in part.texts(key)]
-    cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.table.get("kv_cache_scheme") else "auto"
+    cache = "fp8" if part.get("kv_cache_quant_algo", "") == "FP8" or part.value("kv_cache_scheme") else "auto"
     if name == "mxfp4":  # of experts alone, whatever else is listed
         return Stored(name, tuple(part for part in MODULES if part != "experts"), cache)
     return Stored(name, tuple(part for part in MODULES if _left(config, part, left)), cache)
@@ -62,7 +62,7 @@ def stored(config: Config) -> Stored:
 
 def _fp8(part: Config, key: str = "weight_block_size") -> str:
     block = part.get(key, [])
-    return "fp8" if part.table.get(key) is None else "fp8_block" if block == [128, 128] else ""
+    return "fp8" if part.value(key) is None else "fp8_block" if block == [128, 128] else ""
 
 
 def _modelopt(part: Config) -> str:
@@ -75,8 +75,8 @@ def _compressed(part: Config) -> str:
         return ""
     group = groups.part(*groups.table)
     weights, activations = group.part("weights"), group.part("input_activations")
-    if weights.table.get("strategy") == "block":
-        return _fp8(weights, "block_structure") if weights.table.get("block_structure") else ""
+    if weights.value("strategy") == "block":
+        return _fp8(weights, "block_structure") if weights.value("block_structure") else ""
     shape = (weights.get("type", ""), weights.get("num_bits", 0), weights.get("group_size", 0), bool(activations.table))
     known = {("int", 4, 32, False): "int4_w4a16", ("float", 4, 16, True): "nvfp4", ("float", 8, 0, True): "fp8",
              ("float", 8, 0, False): "fp8_w8a16"}

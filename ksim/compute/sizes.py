@@ -25,7 +25,20 @@ Linear attention:
     G  key heads                    e  size of a head              Z  2o + 2: query, key, values, gates
     o  value heads per key head     W  tokens of the convolution   Y  o + 2: query, key, values
 
-A is 1, the size of the gate of shared experts that have one.
+States that decay (Mamba-2 has G groups of o heads of size e, and W; lightning attention G heads of size e):
+
+    N  states                       U  2oe + 2N + o: gate, input,  X  oe + 2N: input, both vectors
+    J  3: query, key, value            two vectors, time step
+
+Mamba, whose channels have no heads:
+
+    I  channels                     R  rank of the time step       Q  R + 2N: it and both vectors
+
+A is 1, the size of the gate of shared experts that have one.  L is the size of the latent vector that experts work on.
+Heads that draft, which read hidden states of their target:
+
+    O  what the first projection    P  2m: embedding and hidden    D  vocabulary of the drafter
+       reads, and M what it writes     state side by side
 """
 
 from collections.abc import Iterable, Mapping
@@ -84,10 +97,12 @@ class Sizes:
         if not index or ways == 1:
             return self
         size = self.of[index]
-        if index == "V":
-            return evolve(self, of={**self.of, "V": ceil(size / ways)})
+        if index in "VD":
+            return evolve(self, of={**self.of, index: ceil(size / ways)})
         if index == "K":
             return self._split_heads(ways)
+        if index == "G" and "U" in self.of:
+            return self._split_groups(ways)
         if size % ways:
             what = f"{size} heads of linear attention" if index == "G" else f"an MLP of {size}"
             raise ConfigError("tensor_parallel_size", f"{ways} does not divide {what}")
@@ -101,3 +116,23 @@ class Sizes:
         kv_heads = max(1, kv_heads // ways)
         group = heads // ways // kv_heads
         return evolve(self, of={**self.of, "K": kv_heads, "r": group, "i": group + 2, "l": 2 * group + 2})
+
+    def _split_groups(self, ways: int) -> "Sizes":
+        """Mamba-2's groups of heads; a single one is shared out by its heads, and each rank has its two vectors.
+
+        vLLM splits no other number of groups further (mamba_mixer2.py).
+        """
+        groups, heads = self.of["G"], self.of["o"]
+        shared = groups == 1 and ways > 1
+        if (heads if shared else groups) % ways:
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {groups * heads} Mamba-2 heads in {groups}"
+                                                      f" {'group' if shared else 'groups'}")
+        if not shared:
+            return evolve(self, of={**self.of, "G": groups // ways})
+        return evolve(self, of={**self.of, **of_groups(1, heads // ways, self.of["e"], self.of["N"])})
+
+
+def of_groups(groups: int, heads: int, size: int, states: int) -> dict[str, int]:
+    """The sizes of so many groups of so many Mamba-2 heads each."""
+    return {"G": groups, "o": heads, "e": size, "N": states, "U": 2 * heads * size + 2 * states + heads,
+            "X": heads * size + 2 * states}

@@ -65,7 +65,8 @@ class BatchPricer:
     def _following(self, launch: BatchLaunch, batch: Batch) -> list[Batch]:
         """The next steps in which to price *launch*: none unless it went on from the last that were priced."""
         contexts, layer = batch.contexts, launch.layer
-        if batch.chunks or not isinstance(layer, AttentionLayer) or not hasattr(self.pricer.oracle, "estimates"):
+        together = isinstance(layer, AttentionLayer) and hasattr(self.pricer.oracle, "estimates")
+        if batch.chunks or batch.width > 1 or not together:
             return []
         offsets, steps = self._ahead.get(launch, (None, 1))
         steps = min(2 * steps, FURTHEST) if offsets is contexts.offsets else 1

@@ -34,20 +34,21 @@ class Launching(Enum):
 class Graphs:
     """The graphs that an engine captured, by vLLM's rules (v1/cudagraph_dispatcher.py, 0.22 to 0.33).
 
-    A step in which every sequence has one new token is replayed whole, if there are `full` sizes that hold it, and
-    any step where there are `mixed` ones; another one is replayed in pieces between the attention layers, if there are
-    `piecewise` ones.  All are padded to the next size.  What no graph holds runs as torch.compile left it, or `eager`
-    as the model says.
+    A step in which every sequence has `width` new tokens, which is one unless the engine speculates, is replayed whole,
+    if there are `full` sizes that hold it, and any step where there are `mixed` ones; another one is replayed in pieces
+    between the attention layers, if there are `piecewise` ones.  All are padded to the next size.  What no graph holds
+    runs as torch.compile left it, or `eager` as the model says.
     """
 
     full: tuple[int, ...] = ()
     piecewise: tuple[int, ...] = ()
     mixed: tuple[int, ...] = ()
     eager: bool = False
+    width: int = 1
 
     def of(self, batch: Batch) -> tuple[Launching, int]:
         """How *batch* is launched, and how many tokens it has then."""
-        if not batch.chunks and (size := _fitting(self.full, batch.tokens)):
+        if not batch.chunks and batch.width == self.width and (size := _fitting(self.full, batch.tokens)):
             return Launching.FULL, size
         if size := _fitting(self.mixed, batch.tokens):
             return Launching.FULL, size

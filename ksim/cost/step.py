@@ -52,7 +52,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    _known: dict[tuple[int, int, bool], Plan] = field(factory=dict, init=False)
+    _known: dict[tuple[int, int, int], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
@@ -160,9 +160,9 @@ class StepTimer:
         return tokens, batch.logits, launching, everywhere, frozenset()
 
 
-def _counts(batch: Batch) -> tuple[int, int, bool]:
+def _counts(batch: Batch) -> tuple[int, int, int]:
     """What the plan of a batch depends on."""
-    return batch.tokens, batch.logits, not batch.chunks
+    return batch.tokens, batch.logits, 0 if batch.chunks else batch.width
 
 
 def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:

@@ -152,7 +152,8 @@ class Engine(ABC):
                 first = job.emitted[0].first
                 self.log.add(Emitted(time, request, self.number, first, first))
             for run in job.emitted:
-                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1))
+                self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
+                                     run.tokens))
             self.log.add(Finished(time, request, self.number))
 
     def _end(self, finished: Sequence[Job]) -> None:

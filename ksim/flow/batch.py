@@ -7,6 +7,8 @@ from itertools import accumulate
 
 from attrs import field, frozen
 
+from ksim.flow.images import Patches
+
 
 class Offsets(tuple[int, ...]):
     """Whole numbers that know their `sum` and their `most`, 0 of none."""
@@ -91,14 +93,14 @@ class Batch:
     """Sequences that each compute new tokens on top of tokens they have in the cache.
 
     To kernels nothing is a decode or a prefill by kind; what sets sequences apart
-    is how many tokens they bring, so those with one new token stand on their own.
+    is how many tokens they bring, so those with `width` new tokens stand on their own.
     Whose tokens they are matters to results only: `prompts` has those of prompts,
     or computed again, be they one or several to a sequence.
     """
 
-    #: For each sequence with one new token: the tokens it has in the cache.
+    #: For each sequence with `width` new tokens: the tokens it has in the cache.
     contexts: Contexts
-    #: For each sequence with more: (new tokens, tokens it has in the cache).
+    #: For each other sequence: (new tokens, tokens it has in the cache).
     chunks: Sequence[tuple[int, int]]
     #: How many sequences reach the end of what they know, so that a token comes out.
     samples: int
@@ -106,6 +108,14 @@ class Batch:
     tokens: int
     #: In the order of the batch, prompts and what is computed again; all other sequences decode.
     prompts: Sequence[Prompt] = field(default=(), eq=False, repr=False)
+    #: New tokens of each sequence in `contexts`: 1, or 1 and the drafted tokens that it verifies.
+    width: int = 1
+    #: Drafted tokens among the new ones: each has a row of logits of its own.
+    drafts: int = 0
+    #: For each sequence whose drafter proposed some: how many the model accepts.
+    accepted: Sequence[int] = field(default=(), eq=False, repr=False)
+    #: What a vision encoder computes before: the images whose tokens are among those of this step for the first time.
+    images: tuple[Patches, ...] = field(default=(), kw_only=True)
     #: How many there are; asked for several times a step.
     sequences: int = field(init=False, eq=False, repr=False)
 
@@ -115,15 +125,19 @@ class Batch:
 
     @classmethod
     def of(cls, *sequences: tuple[int, int], samples: int | None = None,
-           prompts: Sequence[Prompt] | None = None) -> "Batch":
-        """Make a batch of (new, context) pairs; unless told otherwise, all of them sample, and those with several new
-        tokens are prompts of nobody."""
+           prompts: Sequence[Prompt] | None = None, width: int = 1) -> "Batch":
+        """Make a batch of (new, context) pairs; unless told otherwise, all of them sample.
+
+        Those with *width* new tokens verify one less than that; of the others, those with several are prompts of
+        nobody, unless told otherwise.
+        """
+        wide = tuple(context for new, context in sequences if new == width)
+        chunks = tuple((new, context) for new, context in sequences if new != width)
         return cls(
-            contexts=Contexts(tuple(context for new, context in sequences if new == 1)),
-            chunks=tuple((new, context) for new, context in sequences if new > 1),
-            samples=len(sequences) if samples is None else samples,
+            contexts=Contexts(wide), chunks=chunks, samples=len(sequences) if samples is None else samples,
             tokens=sum(new for new, _ in sequences),
-            prompts=tuple((-1, new, context) for new, context in sequences if new > 1) if prompts is None else prompts,
+            prompts=tuple((-1, new, context) for new, context in chunks if new > 1) if prompts is None else prompts,
+            width=width, drafts=(width - 1) * len(wide),
         )
 
     @classmethod
@@ -142,9 +156,9 @@ class Batch:
 
     @property
     def logits(self) -> int:
-        """Rows that the head computes: one of each sequence, partial prompts too, as in vLLM; none of a dummy step,
-        which has neither a sample nor a prompt."""
-        return self.sequences if self.samples or self.prompts else 0
+        """Rows that the head computes: one of each sequence, partial prompts too, as in vLLM, and one of each drafted
+        token; none of a dummy step, which has neither a sample nor a prompt."""
+        return self.sequences + self.drafts if self.samples or self.prompts else 0
 
 
 #: What a batch in words may have: more than any engine takes.

@@ -71,8 +71,11 @@ class Prompts:
 
 @frozen(eq=False)
 class Batches(Sequence[Batch]):
-    """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with one new token, how many
-    (`decodes`), what they have cached in all (`total`), and the most of one (`longest`)."""
+    """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with `Batch.width` new tokens,
+    how many (`decodes`), what they have cached in all (`total`), and the most of one (`longest`).
+
+    Some batches are `wide`: sequences in them verify drafted tokens.
+    """
 
     batches: Sequence[Batch]
     tokens: Ints
@@ -82,6 +85,7 @@ class Batches(Sequence[Batch]):
     longest: Ints
     chunks: Chunks
     prompts: Prompts
+    wide: bool = False
 
     @classmethod
     def of(cls, batches: Sequence[Batch]) -> "Batches":
@@ -89,13 +93,13 @@ class Batches(Sequence[Batch]):
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
-                   each.offsets.most, each.shift, len(batch.prompts)) for batch in batches]
-        columns = np.array(counts, dtype=np.int64).reshape(-1, 7).T.copy()
-        tokens, samples, decodes, total, longest, shift, prompts = columns
+                   each.offsets.most, each.shift, len(batch.prompts), batch.width) for batch in batches]
+        columns = np.array(counts, dtype=np.int64).reshape(-1, 8).T.copy()
+        tokens, samples, decodes, total, longest, shift, prompts, width = columns
         return cls(
             batches=batches, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
             longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(batches),
-            prompts=Prompts.of(batches, prompts))
+            prompts=Prompts.of(batches, prompts), wide=bool((width > 1).any()))
 
     @property
     def sequences(self) -> Ints:
@@ -107,7 +111,7 @@ class Batches(Sequence[Batch]):
         return Batches.of([self.batches[row] for row in rows.tolist()])
 
     def capped(self, most: int) -> Ints:
-        """What sequences with one new token have cached where none counts for more than *most*: (batches,)."""
+        """What sequences with `Batch.width` new tokens have cached, none for more than *most*: (batches,)."""
         found = self.total.copy()
         for row in np.flatnonzero(self.longest > most).tolist():
             found[row] = self.batches[row].contexts.capped(most)

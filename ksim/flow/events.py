@@ -74,13 +74,15 @@ class Preempted(Event):
 
 @frozen
 class Emitted(Event):
-    """A run of output tokens: one from each of the engine's steps `first`, `first` + `every`, ..., `last`."""
+    """A run of output tokens: so many `tokens` from each of the engine's steps `first`, `first` + `every`, ...,
+    `last`."""
 
     request_id: int
     engine: int
     first: int
     last: int
     every: int = 1
+    tokens: int = 1
 
 
 @frozen

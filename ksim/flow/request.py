@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 
 from attrs import field, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, le, optional
 
 
 @frozen
@@ -19,6 +19,7 @@ class Request:
     `arrival` is in seconds from the start of the run.  A turn of a `session`
     starts no earlier, and no earlier than `delay` seconds after the end of the
     session's turn before it.  `tenant` is whose it is, for policies that share out.
+    `acceptance` is the chance that a drafted token of its output is accepted, if it has one of its own.
     """
 
     id: int
@@ -31,6 +32,7 @@ class Request:
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
     tenant: str = ""
+    acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
 
     def content(self, block_tokens: int) -> Sequence[Hashable]:
         """Name the full blocks of *block_tokens* tokens that `chunks` covers: equal names, equal content."""

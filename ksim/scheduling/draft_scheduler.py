@@ -3,7 +3,8 @@
 from attrs import define, field
 
 from ksim.kv_cache.cache import PrefixHit
-from ksim.scheduling.job import Job, Run, State
+from ksim.scheduling.draft_schedule import DraftSchedule
+from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
 from ksim.scheduling.scheduler import Scheduler
 from ksim.scheduling.speculation import Speculation
@@ -30,6 +31,8 @@ class DraftScheduler(Scheduler):
         super()._begin()
         self._amid_prefill = False
         self._budget -= self._input_slots
+        if self.speculation is not None:
+            self.latest = DraftSchedule(self.steps, self.decodes.epoch, width=1 + self.speculation.k)
 
     # Running jobs.
 
@@ -157,6 +160,8 @@ class DraftScheduler(Scheduler):
             return False
         ahead, running = self.limits.async_scheduling, job.state is State.RUNNING
         rejected = entry.drafts - entry.accepted
+        job.verified += entry.drafts > 0
+        job.accepted += entry.accepted
         job.num_output_placeholders -= rejected * ahead
         if running:  # a preemption has set the count back
             job.num_computed_tokens -= rejected
@@ -168,14 +173,12 @@ class DraftScheduler(Scheduler):
     def _append(self, job: Job, tokens: int, index: int) -> bool:
         """Give *job* so many *tokens*; those after its last one are dropped."""
         job.num_output_placeholders -= tokens * self.limits.async_scheduling
-        while tokens:
-            tokens -= 1
-            job.num_tokens += 1
-            job.emitted.append(Run(index, index))
-            if job.sampled >= job.output or job.num_tokens >= self.limits.max_model_len:
-                job.num_computed_tokens -= tokens
-                return True
-        return False
+        left = max(1, min(job.output - job.sampled, self.limits.max_model_len - job.num_tokens))
+        taken = min(tokens, left)
+        job.num_tokens += taken
+        job.num_computed_tokens -= tokens - taken
+        job.emit(1, index, taken)
+        return taken == left
 
     def _takes(self, job: Job) -> bool:
         """Whether *job* gets the tokens of the batch that is taken in."""

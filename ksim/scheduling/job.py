@@ -5,6 +5,7 @@ One rule covers prefill, chunked prefill, decode, prefix hits and recomputation:
 more token is sampled.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 
 from attrs import define, field
@@ -24,11 +25,12 @@ class State(Enum):
 
 @define
 class Run:
-    """Tokens that came from the engine's steps `first`, `first` + `every`, ..., `last`."""
+    """Tokens that came from the engine's steps `first`, `first` + `every`, ..., `last`: `tokens` from each."""
 
     first: int
     last: int
     every: int = 0  # unknown while there is but one
+    tokens: int = 1
 
 
 @define(eq=False)
@@ -72,7 +74,13 @@ class Job:
     emitted: list[Run] = field(factory=list)
     kv_transfer_params: KvTransferParams | None = None
     failed: bool = False  # it ended because a load failed
-    drafts: int = 0  # tokens that were drafted for its next step
+    # Of speculative decoding: tokens drafted for its next step, its chances of acceptance by position, how many
+    # verifications are scheduled, and of those taken in, how many there are and how many drafts they accepted.
+    drafts: int = 0
+    acceptance_rates: Sequence[float] = ()
+    verifications: int = 0
+    verified: int = 0
+    accepted: int = 0
 
     @classmethod
     def of(cls, request: Request, number: int, block_tokens: int, *, output: int | None = None,
@@ -102,12 +110,12 @@ class Job:
         """Tokens it has yet to compute before the next one is sampled; vLLM's `num_new_tokens` before any limit."""
         return self.num_tokens + self.num_output_placeholders - self.num_computed_tokens
 
-    def emit(self, count: int, index: int) -> None:
-        """Note that *count* tokens came from the engine's steps up to and with *index*, one from each."""
+    def emit(self, count: int, index: int, tokens: int = 1) -> None:
+        """Note that tokens came from *count* of the engine's steps, up to and with *index*: *tokens* from each."""
         first = index - count + 1
         run = self.emitted[-1] if self.emitted else None
         if run is not None and (run.every or first - run.last) == first - run.last and (
-                count == 1 or first - run.last == 1):
+                count == 1 or first - run.last == 1) and run.tokens == tokens:
             run.every, run.last = first - run.last, index
         else:
-            self.emitted.append(Run(first, index, every=1 if count > 1 else 0))
+            self.emitted.append(Run(first, index, 1 if count > 1 else 0, tokens))

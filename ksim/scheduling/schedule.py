@@ -73,7 +73,7 @@ class Schedule:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""
         blocks = 0
         for entry in self.entries:
-            if entry.tokens > 1 or entry.admitted:
+            if entry.prompt and (entry.tokens > 1 or entry.admitted):
                 blocks -= -(entry.tokens + entry.start * entry.admitted) // block_tokens
         return blocks
 

@@ -21,6 +21,11 @@ LLAMA = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediat
 NO_LLAMA = ("ssm_cfg", "state_size", "mamba_d_state", "mamba_d_ssm", "ssm_state_size", "layers_block_type",
             "kv_lora_rank", "n_routed_experts", "num_experts", "moe_num_experts", "hybrid_override_pattern",
             "attn_layer_period", "d_kv", "is_encoder_decoder", "alibi", "conv_L_cache")
+#: Models that generate nothing, by family and by how their architectures end.
+ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet",
+            "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
+ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
+            "ForTextEncoding", "ForRetrieval", "Model")
 
 
 def model_of(name: str) -> Model:
@@ -34,10 +39,14 @@ def model_of(name: str) -> Model:
 def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     """The model that a config.json with the content *table* describes; *name* is for messages.
 
-    Raises ConfigError.
+    Raises ConfigError, also for a key that ksim does not know; a family of the user's own may leave keys unread.
     """
     config = Config(name, table)
-    return Model(name, catalog.find("compute.architectures", family(config))(config))
+    built = family(config)
+    model = Model(name, catalog.find("compute.architectures", built)(config))
+    if ":" not in built:
+        config.check_all_read()
+    return model
 
 
 def family(config: Config) -> str:
@@ -49,12 +58,24 @@ def family(config: Config) -> str:
     if not name:
         raise ConfigError(f"{config.name}: model_type", "is missing, so this is no config.json of Hugging Face's; it"
                                                         f" names the family ({', '.join(known)})")
-    if name in known or ":" in name:
+    if ":" in name:
+        return name
+    _check_generates(config, name)
+    if name in known:
         return name
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
               " (docs/plugins.md, A model family)")
     raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
                                                     f"{_hint(config, name, known)}; {recipe}")
+
+
+def _check_generates(config: Config, name: str) -> None:
+    """Raise ConfigError where the model encodes, embeds, ranks or classifies; drafters (EAGLE) are models, too."""
+    others = [each for each in config.texts("architectures") if each.endswith(ENCODING) and "Eagle" not in each]
+    if name in ENCODERS or others:
+        raise ConfigError(f"{config.name}: {'architectures' if others else 'model_type'}",
+                          f"{(others or [name])[0]!r} encodes, embeds or classifies; ksim serves decoders that generate"
+                          " tokens, and no others")
 
 
 def _word(name: str) -> str:

@@ -118,7 +118,7 @@ def check_step(model: Model, shards: list[Shard], gpu: Gpu, settings: EngineSett
                batch: Batch) -> None:
     """Raise DoesNotFit where a GPU cannot hold its weights and the KV cache of *batch*'s sequences."""
     assert settings.block_size, "complete the settings first"
-    sequences = [*batch.chunks, *((1, context) for context in batch.contexts)]
+    sequences = [*batch.chunks, *((batch.width, context) for context in batch.contexts)]
     longest = max(new + context for new, context in sequences)
     blocks = kv_blocks(model, shards, gpu, attrs.evolve(settings, max_model_len=max(longest, 2)), system)
     needed = sum(-(-(new + context) // settings.block_size) for new, context in sequences)

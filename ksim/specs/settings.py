@@ -6,7 +6,8 @@ from attrs.validators import ge, gt, in_, le, lt, optional
 from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
-from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, Placement, Precision
+from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
+from ksim.specs.speculative import SpeculativeConfig
 
 #: No step has more tokens, so a larger CUDA graph is of no use.
 LARGEST_GRAPH = 2**20
@@ -95,6 +96,12 @@ class EngineSettings:
     ["attention"]."""
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
+    mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
+    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
+    """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
+    `mamba_cache_dtype`. Source: vLLM."""
     usage_context: str = field(default="openai_api_server", validator=in_(("openai_api_server", "llm_class")))
     """How the engine is used, which decides some defaults. Source: vLLM `UsageContext`."""
     enforce_eager: bool = False
@@ -133,6 +140,9 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    speculative_config: SpeculativeConfig | None = None
+    """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
+    "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
 
     def __attrs_post_init__(self) -> None:
         ranks, groups = self.tensor_parallel_size * self.data_parallel_size, self.expert_parallel_size
@@ -170,7 +180,8 @@ class EngineSettings:
     def precision(self) -> Precision:
         weights, activations, usual = QUANTIZATIONS[self.quantization]
         kept = usual if self.unquantized is None else tuple(self.unquantized)
-        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept)
+        conv, state = STATE_DTYPES[self.mamba_cache_dtype], STATE_DTYPES[self.mamba_ssm_cache_dtype]
+        return Precision(weights, activations, CACHE_DTYPES[self.kv_cache_dtype], kept, conv, state)
 
     @property
     def placement(self) -> Placement:

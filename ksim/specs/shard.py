@@ -28,24 +28,34 @@ QUANTIZATIONS = {
 }
 #: By vLLM's `--kv-cache-dtype`.
 CACHE_DTYPES = {"auto": DType.BF16, "bfloat16": DType.BF16, "fp8": DType.FP8}
+#: By vLLM's `--mamba-cache-dtype` and `--mamba-ssm-cache-dtype`; "auto" is None.
+STATE_DTYPES = {"auto": None, "float32": DType.FP32, "float16": DType.FP16, "bfloat16": DType.BF16}
 
 
 @frozen
 class Precision:
     """Number formats of weights, of the activations that they are multiplied with, and of the KV cache.
 
-    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.
+    Everything else computes in BF16, attention included, and so do the `kept` parts of `PARTS`.  Layers with states
+    keep those of convolutions in format `conv`, None for BF16, and the others in `state`, None for the model's.
     """
 
     weights: DType = DType.BF16
     activations: DType = DType.BF16
     cache: DType = DType.BF16
     kept: tuple[str, ...] = ()
+    conv: DType | None = None
+    state: DType | None = None
 
     def of(self, part: str) -> tuple[DType, DType]:
         """The formats of a part's weights and activations; "" stands for what is never kept."""
         kept = part in self.kept or (part == "attention_inputs" and "attention" in self.kept)
         return (DType.BF16, DType.BF16) if kept else (self.weights, self.activations)
+
+    def states(self, own: DType | None = None) -> tuple[DType, DType]:
+        """The formats of convolutions' and of other states, which a model may have *own* ones for, as in vLLM."""
+        conv = self.conv or DType.BF16
+        return conv, self.state or own or conv
 
 
 def _shares(table: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:

@@ -231,7 +231,8 @@ def _shares(schedule: Schedule) -> tuple[Share, ...]:
 
 def emitted(job: Job) -> list[int]:
     """The engine's steps that sampled the tokens of *job*."""
-    return [step for run in job.emitted for step in range(run.first, run.last + 1, run.every or 1)]
+    return [step for run in job.emitted for step in range(run.first, run.last + 1, run.every or 1)
+            for _ in range(run.tokens)]
 
 
 def digest(history: History) -> Sequence[Any]:

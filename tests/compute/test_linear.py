@@ -79,7 +79,7 @@ def config(**settings):
 
 
 @pytest.mark.parametrize("settings, message", [
-    ({"mamba_ssm_dtype": "float8"}, "mine: mamba_ssm_dtype: 'float8' is none of float32, bfloat16, float16"),
+    ({"mamba_ssm_dtype": "float8"}, "mine: mamba_ssm_dtype: 'float8' is none of auto, float32, float16, bfloat16"),
     ({"linear_value_head_dim": 64}, "mine: linear_value_head_dim: expected 128, as linear_key_head_dim is"),
     ({"linear_num_key_heads": 5}, "mine: linear_num_key_heads: 5 does not divide 32 value heads"),
     ({"layer_types": ["mamba"] * 48}, "mine: layer_types: expected 48 times linear_attention or full_attention"),

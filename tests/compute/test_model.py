@@ -37,28 +37,28 @@ PUBLISHED = {
     "gemma-2-27b": (27_227_128_320, 376_832),
     "mixtral-8x7b": (46_702_792_704, 131_072),
     "qwen3-30b-a3b": (30_532_122_624, 98_304),
-    # Without the layer that predicts a second token, and without the routers' correction bias (a number an expert);
-    # "671B" (arXiv 2412.19437) and "1.04T" (arXiv 2507.20534, whose safetensors hold 1,026,408,232,448).
-    "deepseek-v3": (671_026_404_352, 70_272),
-    "deepseek-r1": (671_026_404_352, 70_272),
-    "kimi-k2": (1_026_408_209_408, 70_272),
-    "kimi-k2.5": (1_026_408_209_408, 70_272),  # its language model
+    # Without the layer that predicts a second token; "671B" (arXiv 2412.19437), and "1.04T" (arXiv 2507.20534).
+    "deepseek-v3": (671_026_419_200, 70_272),
+    "deepseek-r1": (671_026_419_200, 70_272),
+    "kimi-k2": (1_026_408_232_448, 70_272),
+    "kimi-k2.5": (1_026_408_232_448, 70_272),  # its language model
     # "397B" with its vision part, "80B" (model cards); 15 and 12 layers that cache 2 x 2 x 256 numbers.
     "qwen3.5-397b-a17b": (396_346_350_336, 30_720),
     "qwen3-next-80b-a3b": (79_674_391_296, 24_576),
-    "glm-5": (743_911_199_232, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
+    "glm-5": (743_911_218_432, 100_152),  # "744B" (its model card); 78 x (2 x 576 + 132)
     "qwen3-235b-a22b": (235_093_634_560, 192_512),
     # Counted by hand in the table of the model card (arXiv 2508.10925): "116.83 B" and "20.91 B".
     "gpt-oss-120b": (116_829_156_672, 73_728),
     "gpt-oss-20b": (20_914_757_184, 49_152),
-    # But for a bias of the router's score for each expert and layer: 228,689,764,864 with them.
-    "minimax-m2": (228_689_764_864 - 62 * 256, 253_952),
-    "minimax-m2.5": (228_689_764_864 - 62 * 256, 253_952),
+    "minimax-m2": (228_689_764_864, 253_952),
+    "minimax-m2.5": (228_689_764_864, 253_952),
 }
 
 
-#: Bytes by which a router in FP32 is larger than one in BF16.
-EXACT = dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * 3072)
+#: Bytes by which routers in FP32, and the corrections of their scores, are larger than in BF16.
+EXACT = {**dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * (3072 + 1)),
+         **dict.fromkeys(("deepseek-v3", "deepseek-r1"), 2 * 58 * 256), "glm-5": 2 * 75 * 256,
+         **dict.fromkeys(("kimi-k2", "kimi-k2.5"), 2 * 60 * 384)}
 
 
 @pytest.mark.parametrize("name", catalog.entries("models"))
@@ -79,16 +79,16 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("mixtral-8x7b", 12_879_925_248),  # "12.9 B active" (arXiv 2401.04088): 6 of 8 experts in 32 layers rest
     ("qwen3-30b-a3b", 3_353_032_704),  # "3.3 B activated" (its model card): 120 of 128 in 48 layers
     ("llama-3.1-8b", 8_030_261_248),
-    ("deepseek-v3", 37_552_282_624),  # "37B": 248 of 256 in 58 layers
-    ("kimi-k2", 32_861_477_888),  # "32B": 376 of 384 in 60 layers
+    ("deepseek-v3", 37_552_297_472),  # "37B": 248 of 256 in 58 layers
+    ("kimi-k2", 32_861_500_928),  # "32B": 376 of 384 in 60 layers
     ("qwen3.5-397b-a17b", 17_349_040_896),  # "A17B": 502 of 512 in 60 layers
     ("qwen3-next-80b-a3b", 3_874_929_408),  # "A3B": 502 of 512 in 48 layers, and both ends 0.62
-    ("glm-5", 41_784_709_632),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
+    ("glm-5", 41_784_728_832),  # "40B", without the embedding's 0.95: 248 of 256 in 75 layers
     ("qwen3-235b-a22b", 22_190_763_520),  # "22 B activated" (its model card)
     # "5.13 B" and "3.61 B" (arXiv 2508.10925), which leave out the embedding of 201,088 x 2,880
     ("gpt-oss-120b", 5_132_849_472 + 201_088 * 2880),
     ("gpt-oss-20b", 3_608_307_264 + 201_088 * 2880),
-    ("minimax-m2", 11_030_537_216),  # "10 B active" (its model card), and 0.6 B of an embedding
+    ("minimax-m2", 11_030_553_088),  # "10 B active" (its model card), and 0.6 B of an embedding
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active

@@ -11,7 +11,9 @@ from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.index_scores import IndexLayer
 from ksim.compute.kernels.mla import LatentLayer
+from ksim.compute.kernels.selective_scan import ScanLayer
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
+from ksim.compute.kernels.state_space import StateSpaceLayer
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
@@ -53,6 +55,13 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
         lambda part, pairs, keys, group, state: DeltaLayer(part, keys * group, keys, 128, state).over(
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
+    "state_space": st.builds(
+        lambda part, pairs, groups, heads, state: StateSpaceLayer(part, groups * heads, groups, 64, 128, 256, state).over(
+            Batch.of(*pairs)),
+        parts, sequences, st.integers(1, 8), st.integers(1, 16), VALUES[DType]).filter(bool),
+    "selective_scan": st.builds(
+        lambda part, pairs, channels, state: ScanLayer(part, channels, 16, state).over(Batch.of(*pairs)),
+        parts, sequences, st.integers(1, 20_000), VALUES[DType]).filter(bool),
 }
 
 

@@ -12,6 +12,7 @@ from ksim.compute.linear import AttendLinear
 from ksim.compute.model import Config, Model
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
+from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise, Lookup
 from ksim.compute.notation.product import Product
 from ksim.compute.sizes import Sizes
@@ -57,12 +58,12 @@ def weighted(name: str):
 def of_products(name: str) -> int:
     """Active parameters that meet a token in a matrix product.
 
-    Not norms, convolutions, sinks or biases, nor an embedding that is not the head too.
+    Not norms, convolutions, sinks, corrections or biases, nor an embedding that is not the head too.
     """
     sizes = Sizes(model(name).decoder.sizes)
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup))
     others = sum(op.parameters(sizes) for op in operations(name)
-                 if isinstance(op, Elementwise | FusedAttention | AttendLinear))
+                 if isinstance(op, Elementwise | FusedAttention | AttendLinear | Held))
     active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
     biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Product))
     return model(name).active_parameters() - others - biases - (0 if model(name).decoder.tied else looked_up)

@@ -7,7 +7,7 @@ import pytest
 from ksim.compute.model import Config
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.simulation.models import lookalike, model_of
+from ksim.simulation.models import lookalike, model_of, model_of_table
 from ksim.simulation.scenario import Scenario
 from tests.simulation.tables import TABLE
 
@@ -15,9 +15,9 @@ LLAMA = catalog.load("models", "llama-3.2-1b")
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"model_type": "olmo2"}, "by its keys it looks like llama: set model_type to 'llama' in a copy to try"),
+    ({"model_type": "olmo"}, "by its keys it looks like llama: set model_type to 'llama' in a copy to try"),
     ({"model_type": "olmoe", "num_experts": 8, "moe_intermediate_size": 64}, "it looks like qwen3_moe"),
-    ({"model_type": "deepseek_v2", "kv_lora_rank": 512, "q_lora_rank": 1536}, "it looks like deepseek_v3"),
+    ({"model_type": "deepseek_v9", "kv_lora_rank": 512, "q_lora_rank": 1536}, "it looks like deepseek_v3"),
     ({"model_type": "lama", "hidden_act": "relu2"}, "the nearest by name is 'llama'"),
     ({"model_type": "mllama", "text_config": {"model_type": "llama"}}, "its text_config is of 'llama': take that part"),
     ({"model_type": "mamba2", "state_size": 128}, "mamba2' is no family that ksim knows (deepseek_v3, gemma2, glm_"),
@@ -30,6 +30,48 @@ def test_a_family_that_ksim_lacks_is_answered_with_what_to_do(tmp_path, changes,
         model_of(str(tmp_path))
     assert str(caught.value).startswith(str(tmp_path)) and said in str(caught.value)
     assert changes["model_type"] in (None, 3) or "docs/plugins.md, A model family" in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"model_type": "bert"}, "model_type: 'bert' encodes, embeds or classifies; ksim serves decoders that generate"),
+    ({"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}, "architectures: 'RobertaForMaskedLM' encodes"),
+    ({"architectures": ["LlamaForSequenceClassification"]}, "architectures: 'LlamaForSequenceClassification' encodes"),
+    ({"architectures": ["MistralModel"]}, "architectures: 'MistralModel' encodes"),
+])
+def test_models_that_generate_nothing_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=f"mine: {said}"):
+        model_of_table("mine", {**LLAMA, **changes})
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"use_moe_lora": True}, "mine: use_moe_lora: ksim does not know what True changes in a model of this family"),
+    ({"num_experts": 8}, "mine: num_experts: ksim does not know what 8 changes"),
+    ({"num_key_value_head": 4}, "did you mean 'num_key_value_heads'?"),
+    ({"clip_qkv": 8.0}, "mine: clip_qkv: ksim does not know what 8.0 changes"),
+    ({"torch_dtype": "float8_e4m3fn"}, "mine: torch_dtype"),
+    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "by_layer": [1]}}, "mine: rope_scaling: by_layer: ksim"),
+    ({"rope_scaling": {"rope_type": "fancy"}}, "mine: rope_scaling: rope_type: 'fancy' is none of default, dynamic"),
+    ({"rope_parameters": {"sliding": 3}}, "mine: rope_parameters: sliding: ksim does not know"),
+    ({"quantization_config": {"quant_method": "fp8", "rotation": "hadamard"}}, "mine: quantization_config: rotation"),
+    ({"vision_config": {"depth": 12}}, "mine: vision_config: ksim does not know what {'depth': 12} changes"),
+])
+def test_what_a_config_says_and_ksim_does_not_know_is_refused(changes, said):
+    with pytest.raises(ConfigError) as caught:
+        model_of_table("mine", {**LLAMA, **changes})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [
+    {"clip_qkv": None}, {"unheard_of": None}, {"some_token_id": 3}, {"torch_dtype": "float16"}, {"alibi": False},
+    {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "high_freq_factor": 4.0}}])
+def test_what_changes_no_cost_may_be_said(changes):
+    assert model_of_table("mine", {**LLAMA, **changes}).decoder == model_of_table("mine", LLAMA).decoder
+
+
+def test_a_family_of_ones_own_may_leave_keys_unread(tmp_path, monkeypatch):
+    (tmp_path / "careless.py").write_text("from ksim.compute.architectures.llama import llama\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert model_of_table("mine", {**LLAMA, "model_type": "careless:llama", "num_experts": 8}).layers == 16
 
 
 @pytest.mark.parametrize("name", catalog.entries("models"))

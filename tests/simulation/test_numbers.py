@@ -33,6 +33,8 @@ BESIDE = {
                                     "serve.enable_eplb": True, "serve.tensor_parallel_size": 2},
     "serve.fi_allreduce_fusion": {"serve.fuse_allreduce_rms": True, "serve.tensor_parallel_size": 2},
     "serve.kv_transfer_config": {"pools.p.role": "prefill", "pools.d.role": "decode"},
+    "serve.speculative_config": {"serve.speculative_config": {
+        "method": "ngram", "num_speculative_tokens": 2, "acceptance": {"name": "geometric", "rate": 0.5}}},
     "pair_router": {"pools.p.role": "prefill", "pools.d.role": "both"},
     "pools.NAME": {"pools.NAME.role": "both"},
     "routing": {"model": "qwen3-30b-a3b"},

@@ -29,5 +29,10 @@ def gemma2(config: Config) -> Decoder:
     return evolve(
         decoder,
         embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")),
-        head=blocks.head(cap=config.table.get("final_logit_softcapping", 30.0) is not None),
+        head=blocks.head(cap=_capped(config)),
     )
+
+
+def _capped(config: Config) -> bool:
+    """Whether logits are capped: unless the config says null."""
+    return config.value("final_logit_softcapping") is not None or "final_logit_softcapping" not in config.table

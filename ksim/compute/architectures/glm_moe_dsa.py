@@ -1,6 +1,6 @@
 """GLM-5: DeepSeek-V3's layers, in which an indexer chooses the keys that a query attends to (DeepSeek-V3.2's).
 
-Routing and the layer that predicts a second token are left out as there.
+The layer that predicts a second token is a drafter's, as there.
 """
 
 from ksim.compute import latent

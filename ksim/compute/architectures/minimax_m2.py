@@ -6,11 +6,15 @@ Rotary embeddings of half a head are taken to move as much as those of a whole o
 
 from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
+from ksim.foundation.errors import ConfigError
 
 __all__ = ["minimax_m2"]
 
 
 def minimax_m2(config: Config) -> Decoder:
+    blocks.only(config, qk_norm_type="per_layer", shared_intermediate_size=0)
+    if {*config.get("attn_type_list", [1])} != {1}:
+        raise ConfigError(f"{config.name}: attn_type_list", "only full attention in all layers (1) is modelled")
     attention = blocks.attention(config, wide_norm=config.get("use_qk_norm", True))
-    layer = blocks.layer(attention, blocks.experts(config, exact=True))
+    layer = blocks.layer(attention, blocks.experts(config, exact=True, corrected=config.get("use_routing_bias", True)))
     return blocks.mixture(config, [layer] * config.need("num_hidden_layers"))

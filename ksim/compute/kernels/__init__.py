@@ -14,7 +14,7 @@ from attrs import frozen
 from ksim.flow.batch import Batch
 from ksim.foundation.units import DType
 
-#: Prompts, of several new tokens, and decodes, of one, are often computed by kernels of their own.
+#: Prompts, of several new tokens, and decodes, of `Batch.width`, are often computed by kernels of their own.
 Phase = Literal["prompts", "decodes"]
 PHASES: tuple[Phase, ...] = ("prompts", "decodes")
 
@@ -22,9 +22,9 @@ PHASES: tuple[Phase, ...] = ("prompts", "decodes")
 def counts(phase: Phase, batch: Batch) -> tuple[int, int, int, int]:
     """Sequences, queries, keys with new tokens among them, and causal pairs of both in one phase of *batch*."""
     if phase == "decodes":
-        sequences = len(batch.contexts)
-        keys = batch.contexts.total + sequences
-        return sequences, sequences, keys, keys
+        sequences, width, cached = len(batch.contexts), batch.width, batch.contexts.total
+        queries = sequences * width
+        return sequences, queries, cached + queries, cached * width + queries * (width + 1) // 2
     return (len(batch.chunks), sum(new for new, _ in batch.chunks), sum(new + context for new, context in batch.chunks),
             sum(new * context + new * (new + 1) // 2 for new, context in batch.chunks))
 

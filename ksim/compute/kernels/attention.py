@@ -146,7 +146,12 @@ class AttentionLayer:
         return Attention(heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim, cache=self.cache, **named)
 
     def counts(self, batch: Batch) -> tuple[int, ...]:
-        """What it counts over *batch*: its `COUNTS`."""
+        """What it counts over *batch*: its `COUNTS`.
+
+        Sequences that verify drafts are chunks: the kernels pack their few queries into tiles as they pack any others.
+        """
+        if batch.width > 1:
+            return self._wide_counts(batch)
         queries = keys = pairs = unmasked = most = longest = 0
         window = self.window
         for new, context in batch.chunks:
@@ -164,8 +169,32 @@ class AttentionLayer:
             longest = furthest if furthest > longest else longest
         return *self._decode_counts(batch.contexts), len(batch.chunks), queries, keys, pairs, unmasked, most, longest
 
+    def _wide_counts(self, batch: Batch) -> tuple[int, ...]:
+        narrow = self.counts(Batch(Contexts(), batch.chunks, batch.samples, batch.tokens))
+        if not (sequences := len(batch.contexts)):
+            return narrow
+        chunks, queries, keys, pairs, unmasked, most, longest = narrow[3:]
+        wide = self._wide_sequences(batch.contexts, batch.width)
+        return (0, 0, 0, chunks + sequences, queries + wide[0], keys + wide[1], pairs + wide[2], unmasked + wide[3],
+                max(most, batch.width), max(longest, wide[4]))
+
+    def _wide_sequences(self, contexts: Contexts, width: int) -> tuple[int, int, int, int, int]:
+        """What sequences with *width* new tokens each count: queries, keys, pairs, those without masks, and the most
+        keys that one query sees."""
+        sequences, window, longest = len(contexts), self.window, contexts.longest + width
+        queries, cached, pairs = sequences * width, contexts.total, 0
+        if window and longest > window:
+            cached, longest = contexts.capped(window - 1), window
+            pairs = sum(contexts.capped(window - seen) + seen * sequences for seen in range(1, min(width, window) + 1))
+            pairs += max(0, width - window) * window * sequences
+        else:
+            pairs = cached * width + sequences * width * (width + 1) // 2
+        return queries, cached + queries, pairs, width * (cached + queries), longest
+
     def sweep(self, batches: Batches) -> KernelSweep:
         """The kernels that compute each of *batches*."""
+        if batches.wide:
+            return self._wide_sweep(batches)
         new, context, chunks = batches.chunks.new, batches.chunks.context, batches.chunks
         seen = np.minimum(context, self.window - 1) + new if self.window else context + new
         longest = np.minimum(seen, self.window) if self.window else seen
@@ -174,6 +203,11 @@ class AttentionLayer:
         counts += [chunks.sums(each) for each in (np.ones_like(new), new, seen, pairs, new * seen)]
         counts += [chunks.most(each) for each in (new, longest)]
         return KernelSweep.of(self.kernel(counts))
+
+    def _wide_sweep(self, batches: Batches) -> KernelSweep:
+        """The same where some batches have wide sequences."""
+        columns = np.array([self.counts(batch) for batch in batches], dtype=np.int64).reshape(-1, len(COUNTS)).T.copy()
+        return KernelSweep.of(self.kernel([*columns]))
 
     def _decode_counts(self, contexts: Contexts) -> tuple[int, int, int]:
         """Sequences with one new token, and the keys that they read: all of them, and the longest."""

@@ -91,7 +91,7 @@ class DeltaLayer:
 
     def over(self, batch: Batch) -> DeltaRule | None:
         """The kernel that computes its phase of *batch*; None where that is nothing."""
-        news = [1] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
+        news = [batch.width] * len(batch.contexts) if self.phase == "decodes" else [new for new, _ in batch.chunks]
         if not news:
             return None
         chunks = [ceil(new / CHUNK) for new in news]

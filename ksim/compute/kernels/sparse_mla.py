@@ -67,7 +67,8 @@ class SparseLatentLayer:
 
     def over(self, batch: Batch) -> SparseLatentAttention:
         """The kernel that computes *batch*."""
-        pairs = sum(min(context + 1, self.chosen) for context in batch.contexts)
+        seen = range(1, batch.width + 1)
+        pairs = sum(min(context + new, self.chosen) for context in batch.contexts for new in seen)
         pairs += sum(_pairs(new, context, self.chosen) for new, context in batch.chunks)
         keys = sum(counts(phase, batch)[2] for phase in PHASES)
         return SparseLatentAttention(batch.tokens, keys, pairs, self.heads, self.latent, self.rotary, self.cache)

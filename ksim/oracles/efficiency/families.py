@@ -17,7 +17,9 @@ from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.index_scores import IndexScores
 from ksim.compute.kernels.mla import TILE_HEADS, LatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.kernels.selective_scan import SelectiveScan
 from ksim.compute.kernels.sparse_mla import SparseLatentAttention
+from ksim.compute.kernels.state_space import StateSpace
 from ksim.foundation.units import DType
 from ksim.oracles import peak
 from ksim.oracles.efficiency import attention, attention_rates, gemm, grouped_gemm, mla, pointwise, two_sided
@@ -51,7 +53,7 @@ class Family:
 
 def family_of(kernel: Kernel) -> Family | None:
     """The family that prices kernels of this class; None for a class that ksim has no measurements of."""
-    if isinstance(kernel, DeltaRule | CausalConv):  # two kernels each, by whose tokens they take
+    if isinstance(kernel, _PHASED):
         return FAMILIES[kernel.family]
     return _BY_CLASS.get(type(kernel))
 
@@ -200,10 +202,13 @@ FAMILIES: Mapping[str, Family] = {
         lambda kernels, gpu: _attributes(kernels, _MOVED),
         lambda kernel: (kernel.family, _PLAIN), sweep=_pointwise_sweep),
     "batched_gemm": _two_sided("batched_gemm", _sides),
-    **{name: _two_sided(name, _sides) for name in ("index_scores", "conv_prompts", "conv_decodes")},
+    **{name: _two_sided(name, _sides) for name in (
+        "index_scores", "conv_prompts", "conv_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts", "scan_decodes")},
     **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},
     "sparse_mla": _two_sided("sparse_mla", _gathers),
 }
+#: Classes of two kernels each, for prompts and for decodes.
+_PHASED = (DeltaRule, CausalConv, StateSpace, SelectiveScan)
 _BY_CLASS = {
     Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
     LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"],

@@ -46,6 +46,10 @@ class Constants:
 #: conv_*, delta_*: linear_attention, vLLM 0.24 (FlashInfer's chunks; FLA's on other GPUs), up to 131,072 tokens, six
 #: GPUs: conv_prompts 11,016 rows 9 %, conv_decodes 1,188 rows 5 %, delta_prompts 3,672 rows of Hopper 6 %, 7,344 of
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
+#: ssd_*, scan_*: not fitted, for no public table has them.  Decodes do as those of the delta rule, which move a matrix
+#: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
+#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16 of
+#: those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
 CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
     "batched_gemm": {"": Constants(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
     "index_scores": {"": Constants(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
@@ -57,6 +61,10 @@ CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
         "blackwell": Constants(start=17.1e-6, compute=0.963, memory=0.248, sharpness=12.0, step=2.36e-6, within=0.31),
         "": Constants(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.51)},
     "delta_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
+    "ssd_prompts": {"": Constants(start=12e-6, compute=0.3, memory=0.55, sharpness=2.0, within=0.7)},
+    "ssd_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.4)},
+    "scan_prompts": {"": Constants(start=3e-6, compute=0.3, memory=0.8, sharpness=2.0, within=0.7)},
+    "scan_decodes": {"": Constants(start=3.8e-6, compute=0.3, memory=1.0, sharpness=1.2, within=0.4)},
 }
 #: Architectures that the constants for any were fitted to, and how much wider intervals are on others.
 FITTED, WIDER = {"hopper", "blackwell"}, 4.0

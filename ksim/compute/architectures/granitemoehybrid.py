@@ -1,0 +1,48 @@
+"""Granite 4: Mamba-2 in most layers and attention in some, mostly without rotary embeddings; dense, or with experts
+beside an MLP that every token meets.
+
+The factors of residuals and scores run inside other kernels.  vLLM adds up the ranks' results of experts and of that MLP
+one after the other (granitemoehybrid.py).
+"""
+
+from attrs import evolve
+
+from ksim.compute import blocks, mamba
+from ksim.compute.model import Config, Decoder
+from ksim.compute.model_ops import op, pointwise
+
+__all__ = ["granitemoehybrid"]
+
+KINDS = {"mamba": "mamba", "linear_attention": "mamba", "attention": "attention", "full_attention": "attention"}
+
+
+def granitemoehybrid(config: Config) -> Decoder:
+    rope = config.get("position_embedding_type", "nope") == "rope"
+    mixers = {"attention": blocks.attention(config) if rope else mamba.without_rope(blocks.attention(config)),
+              "mamba": mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
+                                    conv_bias=config.get("mamba_conv_bias", True))}
+    sparse, mlp = bool(config.count("num_local_experts")), blocks.gated_mlp(config)
+    kinds = blocks.layer_types(config, ["mamba"] * config.need("num_hidden_layers"), tuple(KINDS))
+    layers = blocks.layers((KINDS[kind] for kind in kinds), lambda kind: blocks.layer(
+        mixers[kind], _experts(config) if sparse else mlp))
+    size = config.need("shared_intermediate_size", config.get("intermediate_size", 0))
+    make = blocks.mixture if sparse else blocks.decoder
+    decoder = make(config, layers, **{**_sizes(config), "S" if sparse else "F": size})
+    return evolve(decoder, embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")))
+
+
+def _experts(config: Config) -> blocks.Operations:
+    return (
+        *blocks.experts(config),
+        op("tm,mgS->tgS", "shared_gate_up", parallel="S", part="shared_experts"),
+        pointwise("silu_mul", "tgS->tS", "shared_act", parallel="S"),
+        op("tS,Sm->tm", "shared_down", parallel="S", part="shared_experts"),
+        pointwise("add", "tm,tm->tm", "shared_add"),
+    )
+
+
+def _sizes(config: Config) -> dict[str, int]:
+    inner = config.need("mamba_expand", 2) * config.need("hidden_size")
+    return mamba.mamba2_sizes(
+        config, heads="mamba_n_heads", size="mamba_d_head", groups="mamba_n_groups", states="mamba_d_state",
+        width="mamba_d_conv", inner=inner)

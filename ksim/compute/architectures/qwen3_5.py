@@ -1,0 +1,14 @@
+"""Qwen3.5's dense models: Qwen3-Next's attention with a gated MLP; the vision part of their configs is left out."""
+
+from ksim.compute import blocks, linear
+from ksim.compute.architectures.qwen3_next import attention
+from ksim.compute.model import Config, Decoder
+
+__all__ = ["qwen3_5"]
+
+
+def qwen3_5(config: Config) -> Decoder:
+    config = blocks.text(config)
+    kinds, mixers = linear.kinds(config), attention(config)
+    return blocks.decoder(config, blocks.layers(kinds, lambda kind: blocks.layer(
+        mixers[kind], blocks.gated_mlp(config))), **linear.sizes(config))

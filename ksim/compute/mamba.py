@@ -1,0 +1,203 @@
+"""Layers that keep a state of each sequence in place of a cache: Mamba, Mamba-2 and lightning attention."""
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from ksim.compute import blocks
+from ksim.compute.graph import Op
+from ksim.compute.kernels import PHASES
+from ksim.compute.kernels.causal_conv import ConvLayer
+from ksim.compute.kernels.selective_scan import ScanLayer
+from ksim.compute.kernels.state_space import StateSpaceLayer
+from ksim.compute.model import Config
+from ksim.compute.model_ops import communicate, op, pointwise
+from ksim.compute.notation.pointwise import Elementwise
+from ksim.compute.sizes import Sizes, of_groups
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.specs.shard import Shard
+
+__all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "SharedSquares", "mamba", "mamba2",
+           "mamba2_sizes", "without_rope"]
+
+
+@frozen
+class AttendMamba2:
+    """Mamba-2: a convolution over W tokens and matrices that decay, ``tGX->tGoe``; prompts and decodes have kernels each.
+
+    Its weights are those of the convolution, with a `bias` or without, and three numbers a head.  Prompts are computed
+    in chunks of so many tokens.  `state` is the format of the matrices unless the engine has another; without
+    one, that of the convolution's tokens.
+    """
+
+    chunk: int
+    bias: bool = True
+    state: DType | None = None
+    label: str = "ssd"
+    parallel: str = "G"
+
+    def parameters(self, sizes: Sizes) -> int:
+        return sizes.volume("GX") * (sizes.of["W"] + self.bias) + 3 * sizes.volume("Go")
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes on one rank: a matrix a head, and the last W - 1 tokens before the convolution."""
+        local, conv, state = sizes.split(self.parallel, shard.tensor), *shard.precision.states(self.state)
+        return local.volume("GoeN") * state.bytes + local.volume("GX") * (local.of["W"] - 1) * conv.bytes
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
+        for phase in PHASES:
+            yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("GX"), local.of["W"]))
+            yield Op(f"{self.label}_{phase}", StateSpaceLayer(
+                phase, heads=local.volume("Go"), groups=local.of["G"], size=local.of["e"], states=local.of["N"],
+                chunk=self.chunk, state=state))
+
+
+@frozen
+class SharedSquares:
+    """Squares of a norm's inputs over a single group of heads, summed up by the ranks that share it; one rank has none.
+
+    vLLM: Mixer2RMSNormGated (mamba_mixer2.py), and MiniMaxText01RMSNormTP, whose norm is over all heads.
+    """
+
+    label: str = "squares"
+    always: bool = False
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        if shard.tensor > 1 and (self.always or sizes.of["G"] == 1):
+            for operation in SQUARES:
+                yield from operation.lower(sizes, shard)
+
+
+SQUARES = (pointwise("rms_norm", "tGoe->tA", "squares", parallel="G", writes="fp32"),
+           communicate("all_reduce", "tA", "squares_all_reduce", "fp32"))
+
+
+def mamba2(chunk: int, *, bias: bool = False, conv_bias: bool = True, norm: bool = True, scaled: bool = False,
+           state: DType | None = None) -> blocks.Operations:
+    """A Mamba-2 mixer, from the normed hidden state to the output projection.
+
+    Its output is gated, and with *norm* normed over each group.  The first projection is *scaled* by a vector in a
+    kernel of its own, or not at all.
+    """
+    gated: tuple[Elementwise | SharedSquares, ...] = (
+        SharedSquares(), pointwise("rms_norm_gated", "tGoe,tGoe->tGoe", "mamba_norm", parallel="G", scale="Goe"))
+    if not norm:
+        gated = (pointwise("silu_mul", "tGoe,tGoe->tGoe", "mamba_gate", parallel="G"),)
+    return (
+        op("tm,mGU->tGU", "in_proj", parallel="G", bias=bias, part="attention_inputs"),
+        *((pointwise("scale", "tGU->tGU", "in_scale", parallel="G"),) if scaled else ()),
+        AttendMamba2(chunk, conv_bias, state),
+        *gated,
+        op("tGoe,Goem->tm", "out_proj", parallel="G", bias=bias, part="attention"),
+    )
+
+
+@frozen
+class Convolve:
+    """Mamba's convolution of its channels over W tokens, ``tI->tI``; the state that it keeps counts in the scan."""
+
+    bias: bool = True
+    label: str = "conv"
+    parallel: str = "I"
+
+    def parameters(self, sizes: Sizes) -> int:
+        return sizes.of["I"] * (sizes.of["W"] + self.bias)
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local = sizes.split(self.parallel, shard.tensor)
+        for phase in PHASES:
+            yield Op(f"{self.label}_{phase}", ConvLayer(phase, local.of["I"], local.of["W"]))
+
+
+@frozen
+class AttendMamba:
+    """Mamba's selective scan, ``tI,tN,tN->tI``; prompts and decodes have kernels each.
+
+    Its weights are N decays, a time step's bias and a factor of the input for each channel.
+    """
+
+    label: str = "scan"
+    parallel: str = "I"
+
+    def parameters(self, sizes: Sizes) -> int:
+        return sizes.volume("IN") + 2 * sizes.of["I"]
+
+    def weights(self, sizes: Sizes, shard: Shard) -> float:
+        return self.parameters(sizes.split(self.parallel, shard.tensor)) * DType.BF16.bytes
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes on one rank: N states a channel, and the last W - 1 tokens before the convolution."""
+        local, conv, state = sizes.split(self.parallel, shard.tensor), *shard.precision.states()
+        return local.of["I"] * (local.of["N"] * state.bytes + (local.of["W"] - 1) * conv.bytes)
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
+        for phase in PHASES:
+            yield Op(f"{self.label}_{phase}", ScanLayer(phase, local.of["I"], local.of["N"], state))
+
+
+def mamba(*, bias: bool = False, conv_bias: bool = True, norms: bool = False) -> blocks.Operations:
+    """A Mamba mixer, from the normed hidden state to the output projection; vLLM quantizes none of it.
+
+    Time step and both vectors are projected from the convolved channels, and have *norms* of their own or not.
+    """
+    inner = (
+        pointwise("rms_norm", "tR->tR", "dt_norm", scale="R"), pointwise("rms_norm", "tN->tN", "b_norm", scale="N"),
+        pointwise("rms_norm", "tN->tN", "c_norm", scale="N")) if norms else ()
+    return (
+        op("tm,mgI->tgI", "in_proj", parallel="I", bias=bias, quantized=False, part="attention"),
+        Convolve(conv_bias),
+        op("tI,IQ->tQ", "x_proj", parallel="I", quantized=False, part="attention"),
+        *inner,
+        op("tR,RI->tI", "dt_proj", parallel="I", quantized=False, part="attention"),
+        AttendMamba(),
+        op("tI,Im->tm", "out_proj", parallel="I", bias=bias, quantized=False, part="attention"),
+    )
+
+
+@frozen
+class AttendLightning:
+    """Lightning attention: a matrix a head, which decays by a constant, ``tGe,tGe,tGe->tGe``."""
+
+    chunk: int = 256
+    label: str = "lightning"
+    parallel: str = "G"
+
+    def state_per_sequence(self, sizes: Sizes, shard: Shard) -> float:
+        """Bytes of a matrix a head, in vLLM in the format of `mamba_cache_dtype`."""
+        return sizes.split(self.parallel, shard.tensor).volume("Gee") * shard.precision.states()[0].bytes
+
+    def lower(self, sizes: Sizes, shard: Shard) -> Iterator[Op]:
+        local, (state, _) = sizes.split(self.parallel, shard.tensor), shard.precision.states()
+        heads, size = local.of["G"], local.of["e"]
+        for phase in PHASES:
+            yield Op(f"{self.label}_{phase}", StateSpaceLayer(phase, heads, heads, size, size, self.chunk, state))
+
+
+def without_rope(attention: blocks.Operations) -> blocks.Operations:
+    """*attention* of models in which states know the order of tokens."""
+    return tuple(operation for operation in attention if operation.label != "rope")
+
+
+def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: str, width: str, inner: int = 0
+                 ) -> dict[str, int]:
+    """The sizes of Mamba-2 by the names that a family has for them; heads share out *inner* channels, if that is given.
+
+    Raises ConfigError where they do not, or where groups do not share out heads.
+    """
+    count, shared = config.need(heads), config.need(groups, 1)
+    auto = inner // count if config.table.get(size, "auto") == "auto" else 0
+    each = auto or config.need(size)
+    if inner and count * each != inner:
+        raise ConfigError(f"{config.name}: {size}", f"{count} heads of {each} are not the {inner} channels of Mamba-2")
+    if count % shared:
+        raise ConfigError(f"{config.name}: {groups}", f"{shared} does not divide {count} heads")
+    return {**of_groups(shared, count // shared, each, config.need(states)), "W": config.need(width, 4), "A": 1}
