@@ -17,6 +17,7 @@ class Kind(StrEnum):
     GPUS = "gpus"
     SYSTEMS = "systems"
     MODELS = "models"
+    DRAFTERS = "drafters"
     GRIDS = "grids"
     POLICIES = "policies"
     ADMISSIONS = "admissions"
@@ -44,7 +45,7 @@ def list_entries(
     """List GPUs, systems, models, grids, or the plug-ins of one kind."""
     from ksim.foundation.errors import ConfigError
 
-    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids}
+    catalogues = {Kind.SYSTEMS: _systems, Kind.GRIDS: _grids, Kind.DRAFTERS: _drafters}
     with_files = {Kind.GPUS: _gpus, Kind.MODELS: _models}
     if files and kind not in with_files:
         raise ConfigError(f"ksim list {kind}", "takes no files; only gpus and models do")
@@ -122,6 +123,15 @@ def _models(files: Iterable[str]) -> tuple[tuple[str, ...], Iterable[tuple[str, 
                      f"{model.max_length:,} tokens"))
     return ("name", ">parameters", ">active", "stored in", ">weights", ">layers", ">KV cache a token",
             ">state a sequence", ">context"), rows
+
+
+def _drafters() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:
+    from ksim.foundation import catalog
+
+    heads = {name: catalog.load("drafters", name) for name in catalog.entries("drafters")}
+    return ("name", ">hidden size", ">vocabulary", ">of the drafter", "source"), (
+        (name, *(f"{head.get(key, head['vocab_size']):,}" for key in ("hidden_size", "vocab_size", "draft_vocab_size")),
+         head["_name_or_path"]) for name, head in heads.items())
 
 
 def _grids() -> tuple[tuple[str, ...], Iterable[tuple[str, ...]]]:

@@ -37,7 +37,7 @@ Mamba, whose channels have no heads:
 A is 1, the size of the gate of shared experts that have one.  L is the size of the latent vector that experts work on.
 Heads that draft, which read hidden states of their target:
 
-    O  what the first projection    P  2m: embedding and hidden    D  vocabulary of the drafter
+    O  what the first projection    B  2m: embedding and hidden    D  vocabulary of the drafter
        reads, and M what it writes     state side by side
 """
 

@@ -8,14 +8,16 @@ names one that lives outside ksim.
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
+from pickle import dumps, loads
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, UnknownName
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import FileVersion, regular_file, version
 
 T = TypeVar("T")
 
@@ -25,8 +27,13 @@ _PARSERS = {".toml": tomllib.loads, ".json": json.loads}
 
 def names(folder: str) -> list[str]:
     """List the plug-ins in *folder*, such as ``"cluster.routers"``."""
+    return [*_modules(folder)]
+
+
+@cache
+def _modules(folder: str) -> tuple[str, ...]:
     package = import_module(f"ksim.{folder}")
-    return sorted(module.name for module in iter_modules(package.__path__) if not module.ispkg)
+    return tuple(sorted(module.name for module in iter_modules(package.__path__) if not module.ispkg))
 
 
 def choices(folder: str) -> list[str]:
@@ -102,7 +109,7 @@ def path_of(folder: str, name: str) -> Path:
         return path
     if name in entries(folder):
         return next(found for suffix in _PARSERS if (found := DATA / folder / f"{name}{suffix}").exists())
-    if folder == "models" and name and path.is_dir():
+    if folder in ("models", "drafters") and name and path.is_dir():
         return path / "config.json"
     if Path(name).name != name:
         kinds = "a .json file or a folder with a config.json" if folder == "models" else "a .toml or .json file"
@@ -111,14 +118,19 @@ def path_of(folder: str, name: str) -> Path:
     raise UnknownName(_singular(folder), name, entries(folder))
 
 
+@lru_cache(maxsize=256)
+def _parsed(path: Path, _: FileVersion) -> bytes:
+    """What is in a file, pickled: copies of it, which callers may change, take less time than to parse it again."""
+    return dumps(_PARSERS[path.suffix.lower()](path.read_text(encoding="utf-8-sig")))
+
+
 def read(path: Path) -> dict[str, Any]:
     """Parse a TOML or JSON file by its ending; raise DataError where it is missing, malformed or neither."""
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None and not path.is_dir():
         raise DataError(str(path), f"expected a file that ends in {' or '.join(_PARSERS)}")
     try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-        table = parse(text) if parse else {}
+        table = loads(_parsed(regular_file(path), version(path)))
     except OSError as error:
         raise DataError(str(path), error.strerror or str(error)) from None
     except UnicodeDecodeError:

@@ -26,6 +26,16 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+#: What changes when a file is written anew: its device, its inode, its size and when it was changed.
+FileVersion = tuple[int, int, int, int]
+
+
+def version(path: Path) -> FileVersion:
+    """Which version of the file at *path* is there; what was read from it holds as long as that stays."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a file to write beside *path*, which it replaces at the end; an interruption changes nothing.

@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 
 from ksim.compute.model import Model
 from ksim.cost.overlap import Overlap
-from ksim.cost.passes import Timer
+from ksim.cost.passes import Passes, Timer
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch
 from ksim.foundation.config import Choice
@@ -17,6 +17,7 @@ from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
 from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.further_passes import passes_of
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
@@ -132,7 +133,7 @@ class Deployment:
                   for stage, shard in enumerate(self.shards)]
         for timer in timers[1:]:
             timers[0].share_with(timer)
-        return [*timers]
+        return [Passes(timer, further) if (further := passes_of(timer, serve)) else timer for timer in timers]
 
 
 def _check_gpus(serve: EngineSettings, system: System) -> None:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from attrs import evolve
+
+from ksim.compute.drafters import mtp
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
@@ -43,10 +46,11 @@ def model_of_table(name: str, table: Mapping[str, Any]) -> Model:
     """
     config = Config(name, table)
     built = family(config)
-    model = Model(name, catalog.find("compute.architectures", built)(config))
+    decoder = catalog.find("compute.architectures", built)(config)
+    modules = mtp.modules(config, decoder)
     if ":" not in built:
         config.check_all_read()
-    return model
+    return Model(name, evolve(decoder, mtp=modules) if modules else decoder)
 
 
 def family(config: Config) -> str:

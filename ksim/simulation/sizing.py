@@ -3,6 +3,7 @@
 import attrs
 from attrs import frozen
 
+from ksim.compute.drafters.drafter import Drafter
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.gemm import Gemm
@@ -13,6 +14,7 @@ from ksim.flow.batch import Batch
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
+from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -63,13 +65,31 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
     sequences.  vLLM takes it from the pool of blocks as sequences arrive, and keeps states of shared prefixes too.
     """
     assert settings.max_num_batched_tokens and settings.max_num_seqs, "complete the settings first"
-    return Memory(
+    tokens, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
+    target = Memory(
         usable=usable(gpu, settings),
         weights=model.weights(shard),
-        activations=activations(model, settings.max_num_batched_tokens, settings.max_num_seqs, shard),
+        activations=activations(model, tokens, sequences, shard),
         cache_per_token=model.cache_per_token(shard),
-        states=settings.max_num_seqs * model.state_per_sequence(shard),
+        states=sequences * model.state_per_sequence(shard),
     )
+    drafter = drafter_of(model, settings) if shard.last else None
+    if drafter is None:
+        return target
+    return _with_drafter(target, model, drafter, drafter_shard(drafter, settings, shard), settings)
+
+
+def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, settings: EngineSettings) -> Memory:
+    """The memory of a rank that has a *drafter*, of which it holds *shard*, beside its target.
+
+    Their steps alternate, so the activations of one use the room of the other's.
+    """
+    tokens, sequences = settings.max_num_batched_tokens or 0, settings.max_num_seqs or 0
+    own = activations(drafter.first, tokens, sequences, shard)
+    return attrs.evolve(
+        target, weights=target.weights + drafter.weights(shard),
+        activations=max(target.activations, own) + hidden_states(model, drafter, tokens),
+        cache_per_token=target.cache_per_token + drafter.cache_per_token(shard))
 
 
 def activations(model: Model, tokens: int, samples: int, shard: Shard) -> float:

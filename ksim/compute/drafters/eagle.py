@@ -23,6 +23,8 @@ __all__ = ["eagle", "eagle3"]
 
 #: Families of heads that are a Llama's layer, and those whose queries and keys are normed.
 LLAMAS, NORMED = ("llama", "qwen3", "eagle"), ("qwen3",)
+#: What EAGLE-3's own code calls heads that are a Llama's layer, whatever family their target is of.
+LLAMA3 = "LlamaForCausalLMEagle3"
 #: What a head of three layers' states gets of each: hidden state and residual added up, side by side.
 STATES = (pointwise("add", "tO,tO->tO", "states_add"), pointwise("copy", "tO->tO", "states_concat"))
 
@@ -42,11 +44,11 @@ def eagle(config: Config, target: Model) -> Drafter:
 
 
 def eagle3(config: Config, target: Model) -> Drafter:
-    """The head that the config.json of an EAGLE-3 checkpoint describes; raises ConfigError for one of another target."""
+    """The head that the config.json of an EAGLE-3 checkpoint describes; raises ConfigError for another target's."""
     base, inner = _llama(config, target), _inner(config)
     blocks.only(inner, norm_before_fc=False, fc_norm=False)
     wide, states = target.decoder.sizes["m"], inner.need("num_aux_hidden_states", 3)
-    sizes = {**base.sizes, "O": states * inner.need("target_hidden_size", wide), "P": 2 * base.sizes["m"],
+    sizes = {**base.sizes, "O": states * inner.need("target_hidden_size", wide), "B": 2 * base.sizes["m"],
              "D": config.need("draft_vocab_size", inner.need("draft_vocab_size", base.sizes["V"]))}
     embedding = EMBEDDING if base.sizes["m"] == wide else blocks.embedding()
     samples = sampling(own=True, reduced=sizes["D"] != sizes["V"])
@@ -59,14 +61,14 @@ def eagle3(config: Config, target: Model) -> Drafter:
 def _wide_layer(base: Decoder) -> Operations:
     """The layer of *base* with queries, keys and values of the embedding and the hidden state side by side."""
     _, qkv, *rest = base.layers[0]
-    wide = op("tP,PiKh->tiKh", "qkv", parallel="K", bias=getattr(qkv, "bias", False), part="attention_inputs")
+    wide = op("tB,BiKh->tiKh", "qkv", parallel="K", bias=getattr(qkv, "bias", False), part="attention_inputs")
     return (blocks.inner_norm("embedding_norm"), blocks.inner_norm("hidden_norm"), wide, *rest)
 
 
 def _llama(config: Config, target: Model) -> Decoder:
     """The Llama of one layer that a head is; raises ConfigError for another family, and for another vocabulary."""
     inner = _inner(config)
-    family = inner.get("model_type", "llama")
+    family = "llama" if LLAMA3 in inner.texts("architectures") else inner.get("model_type", "llama")
     if family not in LLAMAS:
         raise ConfigError(f"{config.name}: model_type", f"{family!r} is no family of EAGLE heads that ksim knows"
                                                         f" ({', '.join(LLAMAS)})")

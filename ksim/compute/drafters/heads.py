@@ -21,7 +21,8 @@ HIDDEN = pointwise("copy", "tm->tm", "hidden_copy")
 def projection(label: str, *, split: bool = False) -> Operations:
     """What is read (O) projected to the hidden size: by every rank, or *split* among them and gathered, as in vLLM."""
     if split:
-        return (op("tO,OM->tM", label, parallel="M", quantized=False), communicate("all_gather", "tM", f"{label}_gather"))
+        return (op("tO,OM->tM", label, parallel="M", quantized=False),
+                communicate("all_gather", "tM", f"{label}_gather"))
     return (op("tO,OM->tM", label, quantized=False),)
 
 
@@ -49,5 +50,5 @@ def drafting(like: Decoder, sizes: Mapping[str, int], takes: Operations, layer: 
     It *takes* embedding and hidden states in; its *head* begins with what goes over all tokens, and samples.
     """
     return Decoder(
-        sizes=sizes, embedding=takes, layers=(layer,), head=head, max_length=like.max_length, top_k=like.top_k, quantization=like.quantization,
-        unquantized=like.unquantized, kv_cache_dtype=like.kv_cache_dtype)
+        sizes=sizes, embedding=takes, layers=(layer,), head=head, max_length=like.max_length, top_k=like.top_k,
+        quantization=like.quantization, unquantized=like.unquantized, kv_cache_dtype=like.kv_cache_dtype)

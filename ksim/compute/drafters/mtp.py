@@ -28,7 +28,7 @@ def modules(config: Config, target: Decoder) -> tuple[Operations, ...]:
     """The modules of the checkpoint that *config* describes and that makes *target*: those of known families."""
     family = config.get("model_type", "")
     key = (WHOLE | SPLIT).get(family, "")
-    count = max(config.count(key), blocks.text(config).count(key)) if key else 0
+    count = blocks.text(config).need(key, 1) if family in SPLIT else blocks.text(config).count(key) if key else 0
     layer = target.layers[0 if family in DENSE else -1]
     return ((*NORMS, *projection("eh_proj", split=family in SPLIT), *layer),) * count
 

@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from ksim.foundation.catalog import DATA
 from ksim.foundation.errors import DataError
-from ksim.foundation.files import regular_file
+from ksim.foundation.files import FileVersion, regular_file, version
 from ksim.oracles.efficiency.fitted import Efficiency, Region, Spread
 from ksim.oracles.efficiency.models import KINDS
 
@@ -51,13 +52,22 @@ class Profile:
 
     @classmethod
     def load(cls, path: Path) -> "Profile":
-        """Open a profile; raises DataError for a file that is none, or that another version's format made."""
+        """Open a profile, or return it as it was opened before.
+
+        Raises DataError for a file that is none, or that another version's format made.
+        """
         try:
-            # In memory, so that no file stays open while arrays are still to be read.
-            arrays = np.load(io.BytesIO(regular_file(path).read_bytes()), allow_pickle=False)
-            header = json.loads(str(arrays["header"]))
+            return cls._opened(regular_file(path), version(path))
         except OSError as error:
             raise DataError(str(path), error.strerror or str(error)) from None
+
+    @classmethod
+    @lru_cache(maxsize=32)
+    def _opened(cls, path: Path, _: FileVersion) -> "Profile":
+        try:
+            # In memory, so that no file stays open while arrays are still to be read.
+            arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+            header = json.loads(str(arrays["header"]))
         except (EOFError, IndexError, ValueError, KeyError, zipfile.BadZipFile):
             raise DataError(str(path), f"is no profile; `ksim calibrate SWEEP -o {path.name}` makes one") from None
         if header.get("format") != FORMAT:

@@ -1,0 +1,111 @@
+"""The drafter that an engine's settings ask for, the GPUs that share it, and what memory it takes there."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from ksim.compute.drafters import mtp
+from ksim.compute.drafters.drafter import Drafter
+from ksim.compute.drafters.eagle import eagle, eagle3
+from ksim.compute.further import FurtherModel
+from ksim.compute.model import Config, Decoder, Model
+from ksim.foundation import catalog
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.simulation.models import model_of
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, Precision, Shard
+from ksim.specs.speculative import SpeculativeConfig
+
+__all__ = ["drafter_of", "drafter_shard", "hidden_states"]
+
+_KEY = "serve.speculative_config"
+
+
+def drafter_of(model: Model, settings: EngineSettings) -> Drafter | None:
+    """The drafter of a target *model*; None without speculation, and for n-grams, which no model looks up.
+
+    Raises UnknownName, DataError or ConfigError.
+    """
+    config = settings.speculative_config
+    if config is None or config.method is None or config.method == "ngram":
+        return None
+    return _METHODS[config.method](model, config)
+
+
+def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> Shard:
+    """One rank's share of *drafter*, on the GPUs of *shard*: the last stage's.
+
+    Heads run on as many GPUs as their target, as in vLLM; a draft model may be whole on each.
+    """
+    config, tensor = settings.speculative_config, shard.tensor
+    assert config is not None, "a drafter is asked for"
+    if (asked := config.draft_tensor_parallel_size) not in (None, 1, tensor):
+        raise ConfigError(f"{_KEY}.draft_tensor_parallel_size",
+                          f"{asked} is neither 1 nor tensor_parallel_size = {tensor}, and vLLM takes no other")
+    tensor = asked or tensor if config.method == "draft_model" else tensor
+    shared = shard.data if drafter.first.decoder.top_k else 1
+    return evolve(shard, tensor=tensor, stage=0, stages=1, data=shared,
+                  expert_parallel=shard.expert_parallel and bool(drafter.first.decoder.top_k),
+                  precision=_precision(drafter.first.decoder, settings, config))
+
+
+def hidden_states(model: Model, drafter: Drafter, tokens: int) -> float:
+    """Bytes of the target's hidden states of a step of so many *tokens*, which are kept for a head."""
+    return tokens * model.decoder.sizes["m"] * DType.BF16.bytes if "O" in drafter.first.decoder.sizes else 0.0
+
+
+def _precision(decoder: Decoder, settings: EngineSettings, config: SpeculativeConfig) -> Precision:
+    """The formats of a drafter: its checkpoint's unless others are set, and the target's for modules of its own."""
+    own = settings.precision
+    asked = config.kv_cache_dtype
+    cache = own.cache if asked is None else _named(CACHE_DTYPES, "kv_cache_dtype", asked)
+    if config.method == "mtp" and config.quantization is None:
+        return evolve(own, cache=cache)
+    name = decoder.quantization if config.quantization is None else config.quantization
+    weights, activations, usual = _named(QUANTIZATIONS, "quantization", name)
+    return Precision(weights, activations, cache, decoder.unquantized if name == decoder.quantization else usual)
+
+
+def _named(formats: Mapping[str, Any], key: str, name: str) -> Any:
+    if name not in formats:
+        raise ConfigError(f"{_KEY}.{key}", f"{name!r} is none of {', '.join(formats)}")
+    return formats[name]
+
+
+def _mtp(model: Model, config: SpeculativeConfig) -> Drafter:
+    source, tokens = model_of(config.model) if config.model else model, config.num_speculative_tokens
+    count = len(source.decoder.mtp)
+    if not count:
+        raise ConfigError(f"{_KEY}.method", f"{source.name} has no modules that predict further tokens, or none that"
+                                            f" ksim knows (num_nextn_predict_layers in its config.json); choose another"
+                                            f" method")
+    if tokens > count and tokens % count:
+        raise ConfigError(f"{_KEY}.num_speculative_tokens", f"{tokens} must be divisible by the {count} modules of"
+                                                            f" {source.name}, as in vLLM")
+    return mtp.drafter(source, tokens)
+
+
+def _head(make: Callable[[Config, Model], Drafter]) -> Callable[[Model, SpeculativeConfig], Drafter]:
+    def head(model: Model, config: SpeculativeConfig) -> Drafter:
+        assert config.model is not None, "settings without one are refused"
+        return make(Config(config.model, catalog.load("drafters", config.model)), model)
+    return head
+
+
+def _draft_model(model: Model, config: SpeculativeConfig) -> Drafter:
+    """A whole model; of every sequence, it reads the token after those that the target has read, too."""
+    assert config.model is not None, "settings without one are refused"
+    draft = model_of(config.model)
+    own, vocabulary = (each.decoder.sizes["V"] for each in (draft, model))
+    if own != vocabulary and not config.use_heterogeneous_vocab:
+        raise ConfigError(f"{_KEY}.model", f"{draft.name} has a vocabulary of {own} and {model.name} one of"
+                                           f" {vocabulary}: target and draft model should have the same; choose another"
+                                           f" draft model, or set use_heterogeneous_vocab")
+    further = FurtherModel(draft.name, draft.decoder, prefix="draft.")
+    return Drafter(further, further, more=1, captured=False)
+
+
+_METHODS: Mapping[str, Callable[[Model, SpeculativeConfig], Drafter]] = {
+    "mtp": _mtp, "eagle": _head(eagle), "eagle3": _head(eagle3), "draft_model": _draft_model}

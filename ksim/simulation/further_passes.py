@@ -1,0 +1,76 @@
+"""The passes of a step beside the target's: those of its drafter, and the check of what that proposed before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from ksim.compute.drafters.drafter import Drafter
+from ksim.compute.drafters.verification import verification
+from ksim.compute.further import FurtherModel
+from ksim.cost.graphs import Graphs
+from ksim.cost.passes import Pass, without_inputs
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch, Contexts
+from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Shard
+
+__all__ = ["passes_of"]
+
+
+def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
+    """What runs beside the pass of *timer*, which is that of a pipeline stage, with complete *settings*."""
+    if settings.speculative_config is None or not timer.shard.last:
+        return []
+    return [_verify(timer), *_draft(timer, settings)]
+
+
+def _verify(timer: StepTimer) -> Pass:
+    """Rejection sampling, which takes the rows of logits that the target's pass has computed."""
+    checked = FurtherModel(timer.model.name, verification(timer.model.decoder), prefix="verify.")
+    return Pass(_beside(timer, checked, timer.shard, Graphs()), lambda batch: [_rows(batch)] if batch.drafts else [])
+
+
+def _rows(batch: Batch) -> Batch:
+    """A token of each sequence."""
+    return Batch(Contexts((0,) * batch.sequences), (), batch.sequences, batch.sequences)
+
+
+def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
+    """The passes of the drafter, in vLLM's graphs: the first in those of the target, the later in full ones."""
+    config, drafter = settings.speculative_config, drafter_of(timer.model, settings)
+    assert config is not None, "a drafter is asked for"
+    if drafter is None:
+        return []
+    shard, tokens = drafter_shard(drafter, settings, timer.shard), config.num_speculative_tokens
+    first, later = _graphs(drafter, timer.graphs, settings)
+
+    def sequences(tokens_by_rank: Sequence[int], number: int) -> Sequence[int]:
+        """The sequences of each data rank, as if all decoded: a token of each."""
+        return tokens_by_rank if drafter.turns else [-(-count // (tokens + 1)) for count in tokens_by_rank]
+
+    return [Pass(_beside(timer, drafter.first, shard, first), lambda batch: [drafter.first_pass(batch)]),
+            *([Pass(_beside(timer, drafter.later, shard, later), lambda batch: drafter.later_passes(batch, tokens),
+                    tokens_by_rank=sequences)] if tokens > 1 else [])]
+
+
+def _graphs(drafter: Drafter, target: Graphs, settings: EngineSettings) -> tuple[Graphs, Graphs]:
+    """The CUDA graphs of the first pass and of the later ones, by those of the target (vLLM 0.33, model runner V2).
+
+    Later passes have no piecewise graphs, modules that take turns none either, and draft models none at all.
+    """
+    config = settings.speculative_config
+    eager = target.eager or bool(config and config.enforce_eager)
+    if not drafter.captured or eager:
+        return Graphs(eager=eager), Graphs(eager=eager)
+    if drafter.turns:
+        return evolve(target, piecewise=()), evolve(target, piecewise=())
+    sequences = tuple(size for size in settings.cudagraph_capture_sizes or () if size <= (settings.max_num_seqs or 0))
+    return target, Graphs(full=tuple(sorted(sequences)) if target.full else ())
+
+
+def _beside(timer: StepTimer, model: FurtherModel, shard: Shard, graphs: Graphs) -> StepTimer:
+    """A timer of a further pass on the GPUs of *timer*."""
+    more: Mapping[str, Any] = {"model": model, "shard": shard, "graphs": graphs, "host": without_inputs(timer.host)}
+    return evolve(timer, **more)
