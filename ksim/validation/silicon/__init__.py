@@ -122,7 +122,7 @@ def _wanted(row: Row, question: Question) -> bool:
 
 def _usual(row: Row, question: Question) -> bool:
     if row.mode == "agg":
-        return row.primary and not row.flags
+        return row.primary and (not row.flags or row.speculation == "mtp")
     return row.primary and (row.split is not None or question.mode == "disagg")
 
 
