@@ -26,6 +26,7 @@ from ksim.specs.kv_transfer import KvTransferConfig
 from ksim.specs.pools import PoolSettings
 from ksim.specs.power import PowerSettings
 from ksim.specs.settings import EngineSettings, Slo
+from ksim.specs.speculative import SpeculativeConfig
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Lengths
 from ksim.workload.replay import Replay
@@ -38,6 +39,7 @@ PAGE, EXAMPLES = ROOT / "docs" / "scenario.md", ROOT / "scenarios" / "workloads"
 #: The tables of a scenario file, by title.
 SECTIONS: Mapping[str, type] = {
     "Top level": Scenario, "[serve]": EngineSettings, "[serve.kv_transfer_config]": KvTransferConfig,
+    "[serve.speculative_config]": SpeculativeConfig,
     "[pools.NAME]": PoolSettings, "[slo]": Slo,
     "[power]": PowerSettings, "[energy]": Footprint,
     "[workload]": Workload, "[workload.replay]": Replay, "[workload.synthetic]": Synthetic, "arrivals": Arrivals,

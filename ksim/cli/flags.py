@@ -31,7 +31,7 @@ Format = Annotated[str, typer.Option("--format", help="format of the trace, if i
                                      " traces`")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", metavar="FIELD=COLUMN,...", help="which column of a CSV"
                                                    " file, or key of JSON lines, is the arrival, prompt, output,"
-                                                   " priority, session, delay, tenant or hash_ids")]
+                                                   " priority, session, delay, tenant, adapter or hash_ids")]
 TimeUnit = Annotated[str | None, typer.Option("--time-unit", metavar="UNIT", help="unit of the trace's times: ns, us,"
                                               " ms, s, min or h, if not that of its format")]
 ChunkTokens = Annotated[int | None, typer.Option(help="tokens per block id, if not those of its format")]
@@ -47,7 +47,8 @@ _SHORT = {"tensor_parallel_size": ["--tp", "-tp"], "pipeline_parallel_size": ["-
           "data_parallel_size": ["--dp", "-dp"], "quantization": ["-q"]}
 _PANEL = "Engine settings, named as by vllm serve"
 #: What flags that take JSON may look like.
-_EXAMPLES = {"--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
+_EXAMPLES = {"--lora-modules": '{"name": "sql", "rank": 16}',
+             "--kv-transfer-config": '{"kv_connector": "NixlConnector"}',
              "--speculative-config": '{"method": "mtp", "num_speculative_tokens": 1}'}
 
 
@@ -68,11 +69,14 @@ def with_serve_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _tables(serve: dict[str, Any]) -> dict[str, Any]:
     """The flags of *serve* that are tables, which are JSON on the command line; raises ConfigError for other text."""
-    return {key.name: _json(f"--{key.name.replace('_', '-')}", serve[key.name]) for key in keys(EngineSettings)
-            if _is_table(key) and serve[key.name] is not None}
+    texts = [(key, serve[key.name]) for key in keys(EngineSettings)
+             if (_is_table(key) or _has_tables(key)) and serve[key.name]]
+    return {key.name: [_json(key, each) for each in text] if _has_tables(key) else _json(key, text)
+            for key, text in texts}
 
 
-def _json(flag: str, text: str) -> dict[str, Any]:
+def _json(key: Key, text: str) -> dict[str, Any]:
+    flag = f"--{key.name.replace('_', '-')}"
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -80,6 +84,11 @@ def _json(flag: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(flag, f"expected a JSON object such as '{_EXAMPLES[flag]}', not {text}")
     return value
+
+
+def _has_tables(key: Key) -> bool:
+    """Whether its value is a list of tables."""
+    return get_origin(key.kind) is tuple and attrs.has(get_args(key.kind)[0])
 
 
 def _is_table(key: Key) -> bool:
@@ -133,6 +142,22 @@ def batch_of(decode: str, prefill: str) -> "Batch":
         raise ConfigError("--decode, --prefill", str(error)) from None
 
 
+def with_adapters(batch: "Batch", text: str, serve: dict[str, Any]) -> "Batch":
+    """*batch* with so many tokens of each LoRA adapter as ``--adapters`` says; raises ConfigError for what cannot be.
+    """
+    words = words_of(text)
+    tokens = [int(word) for word in words if word.isdecimal() and int(word) > 0]
+    if len(tokens) < len(words):
+        raise ConfigError("--adapters", f"expected tokens of each adapter, such as 32,32, not {text!r}")
+    most = serve.get("max_loras", 1) if serve.get("enable_lora") else 0
+    if len(tokens) > most:
+        raise ConfigError("--adapters", f"{len(tokens)} adapters are more than max_loras = {most} lets into a batch; set"
+                                        f" --enable-lora and --max-loras")
+    if sum(tokens) > batch.tokens:
+        raise ConfigError("--adapters", f"{sum(tokens)} tokens of adapters are more than the {batch.tokens} of the step")
+    return attrs.evolve(batch, adapters=tuple(sorted(tokens, reverse=True)))
+
+
 def scenario_of(where: str, **flags: Any) -> "Scenario":
     """A scenario without a workload of its own from the flags `model`, `gpu`, `system`, `oracle` and `serve`."""
     from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
@@ -155,7 +180,8 @@ def _flag(key: Key) -> inspect.Parameter:
 
 
 def _listed(kind: Any) -> Any:
-    return list[get_args(kind)[0]]  # type: ignore[misc]
+    of = get_args(kind)[0]
+    return list[str if attrs.has(of) else of]  # type: ignore[misc]
 
 
 def _help(key: Key) -> str:

@@ -54,7 +54,18 @@ def _head(card: "ModelCard") -> list[str]:
     formats = (f"weights in {precision.weights}, activations in {precision.activations}, KV cache in {precision.cache}"
                f" (quantization {card.settings.quantization}{kept})")
     return [f"\n[bold]{escape(model.name)}[/]: {total / 1e9:.2f} B parameters{experts}; {model.layers} layers,"
-            f" context of {model.max_length:,} tokens", formats]
+            f" context of {model.max_length:,} tokens", formats, *_drafting(card.table())]
+
+
+def _drafting(card: dict[str, Any]) -> "Iterator[str]":
+    """The modules that predict further tokens, and the drafter that is asked for, if there are any."""
+    if count := card["mtp_modules"]:
+        yield (f"beside them {card['mtp_parameters'] / 1e9:.2f} B in {count} module{'s' * (count > 1)} that"
+               f" predict{'s' * (count == 1)} further tokens (MTP), loaded with speculation alone")
+    if drafter := card["drafter"]:
+        yield (f"drafter {escape(drafter['name'])}: {drafter['parameters'] / 1e9:.2f} B parameters,"
+               f" {drafter['weight_bytes'] / GIB:.2f} GiB of weights,"
+               f" {drafter['kv_cache_bytes_per_token'] / 1024:.1f} KiB of KV cache a token, counted in what fits")
 
 
 def _parts(card: "ModelCard") -> Any:

@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ksim.cli.flags import GpuName, ModelName, OracleName, SystemName, batch_of, scenario_of, with_serve_flags
+from ksim.cli.flags import (
+    GpuName,
+    ModelName,
+    OracleName,
+    SystemName,
+    batch_of,
+    scenario_of,
+    with_adapters,
+    with_serve_flags,
+)
 from ksim.cli.output import console, table
+from ksim.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from ksim.flow.batch import Batch
@@ -25,14 +36,49 @@ def step(
     model: ModelName, gpu: GpuName = None, system: SystemName = None,
     decode: Annotated[str, typer.Option(help="sequences that decode: COUNTxCONTEXT, with commas between")] = "",
     prefill: Annotated[str, typer.Option(help="prompt chunks: NEW+CONTEXT, with commas between")] = "",
-    oracle: OracleName = None, serve: dict[str, Any] | None = None,
+    adapters: Annotated[str, typer.Option(help="tokens of each LoRA adapter, with commas between; all others are the"
+                                               " base model's")] = "",
+    oracle: OracleName = None,
+    speculative: Annotated[str | None, typer.Option(help="speculate, and compare with plain steps: JSON as for"
+                                                    " --speculative-config, or METHOD,KEY=VALUE,... such as"
+                                                    " mtp,k=3,acceptance=0.8")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the time a token over the batch, with"
+                                              " speculation and without")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write that comparison to this"
+                                                   " file")] = None,
+    serve: dict[str, Any] | None = None,
 ) -> None:
     """Price one step of an engine, kernel by kernel: what runs, how long it takes, and what bounds it."""
     from ksim.simulation.deployment import Deployment
 
-    batch = batch_of(decode, prefill)
+    serve = _speculating(serve or {}, speculative)
+    batch = with_adapters(batch_of(decode, prefill), adapters, serve)
     scenario = scenario_of("step", model=model, gpu=gpu, system=system, oracle=oracle, serve=serve)
     deployment = Deployment.of(scenario)
+    if config := deployment.serve.speculative_config:
+        from ksim.cli.step_speculation import compare
+        from ksim.study.speculation import verified
+
+        _price(deployment, verified(batch, config))
+        compare(scenario, batch, json_file, plot)
+    elif plot or json_file:
+        raise ConfigError("--plot" if plot else "--json", "is about speculation; add --speculative, or leave it out")
+    else:
+        _price(deployment, batch)
+
+
+def _speculating(serve: dict[str, Any], speculative: str | None) -> dict[str, Any]:
+    """*serve* with the config that the flag *speculative* gives; raises ConfigError where there are two."""
+    from ksim.cli.step_speculation import table_of
+
+    if speculative is None:
+        return serve
+    if "speculative_config" in serve:
+        raise ConfigError("--speculative", "is --speculative-config in short; give one of them")
+    return {**serve, "speculative_config": table_of(speculative)}
+
+
+def _price(deployment: "Deployment", batch: "Batch") -> None:
     deployment.check_step(batch)
     _show(deployment, batch, [timer.step_cost(batch) for timer in deployment.timers()])
 

@@ -29,7 +29,7 @@ class Cluster:
 
     What is for an engine that is `RemoteReplica` passes by, and is not written down.  With a `pair_router`, requests
     may be split among engines of roles prefill and decode; their KV moves over `transfer_network`.
-    `on_end` is told of each request that is finished or turned away.
+    `on_end` is told of each request that is finished or turned away.  `prepare` makes what the model sees of a request.
     """
 
     env: Horizon
@@ -40,6 +40,7 @@ class Cluster:
     on_end: Callable[[], None] = lambda: None
     pair_router: PairRouter | None = None
     transfer_network: TransferNetwork | None = None
+    prepare: Callable[[Request], Request] | None = None
     _slots: simpy.Resource | None = field(init=False)
     _prefilling: list[Engine] = field(init=False)
     _decoding: list[Engine] = field(init=False)
@@ -54,7 +55,7 @@ class Cluster:
     def serve(self, requests: Iterable[Request]) -> Process:
         """Let each request set out when it arrives, and wait until the client can take another."""
         foreseen = self.pair_router is not None and self._slots is None
-        for request in requests:
+        for request in map(self.prepare, requests) if self.prepare else requests:
             if foreseen:
                 foreseen = not request.session
                 self.env.next_request = request.arrival if foreseen else -inf

@@ -26,6 +26,9 @@ class RemoteReplica:
     def prefix_hit(self, request: Request) -> NoReturn:
         raise self._unseen("prefix_hit")
 
+    def adapter_place(self, name: str) -> NoReturn:
+        raise self._unseen("adapter_place")
+
     def _unseen(self, name: str) -> ConfigError:
         return ConfigError("router", f"says that it is blind, and looks at {name} of replica {self.number};"
                                      " leave out its `blind`, or run without --jobs")

@@ -13,12 +13,14 @@ from ksim.compute.config_sizes import (
     max_length,
     only,
     sizes,
+    sparse,
     text,
     windows,
 )
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.model import Config, Decoder
-from ksim.compute.model_ops import Lookup, attend, communicate, op, pointwise
+from ksim.compute.model_ops import Lookup, communicate, op, pointwise
+from ksim.compute.model_ops import attend as windowed
 from ksim.compute.notation import Operation
 from ksim.compute.notation.held import Held
 from ksim.compute.notation.pointwise import Elementwise
@@ -27,7 +29,7 @@ from ksim.foundation.errors import ConfigError
 
 __all__ = ["ACTIVATIONS", "FULL", "SLIDING", "Operations", "attention", "decoder", "embedding", "expert_sizes",
            "experts", "gated_mlp", "head", "inner_norm", "late_windows", "layer", "layer_types", "layers", "max_length",
-           "mixture", "norm", "only", "shared_experts", "sizes", "text", "windows"]
+           "mixture", "norm", "only", "post_norm", "sandwich", "shared_experts", "sizes", "sparse", "text", "windows"]
 
 Operations = tuple[Operation, ...]
 
@@ -69,6 +71,17 @@ def inner_norm(label: str) -> Elementwise:
     return pointwise("rms_norm", "tm->tm", label, scale="m")
 
 
+def post_norm(label: str) -> Elementwise:
+    """RMSNorm of the output of attention or MLP, and the residual addition after it, in one kernel."""
+    return pointwise("fused_add_rms_norm", "tm,tm->tm", label, scale="m")
+
+
+def sandwich(attention: Operations, mlp: Operations) -> Operations:
+    """A layer with norms before and after *attention* and *mlp*."""
+    return (norm("attention_norm"), *attention, inner_norm("post_attention_norm"),
+            norm("mlp_norm"), *mlp, inner_norm("post_mlp_norm"))
+
+
 def layer(attention: Operations, mlp: Operations) -> Operations:
     """A layer with a norm before *attention* and one before *mlp*, which may be a mixture of experts."""
     return (norm("attention_norm"), *attention, norm("mlp_norm"), *mlp)
@@ -86,39 +99,47 @@ WIDE_NORM = (pointwise("rms_norm", "tKrh,tKh->tg", "qk_squares", parallel="K", w
              pointwise("rms_norm", "tKrh,tKh->tKrh,tKh", "qk_norm", parallel="K", scale="Krh,Kh"))
 
 
+#: Rotary embeddings of queries and keys.
+ROPE = (pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),)
+
+
 def attention(config: Config, window: int = 0, *, qk_norm: bool = False, wide_norm: bool = False,
-              sinks: bool = False, gated: bool = False, qkv_bias: bool = False) -> Operations:
+              sinks: bool = False, gated: bool = False, qkv_bias: bool = False, out_bias: bool | None = None,
+              before: Operations | None = None, attend: Operation | None = None, reduced: bool = True) -> Operations:
     """Grouped-query attention, from the normed hidden state to the output projection.
 
     *gated* outputs are multiplied by gates, which the first projection computes too.  *qkv_bias* is a bias of that
-    projection alone, which config.json does not mention.
+    projection, and *out_bias* of the last one, where config.json does not mention it.  *before* attention queries and
+    keys are normed and rotated, unless it says otherwise; *attend* replaces attention over the *window*.  Without
+    *reduced*, a later operation adds up the partial sums of the ranks.
     """
     bias = config.get("attention_bias", False)
     norms = WIDE_NORM if wide_norm else HEAD_NORM if qk_norm else ()
     return (
         op("tm,mlKh->tlKh" if gated else "tm,miKh->tiKh", "qkv", parallel="K", bias=bias or qkv_bias,
            part="attention_inputs"),
-        *norms,
-        pointwise("rope", "tKrh,tKh->tKrh,tKh", "rope", parallel="K"),
+        *((*norms, *ROPE) if before is None else before),
         pointwise("kv_write", "tKh,tKh->tKh,tKh", "kv_write", parallel="K", writes="cache"),
-        attend(window=window, sinks=sinks),
+        attend or windowed(window=window, sinks=sinks),
         *((pointwise("sigmoid_mul", "tKrh,tKrh->tKrh", "gate", parallel="K"),) if gated else ()),
-        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias, part="attention"),
+        op("tKrh,Krhm->tm", "o_proj", parallel="K", bias=bias if out_bias is None else out_bias, part="attention",
+           reduced=reduced),
     )
 
 
-def gated_mlp(config: Config) -> Operations:
+def gated_mlp(config: Config, *, reduced: bool = True) -> Operations:
+    """An MLP whose activation multiplies two projections of the normed hidden state."""
     bias = config.get("mlp_bias", False)
     return (
         op("tm,mgF->tgF", "gate_up", parallel="F", bias=bias, part="mlp"),
         pointwise(_activation(config), "tgF->tF", "act", parallel="F"),
-        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp"),
+        op("tF,Fm->tm", "down", parallel="F", bias=bias, part="mlp", reduced=reduced),
     )
 
 
 #: What configs call the number of experts, how many of them a token goes to, and the size of one.
-EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
-CHOSEN = ("num_experts_per_tok", "experts_per_token")
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_k")
 EXPERT_SIZE = ("moe_intermediate_size", "intermediate_size")
 
 
@@ -180,18 +201,22 @@ def _activation(config: Config) -> str:
     return ACTIVATIONS[name]
 
 
-def embedding() -> Operations:
-    return (Lookup("Vm->tm", "embedding", parallel="V"),)
+def embedding(scaled: bool = False) -> Operations:
+    """The rows of the tokens in the table of the vocabulary, *scaled* or not."""
+    scale = (pointwise("scale", "tm->tm", "embedding_scale"),) if scaled else ()
+    return (Lookup("Vm->tm", "embedding", parallel="V"), *scale)
 
 
-def head(cap: bool = False) -> Operations:
-    """The last norm, the logits of each sequence's last token, capped or not, and greedy sampling."""
+def head(cap: bool = False, *, scaled: bool = False, bias: bool = False, last: Operation | None = None) -> Operations:
+    """The *last* norm, the logits of each sequence's last token, *scaled* and capped or not, and greedy sampling."""
     softcap = (pointwise("softcap", "sV->sV", "logits_softcap"),) if cap else ()
+    scale = (pointwise("scale", "sV->sV", "logits_scale"),) if scaled else ()
     return (
-        norm("final_norm"),
-        op("sm,mV->sV", "lm_head", parallel="V", quantized=False),
+        last or norm("final_norm"),
+        op("sm,mV->sV", "lm_head", parallel="V", quantized=False, bias=bias),
         communicate("all_gather", "sV", "logits_gather"),
         *softcap,
+        *scale,
         pointwise("cast", "sV->sV", "logits_cast", writes="fp32"),
         pointwise("argmax", "sV->s", "sample", reads="fp32", writes="fp32"),
     )

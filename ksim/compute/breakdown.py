@@ -7,6 +7,7 @@ from attrs import frozen
 
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
+from ksim.compute.mamba import AttendLightning, AttendMamba, AttendMamba2, Convolve
 from ksim.compute.model import Model
 from ksim.compute.notation import Cached, Operation, Stateful, Weighted
 from ksim.compute.notation.attention import FusedAttention
@@ -89,7 +90,7 @@ def _part(operation: Operation) -> str:
         return "embedding"
     if isinstance(operation, Elementwise):
         return "norms"
-    if _attention_kind(operation):
+    if _attention_kind(operation) or isinstance(operation, Convolve):
         return "attention"
     part = operation.part.removesuffix("_inputs") if isinstance(operation, Product) else ""
     return part or LABELS.get(operation.label, "other")
@@ -100,5 +101,6 @@ def _attention_kind(operation: Operation) -> str:
     if isinstance(operation, FusedAttention):
         return f"sliding window of {operation.window}" if operation.window else "full attention"
     names = {AttendLatent: "latent attention", AttendSparse: "sparse latent attention",
-             AttendLinear: "linear attention"}
+             AttendLinear: "linear attention", AttendMamba: "Mamba", AttendMamba2: "Mamba-2",
+             AttendLightning: "lightning attention"}
     return names.get(type(operation), "")

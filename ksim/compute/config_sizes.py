@@ -6,7 +6,7 @@ from typing import Any
 from ksim.compute.config import Config
 from ksim.foundation.errors import ConfigError
 
-__all__ = ["FULL", "SLIDING", "late_windows", "layer_types", "max_length", "only", "sizes", "text", "windows"]
+__all__ = ["FULL", "SLIDING", "late_windows", "layer_types", "max_length", "only", "sizes", "sparse", "text", "windows"]
 
 #: Scaled rotary embeddings whose `max_position_embeddings` is the stretched length already, as in vLLM.
 STRETCHED = {"default", "llama3", "longrope", "mrope", "su"}
@@ -93,3 +93,9 @@ def late_windows(config: Config) -> list[bool]:
     """Which layers have a window by Qwen's settings: the last ones, and only with `use_sliding_window`."""
     some, first = config.get("use_sliding_window", False), config.get("max_window_layers", 28)
     return [some and layer >= first for layer in range(config.need("num_hidden_layers"))]
+
+
+def sparse(config: Config) -> list[bool]:
+    """Which layers have experts, by Qwen's settings: every few of them but for some that are named."""
+    dense, every = config.get("mlp_only_layers", []), config.need("decoder_sparse_step", 1)
+    return [layer not in dense and (layer + 1) % every == 0 for layer in range(config.need("num_hidden_layers"))]

@@ -102,7 +102,7 @@ def parse(text: str) -> Equation:
     for tensor in read.tensors:
         if not tensor:
             raise read.wrong("expected indices on both sides of each comma and of the arrow")
-        if strange := [letter for letter in tensor if not (letter.isascii() and letter.isalpha())]:
+        if strange := [letter for letter in tensor if not letter.isalpha()]:
             raise read.wrong(f"{strange[0]!r} is no index; each is one letter, with nothing between them")
         if twice := [index for index in tensor if tensor.count(index) > 1]:
             raise read.wrong(f"index {twice[0]!r} is twice in {tensor!r}")

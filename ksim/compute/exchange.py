@@ -58,7 +58,8 @@ class Combine:
                 yield Op(f"{self.label}_reduce_scatter", Collective("reduce_scatter", size, _group(shard)))
         if shard.tensor > 1:
             kind: CollectiveKind = "all_gather" if shard.scattered else "all_reduce"
-            yield Op(f"{self.label}_{kind}", Collective(kind, sizes.volume(f"t{self.hidden}") * DType.BF16.bytes, "tensor"))
+            size = sizes.volume(f"t{self.hidden}") * DType.BF16.bytes
+            yield Op(f"{self.label}_{kind}", Collective(kind, size, "tensor"))
 
 
 def _deepep(shard: Shard) -> bool:

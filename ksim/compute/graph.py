@@ -6,8 +6,9 @@ from typing import Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from attrs import frozen
 
-from ksim.compute.kernels import Kernel
+from ksim.compute.kernels import Kernel, Launch, Work
 from ksim.flow.batch import Batch
+from ksim.foundation.units import DType
 
 T = TypeVar("T")
 
@@ -27,6 +28,11 @@ class BatchDependent(Protocol):
 def is_batch_dependent(kernel: object) -> TypeGuard[BatchDependent]:
     """Whether the batch decides the shape of *kernel*: quicker than to ask whether the protocol knows it."""
     return hasattr(kernel, "over")
+
+
+def is_of_adapters(kernel: object) -> bool:
+    """Whether *kernel* is there for LoRA adapters: the batch decides its shape, and CUDA graphs capture it."""
+    return hasattr(kernel, "of_adapters")
 
 
 @frozen
@@ -49,6 +55,33 @@ class Collective:
     @property
     def family(self) -> str:
         return self.kind
+
+
+@frozen
+class HostCopy:
+    """`bytes` that come from host memory at `rate` bytes/s, as a flow alone on the GPU's lanes does.
+
+    A stream of kernels waits for it like for a kernel.  It is priced by its rate, and no oracle is asked about it.
+    """
+
+    bytes: float
+    rate: float
+
+    family = "host_copy"
+
+    def __str__(self) -> str:
+        return f"{self.bytes / 1e6:.3g} MB"
+
+    @property
+    def seconds(self) -> float:
+        return self.bytes / self.rate
+
+    @property
+    def work(self) -> Work:
+        return Work(0.0, 0.0, self.bytes, DType.BF16)
+
+    def launches(self, sms: int) -> Sequence[Launch]:
+        return ()
 
 
 @frozen(cache_hash=True)

@@ -146,6 +146,7 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     blocks.only(config, moe_layer_freq=1, attention_bias=False)
     dense, size = config.count("first_k_dense_replace"), config.need("moe_intermediate_size")
     corrected = config.get("topk_method", "noaux_tc") == "noaux_tc"
+    config.value("head_dim")  # of the rotary part, or of no meaning here
     mixture = blocks.experts(config, shared=blocks.shared_experts(config), corrected=corrected)
     first, other = (blocks.layer(attention, mlp) for mlp in (blocks.gated_mlp(config), mixture))
     layers = [first if number < dense else other for number in range(config.need("num_hidden_layers"))]
@@ -153,17 +154,29 @@ def decoder(config: Config, attention: blocks.Operations, more: Mapping[str, int
     return blocks.mixture(config, layers, tied=False, S=shared, **sizes(config), **more)
 
 
+#: The projections of queries, and down to the latent vectors, with their norms.
+LOW_RANK_QUERIES = (
+    op("tm,mu->tu", "qkv_down", part="attention_inputs"),
+    pointwise("rms_norm", "tq->tq", "q_norm", scale="q"),
+    pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
+    op("tq,qKd->tKd", "q_up", parallel="K", part="attention_inputs"),
+)
+WHOLE_QUERIES = (
+    op("tm,mKd->tKd", "q_proj", parallel="K", part="attention_inputs"),
+    op("tm,mb->tb", "kv_down", part="attention_inputs"),
+    pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
+)
+
+
 def attention(config: Config, *attend: Operation) -> blocks.Operations:
     """Multi-head latent attention, from the normed hidden state to the output projection.
 
-    One product, which every rank computes, projects queries, keys and values down, as in vLLM.  *attend* replaces
-    attention over all keys.
+    One product, which every rank computes, projects queries, keys and values down, as in vLLM; without a `q_lora_rank`,
+    queries are projected by one of their own.  *attend* replaces attention over all keys.
     """
+    inputs = WHOLE_QUERIES if config.value("q_lora_rank") is None else LOW_RANK_QUERIES
     return (
-        op("tm,mu->tu", "qkv_down", part="attention_inputs"),
-        pointwise("rms_norm", "tq->tq", "q_norm", scale="q"),
-        pointwise("rms_norm", "tc->tc", "kv_norm", scale="c"),
-        op("tq,qKd->tKd", "q_up", parallel="K", part="attention_inputs"),
+        *inputs,
         pointwise("rope", "tKp,tp->tKp,tp", "rope", parallel="K"),
         pointwise("kv_write", "tb->tb", "kv_write", writes="cache"),
         *(attend or (AttendLatent(),)),
@@ -192,7 +205,8 @@ def sparse_sizes(config: Config) -> dict[str, int]:
 
 def sizes(config: Config) -> dict[str, int]:
     """The sizes of latent attention, by their usual names in config.json."""
-    rank, latent = config.need("q_lora_rank"), config.need("kv_lora_rank")
+    whole = config.value("q_lora_rank") is None
+    rank, latent = 0 if whole else config.need("q_lora_rank"), config.need("kv_lora_rank")
     content, rotary = config.need("qk_nope_head_dim"), config.need("qk_rope_head_dim")
     value, cached = config.need("v_head_dim"), latent + rotary
     return {"q": rank, "c": latent, "p": rotary, "n": content, "v": value, "b": cached, "u": rank + cached,

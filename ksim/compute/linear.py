@@ -47,7 +47,8 @@ class AttendLinear:
         local, (_, state) = sizes.split(self.parallel, shard.tensor), shard.precision.states(self.state)
         for phase in PHASES:
             yield Op(f"conv_{phase}", ConvLayer(phase, local.volume("YGe"), local.of["W"]))
-            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"], state))
+            yield Op(f"{self.label}_{phase}", DeltaLayer(phase, local.volume("Go"), local.of["G"], local.of["e"],
+                                                        state))
 
 
 def attention(config: Config) -> blocks.Operations:

@@ -24,7 +24,7 @@ __all__ = ["AttendLightning", "AttendMamba", "AttendMamba2", "Convolve", "Shared
 
 @frozen
 class AttendMamba2:
-    """Mamba-2: a convolution over W tokens and matrices that decay, ``tGX->tGoe``; prompts and decodes have kernels each.
+    """Mamba-2: a convolution over W tokens and matrices that decay, ``tGX->tGoe``; prompts have kernels of their own.
 
     Its weights are those of the convolution, with a `bias` or without, and three numbers a head.  Prompts are computed
     in chunks of so many tokens.  `state` is the format of the matrices unless the engine has another; without
@@ -194,7 +194,7 @@ def mamba2_sizes(config: Config, *, heads: str, size: str, groups: str, states: 
     Raises ConfigError where they do not, or where groups do not share out heads.
     """
     count, shared = config.need(heads), config.need(groups, 1)
-    auto = inner // count if config.table.get(size, "auto") == "auto" else 0
+    auto = inner // count if config.value(size) in (None, "auto") else 0
     each = auto or config.need(size)
     if inner and count * each != inner:
         raise ConfigError(f"{config.name}: {size}", f"{count} heads of {each} are not the {inner} channels of Mamba-2")

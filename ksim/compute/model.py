@@ -34,7 +34,7 @@ class Decoder:
     experts, if there are any.  `quantization` is the checkpoint's, by the engine's name for it, but for its
     `unquantized` parts; `kv_cache_dtype` likewise.  An `encoder` makes tokens of the patches that its `images` are cut
     into.  `mtp` are the modules of the checkpoint that predict further tokens: only speculation loads them, and they
-    count nowhere else.
+    count nowhere else.  `inputs` come first on every pipeline stage.
     """
 
     sizes: Mapping[str, int]
@@ -51,6 +51,7 @@ class Decoder:
     encoder: "Decoder | None" = None
     images: Processor | None = None
     mtp: Sequence[Sequence[Operation]] = ()
+    inputs: Sequence[Operation] = ()
 
 
 @frozen
@@ -132,7 +133,8 @@ class Model:
         held = [(decoder.layers[i], shard.routing.at(i)) for i in shard.share(self.layers)]
         blocks = [Block(tuple(chain.from_iterable(_layer(layer, sizes, shard, routing) for layer, routing in layers)),
                         repeat) for layers, repeat in fold(held)]
-        blocks.insert(0, Block(_lower(decoder.embedding if shard.first else TAKE_OVER, sizes, shard)))
+        first = decoder.embedding if shard.first else TAKE_OVER
+        blocks.insert(0, Block(_lower((*decoder.inputs, *first), sizes, shard)))
         blocks.append(Block(_lower(decoder.head[:decoder.sampled] if shard.last else HAND_ON, sizes, shard)))
         return blocks
 

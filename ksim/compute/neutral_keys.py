@@ -25,7 +25,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " resid_pdrop hidden_dropout hidden_dropout_prob attention_dropout_prob attention_probs_dropout_prob"
             " classifier_dropout residual_dropout embedding_dropout router_aux_loss_coef aux_loss_alpha"
             " output_router_logits output_attentions output_hidden_states seq_aux router_jitter_noise"
-            " input_jitter_noise router_dtype pretraining_tp ep_size moe_world_size moe_num_hash_layers"
+            " input_jitter_noise router_dtype pretraining_tp n_ctx ep_size moe_world_size moe_num_hash_layers"
             " summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj"
             " task_specific_params rescale_every capacity_factor moe_capacity moe_aux_loss_coef rsm_norm_eps"
             " pretrained_max_length max_model_len_pretrained attention_probs_dropout"
@@ -41,12 +41,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " rotary_pct rotary_dim rope_interleave rope_interleaved indexer_rope_interleave rope_percent rope_3d"
             " query_pre_attn_scalar attn_logit_softcapping attention_multiplier scale_attn_weights"
             " swiglu_limit swiglu_limits original_max_position_embeddings initial_context_length"
+            " position_embedding_type use_parallel_embedding moe_router_dtype"
             " attn_scale floor_scale attn_temperature_tuning mscale"),
     # What the router's kernel does on the way: scores, groups, scales.
     **_keys("norm_topk_prob topk_method scoring_func n_group topk_group num_expert_group n_expert_groups"
             " num_limited_groups routed_scaling_factor router_scaling_factor moe_router_activation_func"
             " moe_router_topk_scaling_factor moe_renormalize norm_expert_weight use_grouped_topk score_function"
-            " expert_selection_fn moe_gate_act moe_k topk_softmax routed_scaling moe_router_score_function"
+            " expert_selection_fn moe_gate_act topk_softmax routed_scaling moe_router_score_function"
             " apply_router_weight_on_input moe_norm_topk_prob"),
     # Modules for multi-token prediction, which a drafter reads (docs/speculation.md).
     **_keys("num_nextn_predict_layers mtp_num_hidden_layers num_mtp_modules mtp_transformer_layers use_mtp"
@@ -58,6 +59,17 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
             " tie_encoder_decoder sliding_window_enabled use_cla use_moe_bias ffn_only fp32_lm_head"
             " add_classification_head qk_clip use_linear_bias add_swa_attention_sink_bias"
             " add_full_attention_sink_bias", (False,)),
+    # What kernels of states do on the way: steps, factors, norms before or after the gate.
+    **_keys("time_step_limit time_step_min time_step_max time_step_floor time_step_rank mamba_norm_before_gate"
+            " residual_multiplier logits_scaling embedding_multiplier lm_head_multiplier key_multiplier mlp_multipliers"
+            " attention_in_multiplier attention_out_multiplier ssm_multipliers ssm_in_multiplier ssm_out_multiplier"
+            " layernorm_full_attention_alpha layernorm_full_attention_beta layernorm_linear_attention_alpha"
+            " layernorm_linear_attention_beta layernorm_mlp_alpha layernorm_mlp_beta shared_moe_mode"
+            " rescale_prenorm_residual use_mamba_kernels num_logits_to_keep moe_shared_expert_overlap use_mambapy"
+            " use_associative_scan mtp_hybrid_override_pattern mtp_layers_block_type calc_logits_for_entire_prompt"),
+    **_keys("residual_in_fp32", (False,)),
+    **_keys("mamba_hidden_act", ("silu",)),
+    **_keys("normalization_function", ("rmsnorm",)),
     **_keys("is_decoder use_rope rope_enabled use_rms_norm swiglu rms_norm", (True, False)),
     **_keys("clip_qkv logit_softcapping", (0, 0.0)),
     **_keys("pruned_heads architecture_options", ({}, [])),
@@ -79,15 +91,33 @@ INSIDE: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
                                  " scale_dtype dtype output_activations global_scale kv_cache_scheme"
                                  " strategy block_structure num_bits type group_size input_activations weights"),
 }
-INSIDE = {**INSIDE, "rope_parameters": INSIDE["rope_scaling"]}
+#: Of vision towers: names, angles, how they were trained, and activations, which take as long whichever it is.
+VISION = {
+    **{key: NEUTRAL[key] for key in ("architectures", "model_type", "auto_map", "attention_dropout", "dropout", "dtype",
+                                     "torch_dtype", "initializer_range", "initializer_factor", "layer_norm_eps",
+                                     "norm_eps", "rope_theta", "use_flash_attn", "_attn_implementation_autoset",
+                                     "_name_or_path", "transformers_version", "_attn_implementation")
+       if key in NEUTRAL},
+    **_keys("hidden_act dropout drop_path_rate rms_norm_eps projector_dropout tokens_per_second spatial_patch_size"
+            " use_bfloat16 vision_feature_layer vision_feature_select_strategy capacity_factor eval_capacity_factor"
+            " laux_allreduce moe_coeff_ratio moe_intermediate_size moe_output_scale noisy_gate_policy num_experts"
+            " num_routed_experts num_shared_experts shared_expert_intermediate_size use_moe use_residual use_rts"
+            " use_weighted_residual ep_size"),
+    **_keys("in_chans in_channels num_channels", (3,)),
+    **_keys("vision_use_head multi_modal_projector_bias", (False,)),
+}
+INSIDE = {**INSIDE, "vision_config": VISION, "rope_parameters": INSIDE["rope_scaling"]}
 
+#: Tables inside that are configs of models: a language model's, beside an encoder's.
+MODELS = ("", "text_config", "llm_config")
 #: Ends of keys that name tokens by their numbers.
 TOKENS = ("_token_id", "_token_ids", "_token_index", "_tokens_id", "_token")
 
 
 def neutral(place: str, key: str, value: Any) -> bool:
     """Whether *key* with *value*, in the table under *place*, changes neither kernels nor weights."""
-    if not place and key.endswith(TOKENS):
+    table = NEUTRAL if place in MODELS else INSIDE.get(place, {})
+    if table is NEUTRAL and key.endswith(TOKENS):
         return True
-    allowed = (INSIDE.get(place, {}) if place else NEUTRAL).get(key, ())
+    allowed = table.get(key, ())
     return allowed == ANY or value in allowed

@@ -35,6 +35,8 @@ Mamba, whose channels have no heads:
     I  channels                     R  rank of the time step       Q  R + 2N: it and both vectors
 
 A is 1, the size of the gate of shared experts that have one.  L is the size of the latent vector that experts work on.
+C counts the rows of a table of learned positions.
+
 Heads that draft, which read hidden states of their target:
 
     O  what the first projection    B  2m: embedding and hidden    D  vocabulary of the drafter
@@ -125,8 +127,8 @@ class Sizes:
         groups, heads = self.of["G"], self.of["o"]
         shared = groups == 1 and ways > 1
         if (heads if shared else groups) % ways:
-            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {groups * heads} Mamba-2 heads in {groups}"
-                                                      f" {'group' if shared else 'groups'}")
+            raise ConfigError("tensor_parallel_size", f"{ways} does not divide {groups * heads} Mamba-2 heads in"
+                                                      f" {groups} {'group' if shared else 'groups'}")
         if not shared:
             return evolve(self, of={**self.of, "G": groups // ways})
         return evolve(self, of={**self.of, **of_groups(1, heads // ways, self.of["e"], self.of["N"])})

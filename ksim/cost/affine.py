@@ -3,7 +3,7 @@
 Parts of steps for many numbers of tokens are priced as sweeps.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.graphs import Launches
-from ksim.cost.plan import BatchLaunch, Part, parts_of
+from ksim.cost.plan import BatchLaunch, Part, launched_of, parts_of
 from ksim.cost.pricer import Pricer
 from ksim.flow.kernels import KernelColumns, KernelCost
 
@@ -74,6 +74,11 @@ class AffineBlocks:
         """Those of so many *tokens*."""
         return [Block(tuple(op if type(op) is Op else op.at(tokens) for op in ops), repeat)  # type: ignore[union-attr]
                 for ops, repeat in self.blocks]
+
+    def without(self, missing: Collection[Op]) -> "AffineBlocks":
+        """All but the *missing* ops, for which a batch has nothing."""
+        return AffineBlocks(tuple((tuple(op for op in ops if op not in missing), repeat)
+                                  for ops, repeat in self.blocks))
 
 
 def _drawn(ops: Sequence[Op], others: Sequence[Op]) -> tuple[Op | AffineKernel, ...] | None:
@@ -221,8 +226,8 @@ class SweptPart:
         """They are as many for any number of tokens."""
         order = [*(self.ops[place] for sweep in self.sweeps for place in sweep.places.tolist()), *self.others]
         kernels: list[Any] = [op.kernel if isinstance(op, Op) else op.at(1).kernel for op in order]
-        return Launches.of([([(kernels[place], False) if place >= 0 else None for place in places], repeat)
-                            for places, repeat in self.blocks])
+        return Launches.of([([(kernels[place], False) if place >= 0 else launched_of(self.batch_launches[-1 - place])
+                              for place in places], repeat) for places, repeat in self.blocks])
 
 
 def _plain(op: Launch) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from ksim.compute.graph import BatchDependent, Collective, Op
+from ksim.compute.graph import BatchDependent, Collective, Op, is_of_adapters
 from ksim.compute.kernels import Kernel
 from ksim.cost.graphs import Launched, Launches, Launching
 from ksim.cost.pricer import of_host
@@ -16,7 +16,7 @@ from ksim.flow.costs import NAMES, Costs, StepSummary
 from ksim.flow.kernels import KernelColumns, KernelCost
 from ksim.flow.steps import PricedBlock, StepCost
 
-__all__ = ["BatchLaunch", "Part", "Plan", "PricedLaunch", "Shape", "parts_of", "priced_part"]
+__all__ = ["BatchLaunch", "Part", "Plan", "PricedLaunch", "Shape", "launched_of", "parts_of", "priced_part"]
 
 Floats = NDArray[np.float64]
 
@@ -59,9 +59,15 @@ def priced_part(blocks: Sequence[tuple[Sequence[PricedLaunch | int], int]],
     places = [(tuple(-1 - launch if isinstance(launch, int) else next(rows) for launch in launches), repeat)
               for launches, repeat in blocks]
     launched: list[tuple[list[Launched], int]] = [
-        ([None if isinstance(launch, int) else (launch.kernel, bool(launch.cost.hidden)) for launch in launches],
-         repeat) for launches, repeat in blocks]
+        ([launched_of(batch_launches[launch]) if isinstance(launch, int) else
+          (launch.kernel, bool(launch.cost.hidden)) for launch in launches], repeat) for launches, repeat in blocks]
     return next(parts_of(kernels, places, 1, Launches.of(launched), batch_launches))
+
+
+def launched_of(launch: BatchLaunch) -> Launched:
+    """What counts as launched of one that depends on the batch: attention stands between graphs, adapters in them."""
+    layer: Any = launch.layer
+    return (layer, False) if is_of_adapters(layer) else None
 
 
 def parts_of(kernels: KernelColumns, blocks: Sequence[tuple[tuple[int, ...], int]], sizes: int, launches: Launches,

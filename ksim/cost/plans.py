@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent
+from ksim.compute.graph import BatchDependent, Block, Op, is_batch_dependent, is_of_adapters
 from ksim.compute.model import Model
 from ksim.cost.affine import AffineBlocks, SweptPart
 from ksim.cost.overlap import Overlap, Summed, overlapped, paired
@@ -44,6 +44,7 @@ class Plans:
     _heads: dict[int, Part] = field(factory=dict, init=False)
     _launches: dict[Op | Summed, tuple[PricedLaunch, ...]] = field(factory=dict, init=False)
     _batch_launches: dict[tuple[BatchLaunch, ...], tuple[BatchLaunch, ...]] = field(factory=dict, init=False)
+    _lacking: dict[frozenset[Op], SweptPart | None] = field(factory=dict, init=False)
     _alone: Counter[int] = field(factory=Counter, init=False)
     _last: tuple[tuple[int, int | None], _Launched] | None = field(default=None, init=False)
 
@@ -65,14 +66,29 @@ class Plans:
         bodies = dict.fromkeys(key for tokens, _, _, everywhere, missing in shapes
                                if (key := (tokens, everywhere, missing)) not in self._bodies)
         heads = self._samples({shape[1] for shape in shapes})
-        body, head = self._swept
-        if body and (whole := [key for key in bodies if key[1:] == _WHOLE]):
-            whole += self._nearby(shapes[0]) if len(shapes) == 1 else []
-            self._bodies.update(zip(whole, body.parts([key[0] for key in whole]), strict=True))
+        self._sweep_bodies(list(bodies), shapes)
+        head = self._swept[1]
         if head and (some := [samples for samples in heads if samples]):  # none launch nothing
             self._heads.update(zip(some, head.parts(some), strict=True))
         self._price_each([key for key in bodies if key not in self._bodies],
                          [samples for samples in heads if samples not in self._heads])
+
+    def _sweep_bodies(self, new: Sequence[_Body], shapes: Sequence[Shape]) -> None:
+        """Price as columns the *new* bodies that grow with a rank's own tokens alone, those together that lack the same
+        launches."""
+        for missing in dict.fromkeys(key[2] for key in new if key[1] is None):
+            if all(is_of_adapters(op.kernel) for op in missing) and (body := self._swept_without(missing)):
+                some = [key for key in new if key[1:] == (None, missing)]
+                some += self._nearby(shapes[0]) if len(shapes) == 1 and not missing else []
+                self._bodies.update(zip(some, body.parts([key[0] for key in some]), strict=True))
+
+    def _swept_without(self, missing: frozenset[Op]) -> SweptPart | None:
+        """Bodies by their tokens, without the *missing* launches, which are for adapters."""
+        if not missing or self._swept[0] is None or self._lines is None:
+            return self._swept[0]
+        if missing not in self._lacking:
+            self._lacking[missing] = SweptPart.of(self._lines.without(missing), self.pricer)
+        return self._lacking[missing]
 
     def _nearby(self, shape: Shape) -> list[_Body]:
         """New bodies that will be asked for soon, now that *shape*'s is by itself: those around it, where any number of

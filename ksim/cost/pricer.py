@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from ksim.compute.graph import Collective
+from ksim.compute.graph import Collective, HostCopy
 from ksim.compute.kernels import Kernel
 from ksim.compute.kernels.sweep import KernelSweep
 from ksim.cost.energy import COMMUNICATING, Actions, actions, joules, sending
@@ -42,10 +42,17 @@ class Pricer:
 
     def kernels(self, launches: Sequence[tuple[str, Kernel | Collective]]) -> list[KernelCost]:
         """Price all of *launches*, each with its label, in one question to the oracle."""
-        kernels = [launched for _, launched in launches if not isinstance(launched, Collective)]
+        kernels = [launched for _, launched in launches if not isinstance(launched, Collective | HostCopy)]
         answers = iter(estimates(self.oracle, kernels, self.gpu) if kernels else ())
         return [self.collective(label, launched) if isinstance(launched, Collective)
+                else self._copy(label, launched) if isinstance(launched, HostCopy)
                 else self._kernel(label, launched, next(answers)) for label, launched in launches]
+
+    def _copy(self, label: str, copy: HostCopy) -> KernelCost:
+        """A copy from host memory, which keeps no SM busy."""
+        energy = joules(Actions(hbm=copy.bytes), self.gpu.power)
+        costs = Costs.of(seconds=copy.seconds, joules=energy.total, bytes=copy.bytes, sm_action_joules=energy.core)
+        return KernelCost(label, copy.family, costs, str(copy), bound="communication", source="network", launch="PCIe")
 
     def kernel(self, label: str, kernel: Kernel) -> KernelCost:
         """Price one kernel."""

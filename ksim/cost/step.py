@@ -1,13 +1,14 @@
 """Price steps: what one rank's kernels and collectives cost for each batch, and the time to launch them."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from ksim.compute.graph import Collective, Op, is_batch_dependent
+from ksim.compute.graph import Collective, Op, is_batch_dependent, is_of_adapters
 from ksim.compute.kernels import Kernel
 from ksim.compute.model import Model
 from ksim.cost import batch_kernels
@@ -52,7 +53,7 @@ class StepTimer:
     graphs: Graphs
     host: Host = field(repr=False)
     overlap: Overlap | None = None
-    _known: dict[tuple[int, int, int], Plan] = field(factory=dict, init=False)
+    _known: dict[tuple[int, int, int, bool, bool], Plan] = field(factory=dict, init=False)
     _pricer: Pricer = field(init=False, repr=False)
     _batches: batch_kernels.BatchPricer = field(init=False, repr=False)
     _plans: Plans = field(init=False, repr=False)
@@ -105,7 +106,7 @@ class StepTimer:
         kernels = {launch: kernel for launch, kernel in launches if kernel is not None}
         if len(kernels) < len(launches):
             missing = frozenset(Op(launch.label, launch.layer) for launch, _ in launches if launch not in kernels)
-            plan = self._plans.one((*plan.shape[:-1], missing))
+            plan = self._plans.one((*plan.shape[:-1], plan.shape[-1] | missing))
         costs = self._batches.costs(kernels, batch)
         return plan.step((*costs, batch_kernels.inputs_of(batch, self.host.inputs)))
 
@@ -157,12 +158,21 @@ class StepTimer:
             most = self.graphs.padded(max(tokens_by_rank))
             tokens = max(tokens, most) if launching.graphs else tokens
             everywhere = len(tokens_by_rank) * most if most else sum(tokens_by_rank)
-        return tokens, batch.logits, launching, everywhere, frozenset()
+        return tokens, batch.logits, launching, everywhere, self._missing[bool(batch.adapters), bool(batch.loads)]
+
+    @cached_property
+    def _missing(self) -> Mapping[tuple[bool, bool], frozenset[Op]]:
+        """The launches that no batch has without LoRA adapters, or without any that are copied to the GPU first."""
+        ops = frozenset(op for block in self.model.body(1, self.shard) for op in block.ops
+                        if is_of_adapters(op.kernel))
+        loads = frozenset(op for op in ops if hasattr(op.kernel, "of_loads"))
+        return {(some, loaded): loads - ops if some and loaded else loads if some else ops
+                for some in (False, True) for loaded in (False, True)}
 
 
-def _counts(batch: Batch) -> tuple[int, int, int]:
+def _counts(batch: Batch) -> tuple[int, int, int, bool, bool]:
     """What the plan of a batch depends on."""
-    return batch.tokens, batch.logits, 0 if batch.chunks else batch.width
+    return batch.tokens, batch.logits, 0 if batch.chunks else batch.width, not batch.adapters, not batch.loads
 
 
 def _launches(plans: Sequence[Plan]) -> dict[BatchLaunch, Ints]:

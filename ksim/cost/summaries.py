@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from attrs import astuple, define, field, frozen
 
+from ksim.compute.graph import is_of_adapters
 from ksim.compute.kernels import Work
 from ksim.compute.kernels.attention import COUNTS, AttentionLayer
+from ksim.cost.adapter_summary import AdapterSummary
 from ksim.cost.energy import Actions, busy_seconds, joules
 from ksim.cost.plan import BatchLaunch, Plan
 from ksim.cost.pricer import Pricer
@@ -143,16 +145,20 @@ class AttentionSummary:
         return tuple(numbers)
 
 
+#: What sums up launches that depend on the batch.
+LayerSummary = AttentionSummary | AdapterSummary
+
+
 @define(eq=False)
 class Summaries:
     """Summarizes steps of which all is known but attention, where the oracle compiles that; `inputs` is the host's."""
 
     pricer: Pricer
     inputs: Inputs
-    _ready: dict[tuple[BatchLaunch, ...], list[AttentionSummary] | None] = field(factory=dict, init=False)
+    _ready: dict[tuple[BatchLaunch, ...], list[LayerSummary] | None] = field(factory=dict, init=False)
     _compiled: dict[AttentionLayer, CompiledAttention | None] = field(factory=dict, init=False)
     _launches: tuple[BatchLaunch, ...] | None = field(default=None, init=False)
-    _current: list[AttentionSummary] | None = field(default=None, init=False)
+    _current: list[LayerSummary] | None = field(default=None, init=False)
 
     def of_batch(self, plan: Plan, batch: Batch) -> StepSummary | None:
         """A step of *plan* over *batch*; None where a launch is not compiled."""
@@ -187,7 +193,7 @@ class Summaries:
         summary: Any = StepSummary(*columns, launch_seconds)  # type: ignore[call-arg]
         return [*summary.rows(len(batches))]
 
-    def _layers(self, plan: Plan) -> list[AttentionSummary] | None:
+    def _layers(self, plan: Plan) -> list[LayerSummary] | None:
         launches = plan.batch_launches
         if launches is not self._launches:  # most plans have the very same ones, and to look them up takes longer
             if launches not in self._ready:
@@ -195,10 +201,16 @@ class Summaries:
             self._launches, self._current = launches, self._ready[launches]
         return self._current
 
-    def _made_ready(self, launches: tuple[BatchLaunch, ...]) -> list[AttentionSummary] | None:
-        ready = [AttentionSummary.of(layer, repeat, compiled, self.pricer) for _, layer, repeat in launches
-                 if isinstance(layer, AttentionLayer) and (compiled := self._compile(layer)) is not None]
-        return ready if len(ready) == len(launches) else None
+    def _made_ready(self, launches: tuple[BatchLaunch, ...]) -> list[LayerSummary] | None:
+        others = tuple(launch for launch in launches if not is_of_adapters(launch.layer))
+        ready: list[Any] = [AttentionSummary.of(layer, repeat, compiled, self.pricer) for _, layer, repeat in others
+                            if isinstance(layer, AttentionLayer) and (compiled := self._compile(layer)) is not None]
+        if len(ready) < len(others):
+            return None
+        adapters = [launch for launch in launches if is_of_adapters(launch.layer)]
+        if any(hasattr(launch.layer, "of_loads") for launch in adapters):
+            return None
+        return [*ready, AdapterSummary(adapters, self.pricer)] if adapters else ready
 
     def _compile(self, layer: AttentionLayer) -> CompiledAttention | None:
         if layer not in self._compiled:

@@ -20,10 +20,13 @@ def wait(seconds: float) -> KernelCost:
 class Round:
     """One step of all `size` members: the tokens of each, and when each would be done if it were alone.
 
+    One without work has the tokens of a `dummy` sequence.
+
     `dummies` log the steps of the members without a batch, once the end of the round is known.
     """
 
     size: int
+    dummy: int
     closed: simpy.Event
     ended: simpy.Event
     tokens: dict[int, int] = field(factory=dict)
@@ -33,8 +36,8 @@ class Round:
 
     @property
     def tokens_by_rank(self) -> list[int]:
-        """The tokens of each member; one without work computes a dummy of one token, as in vLLM."""
-        return [*self.tokens.values(), *[1] * (self.size - len(self.tokens))]
+        """The tokens of each member; one without work computes a dummy sequence, as in vLLM."""
+        return [*self.tokens.values(), *[self.dummy] * (self.size - len(self.tokens))]
 
     @property
     def start(self) -> float:
@@ -55,11 +58,12 @@ Dummy = Callable[[Round], object]
 class DataParallelGroup:
     """`size` engines.  A round begins when all that have work have a batch; the others hold nobody up.
 
-    `latest` is the batch of the last round's slowest member.
+    Those compute a sequence of `dummy` tokens.  `latest` is the batch of the last round's slowest member.
     """
 
     env: simpy.Environment
     size: int
+    dummy: int = 1
     latest: InFlightBatch | None = field(default=None, init=False)
     _active: set[int] = field(factory=set, init=False)
     _members: dict[int, Callable[[], Dummy]] = field(factory=dict, init=False)
@@ -69,7 +73,7 @@ class DataParallelGroup:
         self._round = self._next()
 
     def _next(self) -> Round:
-        return Round(self.size, self.env.event(), self.env.event())
+        return Round(self.size, self.dummy, self.env.event(), self.env.event())
 
     def enlist(self, member: int, stand_in: Callable[[], Dummy]) -> None:
         """Have *stand_in* called whenever a round closes without a batch of *member*."""

@@ -74,13 +74,15 @@ class Engine(ABC):
     def refusal(self, request: Request) -> str:
         """Why this engine can never serve *request*; "" if it can."""
         longest, cache = self.scheduler.limits.max_model_len, self.scheduler.cache
+        if request.adapter and not self.adapter_place(request.adapter):
+            return f"the model {request.adapter!r} does not exist: {self._without_adapter}"
         if request.prompt >= longest:
             return f"its prompt of {request.prompt} tokens leaves no room for output in max_model_len = {longest}"
         tokens = min(request.prompt + request.output, longest) - 1  # the last one is sampled, and not computed on
         if cache.blocks(tokens) > cache.capacity:
             return (f"its cache of {tokens} tokens needs {cache.blocks(tokens)} KV blocks of {cache.block_tokens},"
                     f" and there are {cache.capacity}")
-        return ""
+        return self.scheduler.images_refusal(request) if request.images else ""
 
     @abstractmethod
     def submit(self, request: Request, done: Callable[[], object], timely: bool = True,
@@ -99,7 +101,16 @@ class Engine(ABC):
     def prefix_hit(self, request: Request) -> int:
         """How many tokens of *request*'s prompt are in the prefix cache now."""
         cache = self.scheduler.cache
-        return cache.find_prefix(cache.block_table(request), request.prompt).tokens
+        return cache.find_prefix(self.scheduler.block_table(request.keyed), request.prompt).tokens
+
+    def adapter_place(self, name: str) -> str:
+        """Where the LoRA adapter *name* is now: "gpu", "memory", "disk", or "" if there is none."""
+        store = self.scheduler.adapters
+        return store.place(name) if store else ""
+
+    @property
+    def _without_adapter(self) -> str:
+        return "it is none of lora_modules" if self.scheduler.adapters else "enable_lora is off"
 
     @abstractmethod
     def close(self) -> None:
@@ -115,7 +126,8 @@ class Engine(ABC):
         cache = self.scheduler.cache
         # Requests that are sent at once reach a real engine one after the other, if only just.
         self._latest = max(now, nextafter(self._latest, inf))
-        job = Job.of(request, self._accepted, cache.block_tokens, block_table=cache.block_table(request),
+        job = Job.of(request, self._accepted, cache.block_tokens,
+                     block_table=self.scheduler.block_table(request.keyed),
                      arrived=self._latest)
         self._accepted += 1
         self._done[job] = done
@@ -154,7 +166,7 @@ class Engine(ABC):
             for run in job.emitted:
                 self.log.add(Emitted(time, request, self.number, run.first, run.last, run.every or 1,
                                      run.tokens))
-            self.log.add(Finished(time, request, self.number))
+            self.log.add(Finished(time, request, self.number, job.verified, job.accepted))
 
     def _end(self, finished: Sequence[Job]) -> None:
         """Call back whoever waits for the *finished* jobs."""

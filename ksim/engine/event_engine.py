@@ -25,8 +25,8 @@ from ksim.scheduling.schedule import Schedule
 
 __all__ = ["EventEngine"]
 
-#: What vLLM's dummy step computes (v1/worker/gpu_worker.py, `execute_dummy_batch`): one token, whose logits nobody asks
-#: for.
+#: What vLLM's dummy step computes (v1/worker/gpu_worker.py, `execute_dummy_batch`): one decode, whose logits nobody
+#: asks for.
 DUMMY = Batch.of((1, 0), samples=0)
 #: The same in the log: nobody's tokens.
 NOBODY = Batch.of()
@@ -224,8 +224,10 @@ class EventEngine(Engine):
 
         A dummy step never delays the others: every batch is at least as much work.
         """
-        step_costs = [timer.step_cost(DUMMY, together.tokens_by_rank) for timer in self.timers]
-        settings = [self.governor.setting(DUMMY, step_cost) for step_cost in step_costs] if self.governor else ()
+        width = together.dummy
+        batch = DUMMY if width == 1 else Batch.of((width, 0), samples=0, prompts=(), width=width)
+        step_costs = [timer.step_cost(batch, together.tokens_by_rank) for timer in self.timers]
+        settings = [self.governor.setting(batch, step_cost) for step_cost in step_costs] if self.governor else ()
         end, scalings = together.start, []
         for stage, step_cost in enumerate(step_costs):
             setting = settings[stage] if settings else FREE

@@ -88,6 +88,7 @@ class UndatedTurns:
 
 def next_decodes(batch: Batch, count: int) -> list[Batch]:
     """The *count* batches after *batch*, which only decodes: each has one more token in the cache per sequence."""
-    offsets, shift = batch.contexts.offsets, batch.contexts.shift
+    offsets, shift, adapters = batch.contexts.offsets, batch.contexts.shift, batch.adapters
     sequences = len(offsets)
-    return [Batch(Contexts(offsets, shift + turn), (), sequences, sequences) for turn in range(1, count + 1)]
+    return [Batch(Contexts(offsets, shift + turn), (), sequences, sequences, adapters=adapters)
+            for turn in range(1, count + 1)]

@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from attrs import field, frozen
 
+from ksim.flow.adapters import AdapterLoad
 from ksim.flow.images import Patches
 
 
@@ -116,6 +117,10 @@ class Batch:
     accepted: Sequence[int] = field(default=(), eq=False, repr=False)
     #: What a vision encoder computes before: the images whose tokens are among those of this step for the first time.
     images: tuple[Patches, ...] = field(default=(), kw_only=True)
+    #: Of each LoRA adapter in the batch, how many of the tokens are its own, the most first; () without adapters.
+    adapters: Sequence[int] = field(default=(), kw_only=True)
+    #: Adapters that are copied to the GPU before it.
+    loads: Sequence[AdapterLoad] = field(default=(), eq=False, repr=False, kw_only=True)
     #: How many there are; asked for several times a step.
     sequences: int = field(init=False, eq=False, repr=False)
 

@@ -74,7 +74,7 @@ class Batches(Sequence[Batch]):
     """Some of `batches`, and columns of (batches,): new tokens and samples; of sequences with `Batch.width` new tokens,
     how many (`decodes`), what they have cached in all (`total`), and the most of one (`longest`).
 
-    Some batches are `wide`: sequences in them verify drafted tokens.
+    `drafts` are drafted tokens among the new ones.  Some batches are `wide`: decodes in them have several tokens.
     """
 
     batches: Sequence[Batch]
@@ -85,6 +85,7 @@ class Batches(Sequence[Batch]):
     longest: Ints
     chunks: Chunks
     prompts: Prompts
+    drafts: Ints
     wide: bool = False
 
     @classmethod
@@ -93,18 +94,27 @@ class Batches(Sequence[Batch]):
         if isinstance(batches, Batches):
             return batches
         counts = [(batch.tokens, batch.samples, len((each := batch.contexts).offsets), each.offsets.sum,
-                   each.offsets.most, each.shift, len(batch.prompts), batch.width) for batch in batches]
-        columns = np.array(counts, dtype=np.int64).reshape(-1, 8).T.copy()
-        tokens, samples, decodes, total, longest, shift, prompts, width = columns
+                   each.offsets.most, each.shift, len(batch.prompts), batch.width, batch.drafts) for batch in batches]
+        columns = np.array(counts, dtype=np.int64).reshape(-1, 9).T.copy()
+        tokens, samples, decodes, total, longest, shift, prompts, width, drafts = columns
         return cls(
             batches=batches, tokens=tokens, samples=samples, decodes=decodes, total=total + decodes * shift,
             longest=np.where(decodes > 0, longest + shift, 0), chunks=Chunks.of(batches),
-            prompts=Prompts.of(batches, prompts), wide=bool((width > 1).any()))
+            prompts=Prompts.of(batches, prompts), drafts=drafts, wide=bool((width > 1).any()))
 
     @property
     def sequences(self) -> Ints:
         """How many sequences each batch has."""
         return self.decodes + self.chunks.sums(np.ones_like(self.chunks.new))
+
+    def verifications(self, positions: int) -> Ints:
+        """In column 0 how many sequences of each batch verify drafted tokens, and in column i how many of those accept
+        i of them or more, up to so many *positions*: (batches, 1 + positions)."""
+        counts = np.zeros((len(self), 1 + positions), dtype=np.int64)
+        for row in np.flatnonzero(self.drafts).tolist():
+            lengths = np.bincount(self.batches[row].accepted, minlength=1 + positions)
+            counts[row] = lengths[::-1].cumsum()[::-1]
+        return counts
 
     def of_rows(self, rows: Ints) -> "Batches":
         """Some of them."""

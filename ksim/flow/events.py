@@ -87,10 +87,12 @@ class Emitted(Event):
 
 @frozen
 class Finished(Event):
-    """A request got its last token."""
+    """A request got its last token; `verified` steps of it have verified drafts, and `accepted` so many of these."""
 
     request_id: int
     engine: int
+    verified: int = 0
+    accepted: int = 0
 
 
 @frozen
@@ -136,6 +138,20 @@ class Failed(Event):
     request_id: int
     engine: int
     reason: str
+
+
+@frozen
+class AdapterLoaded(Event):
+    """An engine's worker has launched the copies of an adapter of `size` bytes to its GPUs, which took it `seconds`.
+
+    An adapter that was not in host memory was `read` from the disk first.
+    """
+
+    engine: int
+    adapter: str
+    size: float
+    seconds: float
+    read: bool = False
 
 
 @frozen
@@ -217,3 +233,7 @@ class EngineBuilt:
     pool: str = ""
     role: str = "both"
     replica: int = 0
+    #: Tokens that its drafter proposes for each sequence and step; 0 without speculative decoding.
+    drafted: int = 0
+    #: Slots for LoRA adapters on each GPU.
+    max_loras: int = 0

@@ -134,8 +134,8 @@ def only(columns: Columns, which: NDArray[Any]) -> Columns:
 
 
 def _ids(columns: Columns) -> NDArray[np.int64]:
-    """Whose the events are: the numbers of requests, or of links."""
-    for name in ("request_id", "link"):
+    """Whose the events are: the numbers of requests, of links, or else of engines."""
+    for name in ("request_id", "link", *(() if "request" in columns else ("engine",))):
         if name in columns:
             return columns[name]
     return np.array([request.id for request in columns["request"]], dtype=np.int64)

@@ -2,8 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, le, optional
+
+from ksim.flow.images import Image
 
 
 @frozen
@@ -20,6 +22,9 @@ class Request:
     starts no earlier, and no earlier than `delay` seconds after the end of the
     session's turn before it.  `tenant` is whose it is, for policies that share out.
     `acceptance` is the chance that a drafted token of its output is accepted, if it has one of its own.
+    `images` come in the order of their places in the prompt; a model's processor turns them into `PlacedImage`s, and
+    counts their tokens in `prompt`.
+    `adapter` is the LoRA adapter that it asks for, the OpenAI API's `model`; "" is the base model.
     """
 
     id: int
@@ -32,7 +37,19 @@ class Request:
     session: str = ""
     delay: float = field(default=0.0, validator=ge(0))
     tenant: str = ""
+    images: Sequence[Image] = ()
     acceptance: float | None = field(default=None, validator=optional((ge(0), le(1))))
+    adapter: str = ""
+
+    @property
+    def keyed(self) -> "Request":
+        """The request as prefix caches know it: what one adapter computed is none of another's, nor of the base model.
+
+        The first name has the adapter in it, as vLLM's block hashes have; names after it count only behind it.
+        """
+        if not self.adapter or not self.chunks:
+            return self
+        return evolve(self, chunks=((self.adapter, self.chunks[0]), *self.chunks[1:]))
 
     def content(self, block_tokens: int) -> Sequence[Hashable]:
         """Name the full blocks of *block_tokens* tokens that `chunks` covers: equal names, equal content."""
@@ -49,6 +66,17 @@ class Request:
              *self.chunks[i * block_tokens // per_chunk: -(-(i + 1) * block_tokens // per_chunk)])
             for i in range(blocks)
         ]
+
+    def keyed_ahead(self, block_tokens: int) -> "Request":
+        """The same with names of blocks that stand for the first token after them, too, as keys of blocks do in an
+        engine with EAGLE.
+
+        Nobody else has the name of what follows the last of them.
+        """
+        starts = range(block_tokens, self.named, block_tokens)
+        following = (self.chunks[start // self.chunk_tokens] for start in starts)
+        names = [*zip(self.content(block_tokens), following, strict=False)]
+        return evolve(self, chunks=[*names, ("", self.id)] if names else (), chunk_tokens=block_tokens)
 
     @property
     def named(self) -> int:

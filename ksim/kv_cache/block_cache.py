@@ -66,6 +66,8 @@ class BlockCache(OldNames):
         evictable: int = sum(ref_counts[node.blocks[0]] == 0 for node in hit.nodes)
         return self.blocks(tokens) - len(hit.nodes) + evictable + spare <= self.pool.free
 
+    can_admit = can_allocate
+
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the blocks of *hit*."""
         assert not table.blocks, "a request that holds blocks was admitted again"

@@ -127,6 +127,13 @@ class Cache(Protocol):
         """
         ...
 
+    def can_admit(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Like `can_allocate`, for a prompt of *tokens* tokens that is computed chunk by chunk.
+
+        Where blocks out of a window are given back on the way, it needs fewer of them.
+        """
+        ...
+
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the blocks of *hit*; the cache must not have changed since it was found."""
         ...

@@ -22,9 +22,8 @@ class LockedNode(RadixNode):
 
     def __init__(self, source: BlockTable, start: int, end: int, parent: "LockedNode | None", tick: int):
         super().__init__(source, start, end, parent)
-        self.locks = 0
+        self.locks = self.hits = 0
         self.created = self.last_use = tick
-        self.hits = 0
 
     @property
     def depth(self) -> int:
@@ -98,6 +97,8 @@ class SglangCache(OldNames):
     def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
         """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* slots left free."""
         return tokens - hit.tokens + _evictable(hit) + spare <= self.pool.free
+
+    can_admit = can_allocate
 
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the slots of *hit*; a node in which the hit ends is split."""
@@ -243,7 +244,7 @@ def _evictable(hit: PrefixHit) -> int:
     """How many tokens of *hit* have no users."""
     if not hit.nodes:
         return 0
-    node, end = hit.nodes[-1], hit.tokens
+    node = hit.nodes[-1]
     while node.locks == 0:
         node = node.parent
-    return int(end - min(end, node.end))
+    return int(hit.tokens - min(hit.tokens, node.end))

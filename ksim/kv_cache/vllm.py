@@ -70,11 +70,12 @@ class VllmCache(OldNames):
         """Whether there is room for *tokens* tokens that begin with *hit*, with *spare* blocks left free."""
         return self.blocks(tokens - hit.tokens) + hit.evictable + spare <= self.pool.free
 
+    can_admit = can_allocate
+
     def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
         """Start the empty *table* with the blocks of *hit*; a node in which the hit ends is split."""
         assert table.node is None, "a request that holds blocks was admitted again"
-        assert not table.content or table.tokens_per_name % self.block_tokens == 0, (
-            "names do not stand for whole blocks")
+        assert not table.content or table.tokens_per_name % self.block_tokens == 0, "names are not of whole blocks"
         node = hit.nodes[0] if hit.nodes else self.tree.root
         if hit.tokens < node.end:
             node = self._split(node, hit.tokens)

@@ -49,6 +49,8 @@ PEAK_SHARES = {
     "ssd_decodes": PeakShares(compute=0.291, memory=1.0, start=3.8e-6),
     "scan_prompts": PeakShares(compute=0.3, memory=0.8, start=3e-6),
     "scan_decodes": PeakShares(compute=0.3, memory=1.0, start=3.8e-6),
+    "lora_shrink": PeakShares(compute=0.3, memory=0.6, start=5e-6),
+    "lora_expand": PeakShares(compute=0.3, memory=0.6, start=4e-6),
     "rope": PeakShares(compute=1.0, memory=0.42, start=2.1e-6),
     "kv_write": PeakShares(compute=1.0, memory=0.23, start=1.9e-6),
     "argmax": PeakShares(compute=1.0, memory=0.71, start=8.7e-6),

@@ -21,6 +21,7 @@ from ksim.report.insights import insights
 from ksim.report.overview import overview
 from ksim.report.wording import WIDTH, Insight, model_name, subject
 from ksim.results import arrow
+from ksim.results.adapters import adapter_summary
 from ksim.results.attribution import attribution_table
 from ksim.results.attribution.energy import Energy, energy_summary
 from ksim.results.attribution.shares import Shares
@@ -65,7 +66,7 @@ class Result:
     def summary(self) -> Summary:
         """Every number of the run by name; docs/glossary.md defines them."""
         measured = summarise(self.history, self.limits, closed=bool(self.labels.get("max_concurrency")))
-        measured |= energy_summary(self.energy)
+        measured |= energy_summary(self.energy) | adapter_summary(self.log)
         if self.history.pools:
             measured |= of_fleet(pool_summaries(self.history), measured)
         return judged(measured, self.labels, self.limits, self.rates, self.pool_rates)

@@ -118,6 +118,9 @@ def _gpus(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "of peak bytes/s", percent(summary["mbu"])
     yield "steps", number(summary["steps"])
     yield "tokens per step", number(summary["mean_batch_tokens"])
+    if summary.get("spec_decode_num_drafts"):
+        yield "drafts accepted", percent(summary["spec_decode_acceptance_rate"] / 100)
+        yield "tokens per draft", number(summary["spec_decode_acceptance_length"])
 
 
 def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -125,6 +128,9 @@ def _cache(summary: Summary) -> Iterable[tuple[str, str]]:
     yield "KV cache, peak", percent(summary["kv_cache_usage_peak"])
     yield "prefix hits", percent(summary["prefix_cache_hit_rate"])
     yield "preemptions", number(summary["preemptions"])
+    if "max_lora" in summary:
+        yield "adapter loads", number(summary["lora_loads"])
+        yield "  from the disk", number(summary["lora_reads"])
 
 
 def _time_table(kernels: pa.Table) -> Table:

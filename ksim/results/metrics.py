@@ -147,12 +147,29 @@ def cache(work: Work, served: Served) -> Summary:
 
 
 def batches(work: Work) -> Summary:
-    """The number of steps, and the size of their batches."""
+    """The number of steps, the size of their batches, and what drafts brought."""
     return {
         "steps": work.steps,
         "mean_step_ms": ratio(1e3 * work.seconds, work.steps),
         "mean_batch_tokens": ratio(work.tokens, work.steps),
         "mean_batch_sequences": ratio(work.sequences, work.steps),
+        **speculation(work),
+    }
+
+
+def speculation(work: Work) -> Summary:
+    """How much was drafted and accepted, by the names of vLLM's metrics and of `vllm bench serve`; nothing where
+    engines do not speculate."""
+    verified, *accepted = work.verifications.tolist()
+    if not accepted:
+        return {}
+    return {
+        "spec_decode_num_drafts": verified,
+        "spec_decode_num_draft_tokens": work.drafts,
+        "spec_decode_num_accepted_tokens": sum(accepted),
+        "spec_decode_acceptance_rate": ratio(100.0 * sum(accepted), work.drafts),
+        "spec_decode_acceptance_length": 1.0 + sum(accepted) / verified if verified else None,
+        "spec_decode_per_position_acceptance_rates": [ratio(count, verified) for count in accepted],
     }
 
 

@@ -70,7 +70,8 @@ class Requests(OutputTokens):
         row = self.rows(events["request_id"])
         handed = self.prefill_engine[row] == self.steps.places(events["engine"])
         order = np.argsort(row, kind="stable")
-        return Runs(row[order], first[order], last[order], events["every"][order], handed[order])
+        return Runs(row[order], first[order], last[order], events["every"][order], handed[order],
+                    events["tokens"][order])
 
     def _once(self, events: Columns, values: str = "time") -> Floats:
         """The value of each request's first event; nan without one."""
@@ -213,6 +214,15 @@ class Requests(OutputTokens):
     def _token(self, places: Ints) -> Floats:
         column = np.full(len(self), np.nan)
         column[self.output > 0] = self.came(places[self.output > 0])
+        return column
+
+    @cached_property
+    def acceptance_length(self) -> Floats:
+        """The mean tokens of a verification, the sampled one included; nan for requests that verified nothing."""
+        finished = self.events[Finished]
+        column = np.full(len(self), np.nan)
+        some = finished["verified"] > 0
+        column[self.rows(finished["request_id"][some])] = 1.0 + finished["accepted"][some] / finished["verified"][some]
         return column
 
     @cached_property

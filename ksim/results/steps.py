@@ -53,6 +53,8 @@ class Steps:
     #: Of each of those, step by step: the id of the request, -1 where it is nobody's; new tokens; tokens in the cache.
     chunk_request = _ints("batches.prompts.request")
     chunk_tokens, chunk_context = _ints("batches.prompts.new"), _ints("batches.prompts.context")
+    #: Drafted tokens that are verified.
+    drafts = _ints("batches.drafts")
     _sequences = _ints("batches.sequences")
 
     def __attrs_post_init__(self) -> None:
@@ -90,8 +92,22 @@ class Steps:
         return np.repeat(np.arange(len(self)), self.prefills)
 
     @cached_property
+    def drafted(self) -> int:
+        """The most tokens that an engine drafts for a sequence and step; 0 where none speculates."""
+        return max((built.drafted for built in self.engines), default=0)
+
+    @cached_property
+    def verifications(self) -> Ints:
+        """How many sequences verify drafts, and how many of those accept 1, 2, ... of them or more:
+        (steps, 1 + `drafted`)."""
+        none = np.zeros((0, 1 + self.drafted), np.int64)
+        if not self.drafted:
+            return np.zeros((len(self), 1), np.int64)
+        return np.concatenate([none, *(block.batches.verifications(self.drafted) for block in self.step_blocks)])
+
+    @cached_property
     def decodes(self) -> Ints:
-        """Sequences that decode: each computes the one token that it got last."""
+        """Sequences that decode: each computes the one token that it got last, and those drafted after it."""
         return self._sequences - self.prefills
 
     @cached_property

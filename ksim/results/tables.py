@@ -6,6 +6,7 @@ docs/glossary.md describes every column.
 import numpy as np
 import pyarrow as pa
 
+from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, ints, offsets
 from ksim.results.arrow import numbers, table, texts
 from ksim.results.attribution.energy import Energy
@@ -33,6 +34,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         "tpot_s": _nullable(requests.tpot),
         "itl_p50_s": _nullable(medians),
         "itl_max_s": _nullable(peaks),
+        **({"acceptance_length": _nullable(requests.acceptance_length)} if history.steps.drafted else {}),
         "e2e_s": _nullable(requests.e2e),
         **(_joules(energy) if energy else {}),
         "preemptions": requests.preemptions,
@@ -41,6 +43,7 @@ def request_table(history: History, energy: Energy | None) -> pa.Table:
         **(_split(history, engines) if history.fleet else {}),
         "session": texts(request.session for request in asked),
         "tenant": texts(request.tenant for request in asked),
+        **({"adapter": texts(request.adapter for request in asked)} if has_adapters(history.log) else {}),
         "priority": ints(asked, "priority"),
     })
 
@@ -77,8 +80,9 @@ def step_table(history: History) -> pa.Table:
         "decodes": steps.decodes,
         "decode_context_tokens": steps.decode_context,
         "prefills": steps.prefills,
-        "prefill_tokens": steps.tokens - steps.decodes,
+        "prefill_tokens": steps.tokens - steps.decodes - steps.drafts,
         "samples": steps.samples,
+        **(_verified(history) if steps.drafted else {}),
         "waiting": steps.waiting,
         "running": steps.running,
         "kv_blocks": steps.blocks,
@@ -91,6 +95,12 @@ def step_table(history: History) -> pa.Table:
         "launch": texts(launch),
         "pace": paces,
     })
+
+
+def _verified(history: History) -> dict[str, Ints]:
+    """The columns of steps in runs that decode speculatively."""
+    steps = history.steps
+    return {"drafts": steps.drafts, "accepted": steps.verifications[:, 1:].sum(axis=1)}
 
 
 def _nullable(column: Floats) -> pa.Array:

@@ -15,7 +15,7 @@ _TOKENS = 1 << 16
 
 @frozen(eq=False)
 class Runs:
-    """Tokens of the request at `row`, one from each of the steps `first`, `first` + `every`, ..., `last`: columns.
+    """Tokens of the request at `row`, `tokens` from each of the steps `first`, `first` + `every`, ..., `last`: columns.
 
     A prefill engine has `handed` tokens over to the decode engine, whose steps may have lower rows.
     """
@@ -25,11 +25,22 @@ class Runs:
     last: Ints
     every: Ints
     handed: Bools
+    tokens: Ints
 
     @property
     def counts(self) -> Ints:
         """The number of tokens of each run."""
+        return self.outputs * self.tokens
+
+    @property
+    def outputs(self) -> Ints:
+        """The number of steps of each run, each of which put out its tokens at once."""
         return (self.last - self.first) // self.every + 1
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether each token came alone."""
+        return bool((self.tokens == 1).all())
 
     def place(self, row: Ints, step: Ints) -> Ints:
         """The place among all tokens of the first token that each request at *row* got from *step* or later.
@@ -42,7 +53,7 @@ class Runs:
         counts, first = np.append(self.counts, 0), offsets(self.counts)
         own = np.append(self.row, -1)[run] == row
         passed = -((np.append(self.first, 0)[run] - step) // np.append(self.every, 1)[run])
-        passed = np.where(np.append(self.handed, False)[run], counts[run], passed)
+        passed = np.where(np.append(self.handed, False)[run], counts[run], passed * np.append(self.tokens, 1)[run])
         return first[run + 1] - np.where(own, np.maximum(counts[run] - passed, 0), 0)
 
 
@@ -68,7 +79,8 @@ class OutputTokens:
         runs, numbers = self.runs, np.arange(len(self.steps), dtype=np.int32)
         counts = sums(runs.row, runs.counts, len(self)).astype(np.int64)
         stretches = np.stack([runs.first, runs.last + 1, runs.every], axis=1).tolist()
-        return counts, np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
+        steps = np.concatenate([numbers[:0], *(numbers[slice(*each)] for each in stretches)])
+        return counts, steps if runs.single else np.repeat(steps, np.repeat(runs.tokens, runs.outputs))
 
     def came(self, places: Ints) -> Floats:
         """When the tokens at these places in `token_steps` were delivered."""
@@ -86,12 +98,14 @@ class OutputTokens:
 
     @cached_property
     def gap_counts(self) -> Ints:
-        """The number of gaps between tokens of each request."""
-        return np.maximum(self.output - 1, 0)
+        """The number of gaps between tokens of each request; tokens that came at once have none between them."""
+        if self.runs.single:
+            return np.maximum(self.output - 1, 0)
+        return np.maximum(sums(self.runs.row, self.runs.outputs, len(self)).astype(np.int64) - 1, 0)
 
     @property
     def gaps(self) -> Floats:
-        """Seconds between consecutive tokens, request by request."""
+        """Seconds between consecutive tokens, or several that came at once, request by request."""
         return self.gaps_of(np.ones(len(self), dtype=bool))
 
     def gaps_of(self, mask: Bools) -> Floats:
@@ -106,7 +120,13 @@ class OutputTokens:
     def _gaps(self, rows: slice) -> Floats:
         first = self.first[rows.start: rows.stop + 1]
         ends = first[1:][self.output[rows] > 0] - first[0] - 1
-        return np.delete(np.diff(self.steps.time[self.token_steps[first[0]: first[-1]]]), ends[:-1])
+        steps = self.token_steps[first[0]: first[-1]]
+        gaps: Floats = np.diff(self.steps.time[steps])
+        if self.runs.single:
+            return np.delete(gaps, ends[:-1])
+        between = np.diff(steps) != 0
+        between[ends[:-1]] = False
+        return np.compress(between, gaps)
 
     def per_second(self, mask: Bools, begin: float) -> tuple[Ints, Ints]:
         """The seconds after *begin* in which the requests in *mask* got tokens, ascending, and how many in each.

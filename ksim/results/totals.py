@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, fields
 
-from ksim.results.arrays import Bools, Floats, product, shares, sums
+from ksim.results.arrays import Bools, Floats, Ints, product, shares, sums
 from ksim.results.history import History
 
 
@@ -40,11 +40,15 @@ class Work(Added):
 
     GPU seconds at a `known` clock add up to so many `cycles`; `slowed` ones are below the boost clock.  In those
     `above`, GPUs drew more than their limit at their lowest clock.  In the `hottest` step, a GPU drew so many watts.
+    `drafts` tokens were drafted, and `verifications` counts the sequences that verified them and those that accepted 1,
+    2, ... of them or more.
     By engine, `asleep` has the seconds asleep before its steps, and `ended` the end of its last step.
     """
 
     asleep: Floats
     ended: Floats = field(metadata={"joined": _largest})
+    verifications: Ints
+    drafts: int = 0
     steps: int = 0
     seconds: float = 0.0
     tokens: int = 0
@@ -76,6 +80,7 @@ class Work(Added):
         ended = np.zeros(engines)
         np.maximum.at(ended, steps.engine[which], steps.ended[which])
         return cls(
+            verifications=steps.verifications[which].sum(axis=0), drafts=int(steps.drafts[which].sum()),
             asleep=sums(steps.engine[which], history.naps[which], engines), ended=ended, steps=int(working.sum()),
             seconds=float(seconds.sum()), tokens=int(steps.tokens[which].sum()),
             sequences=int((steps.decodes + steps.prefills)[which].sum()),

@@ -141,7 +141,7 @@ class ConnectorScheduler(ConnectorQueues):
     def _load(self, load: Load, hit: PrefixHit) -> bool:
         """Begin an asynchronous *load* of a job that begins with *hit*, if there is room for it beside the others."""
         job, end, spare = load.job, load.start + load.tokens, self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_admit(hit, job.num_tokens, spare):
             return False
         self._note_progress(self._noted)
         extra = 1 + self.speculation.k + self._lookahead if self.speculation else 0

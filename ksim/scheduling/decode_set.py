@@ -88,7 +88,7 @@ class DecodeSet:
     def renew(self, step: int) -> bool:
         """Do the same where no member has left since the step before; without enough blocks, nothing is done."""
         needs, due = self._needs.get(step % self.cache.block_tokens, 0), self._blocks.get(step)
-        if due and needs + len(due) > self.cache.pool.free:
+        if due and not self._afford(due, needs, step):
             return False
         if needs and not self.cache.reserve(needs):
             return False
@@ -96,6 +96,10 @@ class DecodeSet:
             for job in _due(self._blocks, step):
                 self._renew(job, step)
         return True
+
+    def _afford(self, due: Sequence[Job], needs: int, step: int) -> bool:
+        """Whether blocks are free for the jobs *due* at *step*, and *needs* more."""
+        return needs + len(due) <= self.cache.pool.free
 
     @property
     def findable(self) -> bool:

@@ -27,7 +27,7 @@ class DraftSchedule(Schedule):
             samples=sum(entry.samples for entry in entries), tokens=sum(entry.tokens for entry in entries),
             prompts=tuple((entry.job.request.id, entry.tokens - entry.drafts, entry.start)
                           for entry in entries if entry.prompt),
-            width=width, drafts=sum(entry.drafts for entry in entries),
+            images=self.images, width=width, drafts=sum(entry.drafts for entry in entries),
             accepted=tuple(entry.accepted for entry in entries if entry.drafts))
 
     def _most_common(self) -> int:

@@ -2,7 +2,8 @@
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import PrefixHit
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import BlockTable, PrefixHit
 from ksim.scheduling.draft_schedule import DraftSchedule
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule, ScheduledTokens
@@ -26,6 +27,9 @@ class DraftScheduler(Scheduler):
         if self.speculation is not None:
             self._foresees, self._lookahead = False, self.speculation.lookahead
             self._key_tokens, self._input_slots = self.speculation.keys_ahead, self.speculation.input_slots
+
+    def block_table(self, request: Request) -> BlockTable:
+        return super().block_table(request.keyed_ahead(self.cache.block_tokens) if self._key_tokens else request)
 
     def _begin(self) -> None:
         super()._begin()

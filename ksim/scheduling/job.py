@@ -7,9 +7,11 @@ more token is sampled.
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import cast
 
 from attrs import define, field
 
+from ksim.flow.images import PlacedImage
 from ksim.flow.kv_transfer import KvTransferParams
 from ksim.flow.request import Request
 from ksim.foundation.moved import renamed
@@ -77,6 +79,7 @@ class Job:
     # Of speculative decoding: tokens drafted for its next step, its chances of acceptance by position, how many
     # verifications are scheduled, and of those taken in, how many there are and how many drafts they accepted.
     drafts: int = 0
+    waits_for_encoder: bool = False  # did the schedule being made pass it over, since an image cannot be encoded now?
     acceptance_rates: Sequence[float] = ()
     verifications: int = 0
     verified: int = 0
@@ -99,6 +102,15 @@ class Job:
     computed = renamed("computed", "num_computed_tokens")
     due = renamed("due", "num_output_placeholders")
     holding = renamed("holding", "block_table")
+
+    @property
+    def images(self) -> Sequence[PlacedImage]:
+        """The images of its prompt, which a model's processor has prepared."""
+        return cast("Sequence[PlacedImage]", self.request.images)
+
+    def sees_more(self, computed: int) -> bool:
+        """Whether there are images among its tokens after the first *computed* ones."""
+        return bool(self.request.images) and self.images[-1].end > computed
 
     @property
     def sampled(self) -> int:

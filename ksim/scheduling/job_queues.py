@@ -4,7 +4,9 @@ from typing import Any, ClassVar
 
 from attrs import define, field
 
-from ksim.kv_cache.cache import Cache
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import BlockTable, Cache
+from ksim.scheduling.adapter_store import AdapterStore
 from ksim.scheduling.admissions.always import Always
 from ksim.scheduling.connector import Connector, ConnectorOutput
 from ksim.scheduling.decode_set import DecodeSet
@@ -38,6 +40,10 @@ class JobQueues:
 
     #: What loads and sends KV; only a `ConnectorScheduler` has one.
     connector: ClassVar[Connector | None] = None
+    #: Whether chunks of prompts may end before images; only those of an `ImageScheduler` may.
+    encodes: ClassVar[bool] = False
+    #: Where LoRA adapters are; only an `AdapterScheduler` has some.
+    adapters: ClassVar[AdapterStore | None] = None
 
     def __attrs_post_init__(self) -> None:
         if hasattr(self.policy, "attach"):
@@ -55,6 +61,23 @@ class JobQueues:
     def transfers_pending(self) -> bool:
         """Whether the workers have yet to report the end of a load or of a send."""
         return False
+
+    def block_table(self, request: Request) -> BlockTable:
+        """An empty block table for *request*."""
+        return self.cache.block_table(request)
+
+    def images_refusal(self, request: Request) -> str:
+        """Why the images of *request* cannot be served; "" if they can."""
+        return "it has images, and the model takes none"
+
+    @property
+    def limits_adapters(self) -> bool:
+        """Whether a waiting job may be passed over because of its LoRA adapter."""
+        return False
+
+    def next_in_line(self, waiting: WaitingQueue) -> Job | None:
+        """The first of the *waiting* jobs that admission does not pass over, if there is one."""
+        return next(iter(waiting), None)
 
     def add(self, job: Job) -> None:
         """Add *job* to the waiting queue."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from ksim.flow.batch import Batch, Contexts, Offsets
+from ksim.flow.images import Patches
 from ksim.scheduling.connector import Load
 from ksim.scheduling.job import Job
 
@@ -36,7 +37,7 @@ class Schedule:
     contexts.  Some jobs of `entries` were `admitted` by this schedule; others were `preempted` by it.
 
     With a KV connector, `loads` begin with this schedule, and the workers are told with it that the blocks of the
-    finished jobs `sends` may be read.
+    finished jobs `sends` may be read.  A vision encoder computes `images` before.
     """
 
     number: int = 0
@@ -48,6 +49,7 @@ class Schedule:
     preempted: list[Job] = field(factory=list)
     loads: Sequence[Load] = ()
     sends: Sequence[Job] = ()
+    images: tuple[Patches, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.entries)
@@ -67,7 +69,8 @@ class Schedule:
             tokens += entry.tokens
         if singles:
             offsets = offsets.plus(singles)
-        return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens, tuple(prompts))
+        return Batch(Contexts(offsets, self.number), tuple(chunks), samples, tokens, tuple(prompts),
+                     images=self.images)
 
     def touched(self, block_tokens: int) -> int:
         """How many KV blocks it looks up or fills for prompts; those found in the cache are looked up on admission."""

@@ -22,9 +22,10 @@ class ScheduleForecast:
     def __attrs_post_init__(self) -> None:
         limits, guard = self.scheduler.limits, self.scheduler.guard
         self._timeless = not guard.proposes and self.scheduler.connector is None
-        self._in_line = (self._timeless and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
+        self._in_line = (self._timeless and not self.scheduler.encodes
+                         and isinstance(self.scheduler.waiting, ArrivalQueue) and not guard.demands
                          and not limits.long_prefill_token_threshold and limits.prefill_schedule_interval == 1
-                         and limits.pipeline_parallel_size == 1)
+                         and not self.scheduler.limits_adapters and limits.pipeline_parallel_size == 1)
 
     def independent_of_arrivals(self, newcomers: bool) -> bool:
         """Whether the next schedule is the same whenever it is made, and whatever jobs come before it, if any may come
@@ -74,5 +75,5 @@ class ScheduleForecast:
     def _refuses_again(self, waiting: WaitingQueue) -> bool:
         """Whether the first job that waits is refused again: unless a policy puts others first, an admission changes
         its mind, or the cache has more of its prompt."""
-        guard, decodes = self.scheduler.guard, self.scheduler.decodes
-        return not (guard.reorders or guard.demands or decodes.awaits(next(iter(waiting))) or decodes.findable)
+        guard, decodes, first = self.scheduler.guard, self.scheduler.decodes, self.scheduler.next_in_line(waiting)
+        return first is None or not (guard.reorders or guard.demands or decodes.awaits(first) or decodes.findable)

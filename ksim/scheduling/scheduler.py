@@ -208,7 +208,7 @@ class Scheduler(JobQueues):
 
     def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
         spare = self._spare if self.running else 0
-        if self.limits.scheduler_reserve_full_isl and not self.cache.can_allocate(hit, job.num_tokens, spare):
+        if self.limits.scheduler_reserve_full_isl and not self.cache.can_admit(hit, job.num_tokens, spare):
             return False
         return self.cache.can_allocate(hit, tokens, spare)
 

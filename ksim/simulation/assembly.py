@@ -1,6 +1,7 @@
 """From a fleet to engines and the cluster around them."""
 
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -10,6 +11,7 @@ from attrs import frozen
 from ksim.cluster.cluster import Cluster
 from ksim.cluster.remote_replica import RemoteReplica
 from ksim.cost.clock import Clock, Setting
+from ksim.engine import adapter_engines
 from ksim.engine.collective_flows import CollectiveFlows
 from ksim.engine.connected_engine import ConnectedEngine
 from ksim.engine.data_parallel_group import DataParallelGroup
@@ -22,6 +24,7 @@ from ksim.engine.rank_group import RankGroup
 from ksim.engine.stages import KernelByKernel, Stages, WholeSteps
 from ksim.flow.events import EngineBuilt
 from ksim.flow.log import Log
+from ksim.flow.request import Request
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.kv_cache.block_cache import BlockCache
@@ -31,14 +34,17 @@ from ksim.kv_cache.sglang import SglangCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.kv_transfer.transfer_network import TransferNetwork
 from ksim.oracles import peak
-from ksim.scheduling.connector_scheduler import ConnectorScheduler
-from ksim.scheduling.scheduler import Scheduler
 from ksim.simulation import transfer_assembly
+from ksim.simulation.adapter_loading import adapter_store, loading_of
 from ksim.simulation.deployment import Deployment
 from ksim.simulation.fleet import Fleet
+from ksim.simulation.image_prompts import prepare
 from ksim.simulation.plugins import plugin, policy_of
 from ksim.simulation.pool import Placement, Pool
+from ksim.simulation.schedulers import scheduler_of
 from ksim.simulation.sizing import limits
+from ksim.simulation.speculation import drafted, speculation_of
+from ksim.simulation.vision import vision_of
 from ksim.specs.hardware import Gpu
 
 #: How a prefill and a decode engine are chosen by default.
@@ -57,7 +63,13 @@ def build(fleet: Fleet | Deployment, env: Horizon, log: Log, on_end: Callable[[]
     assembly = _Assembly(env, log, fleet.engines > 1 and not blind, here, network)
     engines = [engine for pool in fleet.pools for engine in assembly.engines(pool)]
     return Cluster(env, router, engines, log, scenario.workload.max_concurrency, on_end, pair_router=pair_router,
-                   transfer_network=network)
+                   transfer_network=network, prepare=_preparation(fleet.pools[0].deployment))
+
+
+def _preparation(deployment: Deployment) -> Callable[[Request], Request] | None:
+    """What makes tokens of a request's images, for a model that takes any; all pools serve one model."""
+    vision = vision_of(deployment.model, deployment.serve)
+    return partial(prepare, processor=vision.processor) if vision else None
 
 
 @frozen
@@ -74,7 +86,8 @@ class _Assembly:
         """The engines of *pool*; those of a replica that share experts are a group, which takes its steps together."""
         deployment, ranks = pool.deployment, pool.deployment.serve.data_parallel_size
         shared = deployment.shards[0].data > 1
-        groups = [DataParallelGroup(self.env, ranks) if shared else None for _ in range(pool.replicas)]
+        width = drafted(deployment.serve) + 1
+        groups = [DataParallelGroup(self.env, ranks, width) if shared else None for _ in range(pool.replicas)]
         blocks, collective_flows = deployment.kv_blocks, dict[int, CollectiveFlows | None]()
         for number, place in zip(pool.numbers, pool.places, strict=True):
             if self.here is None or number in self.here:
@@ -95,7 +108,8 @@ class _Assembly:
         endpoint = transfer_assembly.endpoint(self.network, pool, number, place) if self.network else None
         parts = (limits(serve, deployment.version), policy_of(serve.scheduling_policy), cache,
                  plugin("scheduling.admissions", serve.admission))
-        scheduler = ConnectorScheduler(*parts, connector=endpoint) if endpoint else Scheduler(*parts)
+        scheduler = scheduler_of(parts, endpoint, speculation_of(serve, deployment.scenario.seed),
+                                 vision_of(deployment.model, serve), adapter_store(serve))
         self.log.engines.append(_record(pool, number, place, cache))
         stages, governor = _stages(deployment, self.env, place), _governor(deployment)
         common: dict[str, Any] = {
@@ -104,12 +118,19 @@ class _Assembly:
             "role": pool.role, "gpus": pool.gpus(place), "endpoint": endpoint}
         if collective_flows and isinstance(stages, WholeSteps):
             collective_flows.enlist(stages)
-            return EventEngine(**common, stages=stages, group=group, collective_flows=collective_flows)
+            return _made(EventEngine, pool, **common, stages=stages, group=group, collective_flows=collective_flows)
         if deployment.skips and isinstance(stages, WholeSteps) and _may_skip(stages, group, governor):
             clock = stages.clocks[0] if stages.clocks else None
             kind = ConnectedEngine if endpoint else LookaheadEngine
-            return kind(**common, clock=clock, watched=self.watched)
-        return EventEngine(**common, stages=stages, group=group)
+            return _made(kind, pool, **common, clock=clock, watched=self.watched)
+        return _made(EventEngine, pool, **common, stages=stages, group=group)
+
+
+def _made(kind: type[Engine], pool: Pool, **parts: Any) -> Engine:
+    """An engine of this *kind*: one that loads adapters where the pool has some."""
+    if not pool.deployment.serve.enable_lora:
+        return kind(**parts)
+    return adapter_engines.WITH_ADAPTERS[kind](**parts, loading=loading_of(pool.deployment))
 
 
 def _may_skip(stages: WholeSteps, group: DataParallelGroup | None, governor: Supervised | None) -> bool:
@@ -167,7 +188,8 @@ def _record(pool: Pool, number: int, place: Placement, cache: Cache) -> EngineBu
         sleep_watts=sleep_watts, sleep_after=sleep_after, limit_watts=deployment.scenario.power.cap or gpu.power.limit,
         reach=gpu.power.reach, known_clock=_known_clock(gpu),
         least_clock=gpu.power.clocks.least if gpu.power.clocks else nan, pool=pool.name, role=pool.role,
-        replica=place.replica, group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
+        drafted=drafted(serve), max_loras=serve.max_loras if serve.enable_lora else 0, replica=place.replica,
+        group=pool.start + place.replica * serve.data_parallel_size if shard.data > 1 else -1,
     )
 
 

@@ -9,6 +9,7 @@ from ksim.cost.graphs import Graphs
 from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import GIB, DType
+from ksim.simulation.speculation import drafted
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu
 from ksim.specs.settings import EngineSettings
@@ -82,8 +83,10 @@ class Defaults:
         """The captured sizes, and why these (vllm/config/vllm.py, `_set_cudagraph_sizes`)."""
         given, largest = self.settings.cudagraph_capture_sizes, self.settings.max_cudagraph_capture_size
         if given is None:
-            why = "twice max_num_seqs, at most 512" if largest is None else "max_cudagraph_capture_size"
-            return capture_sizes(sequences, tokens, largest), f"{why}; at most max_num_batched_tokens"
+            width = 1 + drafted(self.settings)
+            twice = f"twice max_num_seqs{f' of {width} tokens' if width > 1 else ''}"
+            why = f"{twice}, at most 512" if largest is None else "max_cudagraph_capture_size"
+            return capture_sizes(sequences, tokens, largest, width), f"{why}; at most max_num_batched_tokens"
         if not given:
             raise ConfigError("serve.cudagraph_capture_sizes", "is empty; name at least one size, leave it out, or set"
                                                                " cudagraph_mode = 'NONE'")
@@ -160,18 +163,20 @@ class Defaults:
 def graphs(settings: EngineSettings) -> Graphs:
     """The CUDA graphs that an engine with complete *settings* captures.
 
-    Full graphs of steps that only decode hold at most `max_num_seqs` sequences, as in vLLM.  FULL means full graphs of
-    any step, as FlashAttention 3 has them, whose attention takes any batch in a graph.
+    Full graphs of steps that only decode hold at most `max_num_seqs` sequences, as in vLLM, and whole ones where each
+    verifies drafted tokens (v1/worker/gpu/cudagraph_utils.py, 0.33).  FULL means full graphs of any step, as
+    FlashAttention 3 has them, whose attention takes any batch in a graph.
     """
-    mode, seqs = settings.cudagraph_mode, settings.max_num_seqs
+    mode, seqs, width = settings.cudagraph_mode, settings.max_num_seqs, 1 + drafted(settings)
     assert mode is not None and seqs is not None and settings.cudagraph_capture_sizes is not None, "complete them first"
     sizes = tuple(sorted({*settings.cudagraph_capture_sizes}))
-    decodes = tuple(size for size in sizes if size <= seqs)
+    most = min(seqs * width, max(sizes, default=0))
+    decodes = tuple(sorted({rounded for size in sizes if (rounded := -(-size // width) * width) <= most}))
     return Graphs(
         full=decodes if mode.startswith("FULL") else (),
         piecewise=sizes if mode.endswith("PIECEWISE") else (),
         mixed=sizes if mode == "FULL" else (),
-        eager=settings.enforce_eager,
+        eager=settings.enforce_eager, width=width,
     )
 
 
@@ -183,13 +188,19 @@ def fused(settings: EngineSettings) -> tuple[Choice, ...]:
     return tuple(Choice(name, {"most": most * 2**20}) for name in ("fused", "fused_two_shot"))
 
 
-def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, largest: int | None = None) -> tuple[int, ...]:
+def capture_sizes(max_num_seqs: int, max_num_batched_tokens: int, largest: int | None = None,
+                  width: int = 1) -> tuple[int, ...]:
     """The batch sizes for which vLLM captures CUDA graphs (config/vllm.py): 1, 2, 4, then by 8 and from 256 by 16.
 
     The largest is *largest*, or else twice `max_num_seqs` and at most 512.  `max_num_batched_tokens` bounds them, and
-    is a size itself where it does.
+    is a size itself where it does.  Where decodes have *width* tokens, so do as many sequences, if they fit.
     """
-    largest = min(largest or min(2 * max_num_seqs, 512), max_num_batched_tokens)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    sequences = min(max_num_seqs, 512)
+    wide = [*_sizes(sequences), sequences] if width > 1 and largest is None else []
+    largest = min(largest or min(2 * max_num_seqs * width, 512), max_num_batched_tokens)
     bound = {max_num_batched_tokens} if max_num_batched_tokens <= largest else set()
-    return tuple(sorted({size for size in sizes if size <= largest} | bound))
+    return tuple(sorted({*_sizes(largest), *(size for number in wide if (size := number * width) <= largest)} | bound))
+
+
+def _sizes(largest: int) -> list[int]:
+    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if size <= largest]

@@ -16,14 +16,18 @@ from ksim.network.network import Network
 from ksim.oracles.efficiency.drawn import DrawnOracle, deviation
 from ksim.oracles.efficiency.scaled import ScaledOracle
 from ksim.results.footprint import Rates
+from ksim.simulation.adapters import check_asked, with_adapters
 from ksim.simulation.defaults import Defaults, fused, graphs
+from ksim.simulation.drafters import check_drafter
 from ksim.simulation.further_passes import passes_of
 from ksim.simulation.hardware import engine_of, gpu_of, host_of, network_of, rates_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.plugins import oracle_choice, plugin
+from ksim.simulation.remarks import remarks
 from ksim.simulation.routing import routing_of
 from ksim.simulation.scenario import Scenario
 from ksim.simulation.sizing import check_step, kv_blocks, shards_of
+from ksim.simulation.speculation import check
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.host import Host
@@ -61,7 +65,11 @@ class Deployment:
         gpu = gpu_of(system.gpu)
         version = engine_of(scenario.engine)
         serve = Defaults(scenario.serve, version, model, gpu).complete()
+        check_drafter(model, serve)
         _check_gpus(serve, system)
+        check(serve)
+        model = with_adapters(model, serve, gpu, system)
+        check_asked(scenario.workload, serve)
         network = network_of(system, (*fused(serve), *map(Choice, scenario.collectives)))
         oracle = oracle_choice(scenario.oracle, system.gpu)
         resolved = evolve(scenario, gpu=system.gpu, system=scenario.system or gpu.system or None, serve=serve,
@@ -82,12 +90,8 @@ class Deployment:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What users should know of the GPU."""
-        power = self.gpu.power
-        if power.basis != "estimated":
-            return ()
-        return (f"power of {self.gpu.name} is estimated from its data sheet ({power.limit:g} W, of which"
-                f" {power.idle:g} idle): joules may be {power.reach:.0%} off",)
+        """What users should know of the GPU, and of what is priced without measurements."""
+        return remarks(self)
 
     @property
     def shards(self) -> list[Shard]:

@@ -10,6 +10,7 @@ from ksim.compute.drafters.drafter import Drafter
 from ksim.compute.drafters.eagle import eagle, eagle3
 from ksim.compute.further import FurtherModel
 from ksim.compute.model import Config, Decoder, Model
+from ksim.flow.layer_cache import LayerCache
 from ksim.foundation import catalog
 from ksim.foundation.errors import ConfigError
 from ksim.foundation.units import DType
@@ -18,7 +19,7 @@ from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import CACHE_DTYPES, QUANTIZATIONS, Precision, Shard
 from ksim.specs.speculative import SpeculativeConfig
 
-__all__ = ["drafter_of", "drafter_shard", "hidden_states"]
+__all__ = ["check_drafter", "drafter_of", "drafter_shard", "hidden_states", "kept_layers"]
 
 _KEY = "serve.speculative_config"
 
@@ -34,6 +35,12 @@ def drafter_of(model: Model, settings: EngineSettings) -> Drafter | None:
     return _METHODS[config.method](model, config)
 
 
+def check_drafter(model: Model, settings: EngineSettings) -> None:
+    """Raise KsimError for a drafter that there is not, or that cannot draft for *model*."""
+    if drafter := drafter_of(model, settings):
+        drafter_shard(drafter, settings, Shard(tensor=settings.tensor_parallel_size))
+
+
 def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> Shard:
     """One rank's share of *drafter*, on the GPUs of *shard*: the last stage's.
 
@@ -41,14 +48,22 @@ def drafter_shard(drafter: Drafter, settings: EngineSettings, shard: Shard) -> S
     """
     config, tensor = settings.speculative_config, shard.tensor
     assert config is not None, "a drafter is asked for"
-    if (asked := config.draft_tensor_parallel_size) not in (None, 1, tensor):
+    if (asked := config.draft_tensor_parallel_size) not in (None, 1, settings.tensor_parallel_size):
         raise ConfigError(f"{_KEY}.draft_tensor_parallel_size",
-                          f"{asked} is neither 1 nor tensor_parallel_size = {tensor}, and vLLM takes no other")
-    tensor = asked or tensor if config.method == "draft_model" else tensor
+                          f"{asked} is neither 1 nor tensor_parallel_size = {settings.tensor_parallel_size}, and vLLM"
+                          f" takes no other")
+    tensor = 1 if config.method == "draft_model" and asked == 1 else tensor
     shared = shard.data if drafter.first.decoder.top_k else 1
     return evolve(shard, tensor=tensor, stage=0, stages=1, data=shared,
                   expert_parallel=shard.expert_parallel and bool(drafter.first.decoder.top_k),
                   precision=_precision(drafter.first.decoder, settings, config))
+
+
+def kept_layers(model: Model, settings: EngineSettings, shard: Shard) -> list[LayerCache]:
+    """What each layer on one rank keeps: those of its stage of *model*, and on the last one those of the drafter."""
+    drafter = drafter_of(model, settings) if shard.last else None
+    own = drafter.cache_by_layer(drafter_shard(drafter, settings, shard)) if drafter else []
+    return [*model.cache_by_layer(shard), *own]
 
 
 def hidden_states(model: Model, drafter: Drafter, tokens: int) -> float:

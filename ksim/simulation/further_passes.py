@@ -1,4 +1,5 @@
-"""The passes of a step beside the target's: those of its drafter, and the check of what that proposed before."""
+"""The passes of a step beside the target's: its vision encoder's before, its drafter's after, and between these the
+check of what the drafter proposed before."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from ksim.compute.drafters.drafter import Drafter
+from ksim.compute.drafters.ngram import ngrams
 from ksim.compute.drafters.verification import verification
 from ksim.compute.further import FurtherModel
 from ksim.cost.graphs import Graphs
@@ -13,6 +15,7 @@ from ksim.cost.passes import Pass, without_inputs
 from ksim.cost.step import StepTimer
 from ksim.flow.batch import Batch, Contexts
 from ksim.simulation.drafters import drafter_of, drafter_shard
+from ksim.simulation.vision import encoder_passes
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Shard
 
@@ -21,9 +24,10 @@ __all__ = ["passes_of"]
 
 def passes_of(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
     """What runs beside the pass of *timer*, which is that of a pipeline stage, with complete *settings*."""
+    encoder = encoder_passes(timer, settings)
     if settings.speculative_config is None or not timer.shard.last:
-        return []
-    return [_verify(timer), *_draft(timer, settings)]
+        return encoder
+    return [*encoder, _verify(timer), *_draft(timer, settings)]
 
 
 def _verify(timer: StepTimer) -> Pass:
@@ -42,7 +46,8 @@ def _draft(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
     config, drafter = settings.speculative_config, drafter_of(timer.model, settings)
     assert config is not None, "a drafter is asked for"
     if drafter is None:
-        return []
+        found = FurtherModel("n-grams", ngrams(timer.model.decoder), prefix="draft.")
+        return [Pass(_beside(timer, found, timer.shard, Graphs()), lambda batch: [evolve(batch, drafts=0)])]
     shard, tokens = drafter_shard(drafter, settings, timer.shard), config.num_speculative_tokens
     first, later = _graphs(drafter, timer.graphs, settings)
 

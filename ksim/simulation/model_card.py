@@ -6,12 +6,15 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from ksim.compute.breakdown import AttentionKind, ModelPart, attention_kinds, model_parts
+from ksim.compute.drafters import mtp
 from ksim.compute.model import Model
 from ksim.foundation import catalog
 from ksim.foundation.errors import KsimError
 from ksim.foundation.units import GIB
 from ksim.oracles import peak
+from ksim.simulation.adapters import with_adapters
 from ksim.simulation.defaults import Defaults
+from ksim.simulation.drafters import drafter_of, drafter_shard
 from ksim.simulation.hardware import engine_of, gpu_of, system_of
 from ksim.simulation.models import model_of
 from ksim.simulation.sizing import RESERVED, Memory, memory, shards_of, usable
@@ -69,6 +72,15 @@ class ModelCard:
         """Bytes that a sequence of any length takes beside its KV cache."""
         return sum(kind.bytes_per_sequence for kind in self.kinds)
 
+    @property
+    def drafter(self) -> dict[str, Any] | None:
+        """The drafter that the settings ask for, stored once: its name, its weights and its cache; None without one."""
+        if (drafter := drafter_of(self.model, self.settings)) is None:
+            return None
+        shard = drafter_shard(drafter, self.settings, Shard(precision=self.settings.precision))
+        return {"name": drafter.name, "parameters": drafter.parameters(), "weight_bytes": drafter.weights(shard),
+                "kv_cache_bytes_per_token": drafter.cache_per_token(shard)}
+
     def table(self) -> dict[str, Any]:
         """The card as plain keys and values, in bytes and tokens."""
         decoder, precision = self.model.decoder, self.settings.precision
@@ -77,6 +89,7 @@ class ModelCard:
             "longest_context": self.model.max_length,
             "parameters": self.model.parameters(), "active_parameters": self.model.active_parameters(),
             "experts": decoder.sizes.get("E", 0), "experts_per_token": decoder.top_k,
+            "mtp_modules": len(decoder.mtp), "mtp_parameters": mtp.parameters(self.model), "drafter": self.drafter,
             "tied_embeddings": decoder.tied, "parts": [asdict(part) for part in self.parts],
             "quantization": self.settings.quantization, "weight_format": str(precision.weights),
             "activation_format": str(precision.activations), "kv_cache_format": str(precision.cache),
@@ -136,7 +149,7 @@ def _fit(model: Model, name: str, gpu: Gpu, system: System, settings: EngineSett
     try:
         serve = Defaults(settings, version, model, gpu).complete()
         peak(gpu, serve.precision.activations)
-        ranks = _ranks(model, gpu, serve, known)
+        ranks = _ranks(with_adapters(model, serve, gpu, system), gpu, serve, known)
     except KsimError as error:
         return evolve(failed, why=str(error))
     assert serve.block_size and serve.max_model_len, "complete settings have both"

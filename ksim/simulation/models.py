@@ -15,6 +15,8 @@ __all__ = ["family", "lookalike", "model_of", "model_of_table"]
 
 #: Keys that tell a family, and the family to try; the most specific come first.
 SIGNS = (
+    (("mamba_d_ssm",), "falcon_h1"), (("mamba_n_heads", "shared_intermediate_size"), "granitemoehybrid"),
+    (("mamba_num_heads", "ssm_state_size"), "nemotron_h"), (("attn_layer_period", "mamba_dt_rank"), "jamba"),
     (("linear_num_value_heads",), "qwen3_next"), (("index_topk", "kv_lora_rank"), "glm_moe_dsa"),
     (("kv_lora_rank", "q_lora_rank"), "deepseek_v3"), (("num_local_experts",), "mixtral"),
     (("num_experts", "moe_intermediate_size"), "qwen3_moe"),
@@ -29,6 +31,7 @@ ENCODERS = {"albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert"
             "new", "nomic_bert", "roberta", "t5", "xlm-roberta", "xlm-roberta-xl"}
 ENCODING = ("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel",
             "ForTextEncoding", "ForRetrieval", "Model")
+SPEAKING = ("LMHeadModel", "ChatModel")
 
 
 def model_of(name: str) -> Model:
@@ -65,8 +68,8 @@ def family(config: Config) -> str:
     if ":" in name:
         return name
     _check_generates(config, name)
-    if name in known:
-        return name
+    if (module := name.replace("-", "_")) in known:
+        return module
     recipe = (f"to add it, write a function (config) -> Decoder into mine.py and set model_type to 'mine:{_word(name)}'"
               " (docs/plugins.md, A model family)")
     raise ConfigError(f"{config.name}: model_type", f"{name!r} is no family that ksim knows ({', '.join(known)})"
@@ -75,7 +78,8 @@ def family(config: Config) -> str:
 
 def _check_generates(config: Config, name: str) -> None:
     """Raise ConfigError where the model encodes, embeds, ranks or classifies; drafters (EAGLE) are models, too."""
-    others = [each for each in config.texts("architectures") if each.endswith(ENCODING) and "Eagle" not in each]
+    others = [each for each in config.texts("architectures") if each.endswith(ENCODING) and not each.endswith(SPEAKING)
+              and "Eagle" not in each]
     if name in ENCODERS or others:
         raise ConfigError(f"{config.name}: {'architectures' if others else 'model_type'}",
                           f"{(others or [name])[0]!r} encodes, embeds or classifies; ksim serves decoders that generate"

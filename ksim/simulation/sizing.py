@@ -3,6 +3,7 @@
 import attrs
 from attrs import frozen
 
+from ksim.compute.adapters import slots_of
 from ksim.compute.drafters.drafter import Drafter
 from ksim.compute.graph import Collective, bind
 from ksim.compute.kernels import Kernel
@@ -15,6 +16,7 @@ from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import GIB, DType
 from ksim.scheduling.limits import Limits
 from ksim.simulation.drafters import drafter_of, drafter_shard, hidden_states
+from ksim.simulation.vision import Vision, vision_of
 from ksim.specs.engine import EngineVersion
 from ksim.specs.hardware import Gpu, System
 from ksim.specs.settings import EngineSettings
@@ -73,10 +75,19 @@ def memory(model: Model, shard: Shard, gpu: Gpu, settings: EngineSettings) -> Me
         cache_per_token=model.cache_per_token(shard),
         states=sequences * model.state_per_sequence(shard),
     )
+    if shard.first and (vision := vision_of(model, settings)):
+        target = _with_encoder(target, vision)
     drafter = drafter_of(model, settings) if shard.last else None
     if drafter is None:
         return target
     return _with_drafter(target, model, drafter, drafter_shard(drafter, settings, shard), settings)
+
+
+def _with_encoder(target: Memory, vision: Vision) -> Memory:
+    """The memory of a rank with a *vision* encoder: vLLM profiles the largest batch of images, and then the decoder
+    with the embeddings that were kept."""
+    return attrs.evolve(target, weights=target.weights + vision.weights,
+                        activations=max(target.activations + vision.cache, vision.activations))
 
 
 def _with_drafter(target: Memory, model: Model, drafter: Drafter, shard: Shard, settings: EngineSettings) -> Memory:
@@ -155,9 +166,12 @@ def _shortage(model: Model, gpu: Gpu, settings: EngineSettings, system: System, 
                and ways <= system.gpus and _fits(model, gpu, settings, ways)]
     advice = (f"tensor_parallel_size = {fitting[0]} would fit" if fitting
               else f"no tensor_parallel_size up to the {system.gpus} GPUs of {system.name} would fit")
+    slots = sum(slots_of(model, shard) for shard in shards_of(model, settings)) / settings.pipeline_parallel_size
+    adapters = f", with {slots / GIB:.1f} of slots for max_loras = {settings.max_loras} adapters" if slots else ""
     states = f", {part.states / GIB:.1f} of max_num_seqs = {settings.max_num_seqs} states" if part.states else ""
-    return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights, {part.activations / GIB:.1f} of"
-            f" activations{states} and {RESERVED / GIB:.1f} reserved exceed the {part.usable / GIB:.1f} GiB that"
+    return (f"{model.name} does not fit: {part.weights / GIB:.1f} GiB of weights{adapters},"
+            f" {part.activations / GIB:.1f} of activations{states} and {RESERVED / GIB:.1f} reserved exceed the"
+            f" {part.usable / GIB:.1f} GiB that"
             f" gpu_memory_utilization = {settings.gpu_memory_utilization} leaves on a {gpu.name} by"
             f" {max(missing, 0.0) / GIB:.1f} GiB; {advice}")
 

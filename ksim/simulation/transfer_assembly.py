@@ -13,6 +13,7 @@ from ksim.network.flows import Flows
 from ksim.network.inter_node_traffic import CollectiveTraffic
 from ksim.simulation.connectors import connector_of
 from ksim.simulation.deployment import Deployment
+from ksim.simulation.drafters import kept_layers
 from ksim.simulation.fleet import Fleet
 from ksim.simulation.pool import Placement, Pool
 from ksim.specs.kv_transfer import KvTransferConfig
@@ -44,8 +45,9 @@ def kv_layout(deployment: Deployment) -> KvLayout:
     """Which part of the KV cache each GPU of an engine of *deployment* has."""
     layers = []
     for stage, shard in enumerate(deployment.shards):
-        whole = deployment.model.cache_by_layer(evolve(shard, tensor=1))
-        for part, layer in zip(deployment.model.cache_by_layer(shard), whole, strict=True):
+        parts, whole = (kept_layers(deployment.model, deployment.serve, rank)
+                        for rank in (shard, evolve(shard, tensor=1)))
+        for part, layer in zip(parts, whole, strict=True):
             held, all_ = part.token_bytes or part.sequence_bytes, layer.token_bytes or layer.sequence_bytes
             layers.append(LayerShare(stage, part.token_bytes, max(1, round(all_ / held)), part.sequence_bytes))
     return KvLayout(deployment.serve.tensor_parallel_size, tuple(layers))

@@ -6,6 +6,8 @@ from attrs.validators import ge, gt, in_, le, lt, optional
 from ksim.foundation.config import Choice
 from ksim.foundation.units import Seconds, optional_quantity
 from ksim.specs.kv_transfer import KvTransferConfig
+from ksim.specs.lora import LORA_DTYPES, LoraModule, check_lora, ranked
+from ksim.specs.multimodal import ENCODER_MODES, LimitMmPerPrompt, MmProcessorKwargs
 from ksim.specs.shard import CACHE_DTYPES, PARTS, QUANTIZATIONS, STATE_DTYPES, Placement, Precision
 from ksim.specs.speculative import SpeculativeConfig
 
@@ -97,8 +99,8 @@ class EngineSettings:
     kv_cache_dtype: str = field(default="auto", validator=in_(tuple(CACHE_DTYPES)))
     """Format of the KV cache; "auto" takes that of config.json, else BF16. Source: vLLM."""
     mamba_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
-    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other states
-    unless these have a format of their own; "auto" is BF16. Source: vLLM."""
+    """Format of what Mamba and linear attention keep of a sequence: the last tokens of convolutions, and the other
+    states unless these have a format of their own; "auto" is BF16. Source: vLLM."""
     mamba_ssm_cache_dtype: str = field(default="auto", validator=in_(tuple(STATE_DTYPES)))
     """Format of states but for those of convolutions; "auto" takes that of config.json, else that of
     `mamba_cache_dtype`. Source: vLLM."""
@@ -128,6 +130,24 @@ class EngineSettings:
     """Extra copies of experts that EPLB places. Unit: experts. Source: vLLM `eplb_config`."""
     all2all_backend: str = field(default="allgather_reducescatter", validator=in_(EXCHANGES))
     """How data-parallel ranks exchange tokens before and after experts. Source: vLLM."""
+    enable_lora: bool = False
+    """Serve LoRA adapters beside the base model. Source: vLLM."""
+    lora_modules: tuple[LoraModule, ...] = ()
+    """Adapters that requests may ask for, in the order in which they are loaded at the start. Source: vLLM. Example:
+    [{name = "sql", rank = 16}, {name = "adapter", rank = 8, count = 64}]."""
+    max_loras: int = field(default=1, validator=gt(0))
+    """Most adapters in a batch, and slots for them on each GPU. Unit: adapters. Source: vLLM."""
+    max_lora_rank: int = field(default=16, validator=ranked)
+    """Largest rank of an adapter, to which all are padded on the GPU. Unit: none. Source: vLLM."""
+    max_cpu_loras: int | None = field(default=None, validator=optional(gt(0)))
+    """Most adapters in host memory. Unit: adapters. Default: `max_loras`. Source: vLLM. Example: 64."""
+    fully_sharded_loras: bool = False
+    """Divide both matrices of each adapter among the GPUs of `tensor_parallel_size`, not only one. Source: vLLM."""
+    lora_dtype: str = field(default="auto", validator=in_(LORA_DTYPES))
+    """Format of adapters; "auto" takes that of the model. Source: vLLM."""
+    lora_target_modules: tuple[str, ...] | None = None
+    """Modules that adapters may adapt; others have no slots on the GPU. Default: all that have weights. Source: vLLM.
+    Example: ["qkv_proj", "o_proj"]."""
     fuse_allreduce_rms: bool = False
     """Fuse small all-reduces with the norm that follows, by FlashInfer's kernels. Source: vLLM `pass_config`."""
     fi_allreduce_fusion_max_size_mb: float | None = field(default=None, validator=optional((gt(0.0), le(1e6))))
@@ -140,6 +160,18 @@ class EngineSettings:
     kv_transfer_config: KvTransferConfig | None = None
     """How prefill and decode engines send each other KV. Default: NixlConnector where pools have these roles. Source:
     vLLM. Example: {kv_connector = "NixlConnector"}."""
+    limit_mm_per_prompt: LimitMmPerPrompt | None = None
+    """Most images and videos in a prompt. Default: 999 of each. Source: vLLM. Example: {image = 4, video = 0}."""
+    mm_processor_kwargs: MmProcessorKwargs | None = None
+    """How the model's processor resizes images. Default: as its family does. Source: vLLM. Example:
+    {max_pixels = 1003520}."""
+    mm_encoder_tp_mode: str = field(default="weights", validator=in_(ENCODER_MODES))
+    """Whether the GPUs of `tensor_parallel_size` share the weights of the vision encoder, or its images. Source: vLLM.
+    """
+    disable_chunked_mm_input: bool = False
+    """Never end a chunk of a prompt inside an image. Source: vLLM."""
+    language_model_only: bool = False
+    """Take no images, and load no vision encoder. Source: vLLM."""
     speculative_config: SpeculativeConfig | None = None
     """How tokens are drafted and verified several a step. Default: one token a step. Source: vLLM. Example: {method =
     "mtp", num_speculative_tokens = 1, acceptance = {name = "geometric", rate = 0.8}}."""
@@ -154,6 +186,7 @@ class EngineSettings:
                              f" enable_expert_parallel, or leave it at 'allgather_reducescatter'")
         self._check_placement(groups or ranks)
         self._check_overlap()
+        check_lora(self)
 
     def _check_overlap(self) -> None:
         if (self.overlap_stages > 1) != (self.overlap_sms > 0):

@@ -15,6 +15,7 @@ from attrs.validators import ge, gt, in_, le
 from ksim.foundation.config import structure
 from ksim.foundation.errors import ConfigError, DataError, KsimError, UnknownName
 from ksim.foundation.files import regular_file
+from ksim.kv_cache.groups import Group, Kind
 from ksim.scheduling.limits import Limits
 from ksim.validation import prompts
 from ksim.validation.transfer_cases import KEPT, ConnectorSettings, SpeculativeSettings, TransferKeys
@@ -26,6 +27,26 @@ STEP_KEYS = ("s", "sched", "free", "q", "upd", "free2", "q2")
 OUTCOME_KEYS = ("first", "tokens", "preempt", "hit", "end", "why")
 _ENDINGS = (".json.gz", ".json")
 _MOST = 1 << 24  # tokens, and blocks: more than any server has
+
+
+def _zero_or_none(_: Any, attribute: "Attribute[Any]", value: int | None) -> None:
+    if value:
+        raise ValueError(f"{attribute.name!r} must be 0 or null: {value}")
+
+
+@frozen(kw_only=True)
+class KvGroup:
+    """A group of layers with a block table of its own; 0 tokens a block are as many as the setting says."""
+
+    type: str = field(validator=in_(("full", "sliding", "mamba")))
+    window: int = field(default=0, validator=ge(0))
+    mode: str = field(default="align", validator=in_(("align", "none")))
+    block_size: int = field(default=0, validator=ge(0))
+
+    def group(self, block_size: int) -> Group:
+        """The group as our cache knows it, where blocks have *block_size* tokens by default."""
+        kinds: dict[str, Kind] = {"sliding": "window", "mamba": "state" if self.mode == "align" else "full"}
+        return Group(kinds.get(self.type, "full"), self.block_size or block_size, self.window)
 
 
 @frozen(kw_only=True)
@@ -40,6 +61,9 @@ class Settings(Limits):
     num_gpu_blocks: int = field(default=1024, validator=(gt(1), le(_MOST)))  # vLLM hands out all but one
     enable_prefix_caching: bool = True
     policy: str = field(default="fcfs", validator=in_(("fcfs", "priority")))
+    kv_groups: Sequence[KvGroup] = ()
+    mamba_cache_mode: str | None = None  # what the groups say too
+    retention_interval: int | None = field(default=0, validator=_zero_or_none)
     connector: ConnectorSettings | None = None
     speculative: SpeculativeSettings | None = None
 

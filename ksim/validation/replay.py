@@ -10,10 +10,12 @@ from attrs import define, field
 from ksim.flow.request import Request
 from ksim.foundation import catalog
 from ksim.kv_cache.cache import Cache
+from ksim.kv_cache.hybrid import HybridCache
 from ksim.kv_cache.vllm import VllmCache
 from ksim.scheduling.connector_scheduler import ConnectorScheduler
 from ksim.scheduling.draft_scheduler import DraftScheduler
 from ksim.scheduling.engine_loop import EngineLoop
+from ksim.scheduling.group_rules import with_groups
 from ksim.scheduling.job import Job, State
 from ksim.scheduling.schedule import Schedule
 from ksim.scheduling.schedule_forecast import ScheduleForecast
@@ -49,7 +51,7 @@ class Replay:
 
     def __attrs_post_init__(self) -> None:
         case, settings = self.case, self.case.settings
-        cache = VllmCache(settings.num_gpu_blocks - 1, settings.block_size, settings.enable_prefix_caching)
+        cache = _cache(settings)
         self._jobs = list(_jobs(case, cache))
         self._scheduler = _scheduler(settings, cache, dict(zip(self._jobs, case.requests, strict=True)))
         self._forecast, self._loop = ScheduleForecast(self._scheduler), EngineLoop(self._scheduler)
@@ -181,8 +183,17 @@ class Replay:
 def _scheduler(settings: Settings, cache: Cache, requests: dict[Job, CaseRequest]) -> Scheduler:
     policy, options = catalog.find("scheduling.policies", settings.policy)(), scheduler_options(settings, requests)
     kind = ConnectorScheduler if settings.connector else DraftScheduler if settings.speculative else Scheduler
-    scheduler: Scheduler = kind(settings, policy, cache, **options)
+    scheduler: Scheduler = (with_groups(kind) if settings.kv_groups else kind)(settings, policy, cache, **options)
     return scheduler
+
+
+def _cache(settings: Settings) -> VllmCache | HybridCache:
+    capacity, caching = settings.num_gpu_blocks - 1, settings.enable_prefix_caching
+    if not settings.kv_groups:
+        return VllmCache(capacity, settings.block_size, caching)
+    groups = [group.group(settings.block_size) for group in settings.kv_groups]
+    return HybridCache(capacity, groups, caching, settings.depth * settings.max_num_batched_tokens,
+                       settings.max_model_len, dense=settings.retention_interval is None)
 
 
 def _jobs(case: Case, cache: Cache) -> Iterator[Job]:
@@ -200,8 +211,9 @@ def _job(request: CaseRequest, arrival: float, number: int, settings: Settings, 
     if request.limit > request.output_len == len(output):
         output[-1] = _STOP
     ahead = settings.speculative is not None and settings.connector is None and keys_ahead(settings.speculative)
-    content = prompts.blocks(np.concatenate([prompt, output]), settings.block_size, int(ahead))
-    asked = Request(number, arrival, len(prompt), request.output_len, content, settings.block_size, request.priority)
+    size = cache.unit if isinstance(cache, HybridCache) else settings.block_size
+    content = prompts.blocks(np.concatenate([prompt, output]), size, int(ahead))
+    asked = Request(number, arrival, len(prompt), request.output_len, content, size, request.priority)
     job = Job.of(asked, number, settings.block_size, limit=request.limit, block_table=cache.block_table(asked))
     job.reads_cache = not request.skip_cache
     return job

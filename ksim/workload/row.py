@@ -25,6 +25,7 @@ class Row(NamedTuple):
     session: str = ""
     delay: float = 0.0
     tenant: str = ""
+    adapter: str = ""
 
 
 def follows(turn: Row | Request, previous: Row | Request | None) -> bool:

@@ -12,6 +12,7 @@ from attrs.validators import gt, le, optional
 from ksim.flow.request import Request
 from ksim.foundation.rng import stream
 from ksim.foundation.units import LONGEST
+from ksim.workload.adapters import Adapters
 from ksim.workload.arrivals import Arrivals
 from ksim.workload.distributions import Fixed, Formula, Lengths, Times, check_tokens, seconds, tokens
 
@@ -52,6 +53,7 @@ class _Conversation(NamedTuple):
     prefix: _Names
     priority: int
     tenant: str
+    adapter: str
 
 
 class _Draws(NamedTuple):
@@ -72,7 +74,8 @@ class Synthetic:
     are those of sessions, if there are any: a later turn arrives with its session
     and waits for the turn before it.  No request exceeds `max_tokens`: a session
     ends before it would, and a first prompt is cut.  Each session or single request
-    has one of `priorities`, all equally likely, and one of `tenants`, by weight.
+    has one of `priorities`, all equally likely, one of `tenants`, by weight, and one
+    of `adapters`, by popularity.
     Tokens that can be shared are named in chunks of `chunk_tokens`.
     """
 
@@ -95,6 +98,9 @@ class Synthetic:
     tenants: Mapping[str, float] = field(factory=dict)
     """Tenants and their weights: how likely each is to send a request. Unit: none.
     Example: {free = 3.0, paid = 1.0}."""
+    adapters: Adapters | None = None
+    """LoRA adapters that requests and sessions ask for. Default: the base model. Example: {count = 64, exponent = 1.0}.
+    """
     max_tokens: int | None = field(default=None, validator=optional(gt(1)))
     """Most tokens of a request, prompt and output: a session ends before it, a first prompt is cut. Unit: tokens.
     Default: no limit. Example: 8192."""
@@ -131,7 +137,12 @@ class Synthetic:
         prefixes = map(cache(self._prefix_names), _picks(groups, stream(seed, "workload.prefix")))
         priorities = _picks(self.priorities or (0,), stream(seed, "workload.priority"))
         tenants = _picks(tuple(self.tenants) or ("",), stream(seed, "workload.tenant"), tuple(self.tenants.values()))
-        return map(_Conversation, itertools.count(), times, turns, prefixes, priorities, tenants)
+        return map(_Conversation, itertools.count(), times, turns, prefixes, priorities, tenants, self._asked(seed))
+
+    def _asked(self, seed: int) -> Iterator[str]:
+        if self.adapters is None:
+            return itertools.repeat("")
+        return _picks(self.adapters.names, stream(seed, "workload.adapter"), self.adapters.shares)
 
     def _prefix_names(self, group: int) -> _Names:
         chunks = range(self.prefixes.tokens // self.chunk_tokens if self.prefixes else 0)
@@ -155,7 +166,8 @@ class Synthetic:
             yield Request(
                 id=next(draws.ids), arrival=conversation.arrival, prompt=prompt, output=output, chunks=names,
                 chunk_tokens=self.chunk_tokens, priority=conversation.priority, session=session,
-                delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant)
+                delay=next(draws.thinks) if turn else 0.0, tenant=conversation.tenant,
+                adapter=conversation.adapter)
 
     def _extended(self, names: _Names, session: int, prompt: int, context: int) -> _Names:
         """Return *names* of the full chunks of the prompt; in a session, names of all its context."""

@@ -1,22 +1,24 @@
 """Schedules that vLLM 0.33's own scheduler made are ours too: every step of every recorded case.
 
 A few of the recordings are kept in tests/golden: in schedules those of a plain
-engine, in transfers those of one with a KV connector, and in speculation those
-of one that decodes speculatively.  The whole sets lie beside the repository, and
+engine, in transfers those of one with a KV connector, in speculation those of
+one that decodes speculatively, and in hybrid those of one whose layers keep
+different things.  The whole sets lie beside the repository, and
 are tried where they are there.
 """
 
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from ksim.kv_cache.block_cache import BlockCache
 from ksim.validation import cases, replay, schedules
 
 OWN = Path(__file__).parents[1] / "golden"
 ALL = Path(__file__).parents[3] / "shared" / "data"
-RECORDINGS = [path for folder in ("schedules", "transfers", "speculation")
-              for path in cases.find(OWN / folder)]
+PLAIN = [path for folder in ("schedules", "transfers", "speculation") for path in cases.find(OWN / folder)]
+RECORDINGS = PLAIN + cases.find(OWN / "hybrid")
 
 
 #: Whether schedules are repeated that are known, as engines do that skip.
@@ -32,15 +34,22 @@ def test_own_recordings_come_out_exactly(path, repeats):
 
 
 @pytest.mark.skipif(not ALL.is_dir(), reason=f"the recordings of all cases are not at {ALL}")
-@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_spec"])
+@pytest.mark.parametrize("folder", ["vllm_golden", "vllm_golden_kv", "vllm_golden_spec", "vllm_golden_hybrid"])
 @repeating
 def test_all_recordings_come_out_exactly(folder, repeats):
     verdicts = [schedules.compare(cases.read(path), repeats) for path in cases.find(ALL / folder)]
     assert [verdict for verdict in verdicts if not verdict.exact] == []
 
 
-@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.name.partition(".")[0])
 def test_they_are_the_same_block_by_block(path, monkeypatch):
     """The cache that counts runs of blocks decides as the one that knows each, also where loads fail."""
     monkeypatch.setattr(replay, "VllmCache", BlockCache)
     assert schedules.compare(cases.read(path)).difference is None
+
+
+@pytest.mark.parametrize("path", cases.find(OWN / "schedules"), ids=lambda path: path.name.partition(".")[0])
+def test_they_are_the_same_in_a_cache_with_one_group_of_full_attention(path):
+    recording = cases.read(path)
+    settings = evolve(recording.case.settings, kv_groups=(cases.KvGroup(type="full"),))
+    assert schedules.compare(evolve(recording, case=evolve(recording.case, settings=settings))).difference is None

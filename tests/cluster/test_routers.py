@@ -3,6 +3,7 @@
 import pytest
 
 from ksim.cluster.routers.least_outstanding import LeastOutstanding
+from ksim.cluster.routers.lora_affinity import LoraAffinity
 from ksim.cluster.routers.prefix_aware import PrefixAware
 from ksim.cluster.routers.round_robin import RoundRobin
 from ksim.flow.request import Request
@@ -48,3 +49,26 @@ def test_the_weight_of_load_is_an_option():
     assert plugin("cluster.routers", Choice("prefix_aware", {"load_tokens": 10})) == PrefixAware(10)
     with pytest.raises(ConfigError, match="'load_tokens' must be >= 0"):
         plugin("cluster.routers", Choice("prefix_aware", {"load_tokens": -1}))
+
+
+def with_adapter(router: LoraAffinity, *states: tuple[int, str]) -> int:
+    """Which of engines with so many requests outstanding, and the adapter in that place."""
+    views = [View(number, busy, 0, adapters={"a": place}) for number, (busy, place) in enumerate(states)]
+    return router.choose(Request(0, 0.0, 10, 5, adapter="a"), views, 0.0).number
+
+
+def test_lora_affinity_prefers_the_gpu_then_host_memory_then_the_least_busy():
+    router = LoraAffinity()
+    assert with_adapter(router, (0, "disk"), (3, "memory"), (5, "gpu")) == 2
+    assert with_adapter(router, (0, "disk"), (3, "memory"), (0, "disk")) == 1
+    assert with_adapter(router, (2, "disk"), (1, "disk"), (3, "disk")) == 1
+    assert with_adapter(router, (4, "gpu"), (1, "gpu")) == 1
+
+
+def test_lora_affinity_leaves_an_engine_that_has_much_more_to_do():
+    assert with_adapter(LoraAffinity(slack=4), (5, "gpu"), (0, "disk")) == 1
+    assert with_adapter(LoraAffinity(slack=5), (5, "gpu"), (0, "disk")) == 0
+
+
+def test_lora_affinity_sends_requests_for_the_base_model_to_the_least_busy():
+    assert chosen(LoraAffinity(), (3, 0), (1, 0), (2, 0)) == 1

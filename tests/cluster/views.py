@@ -1,6 +1,8 @@
 """What routers see of engines."""
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 from ksim.flow.request import Request
 
@@ -14,6 +16,10 @@ class View:
     cached: int
     waiting: int = 0
     role: str = "both"
+    adapters: Mapping[str, str] = field(factory=dict, hash=False)
+
+    def adapter_place(self, name: str) -> str:
+        return self.adapters.get(name, "")
 
     def prefix_hit(self, request: Request) -> int:
         return min(self.cached, request.prompt)

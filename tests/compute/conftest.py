@@ -8,6 +8,7 @@ import pytest
 
 from ksim.compute.model import Config, Model
 from ksim.foundation import catalog
+from ksim.simulation.models import family
 
 #: A transformer small enough to count by hand: 2 layers, 8 query heads on 4 KV heads of 16.
 SMALL: dict[str, Any] = {
@@ -17,7 +18,7 @@ SMALL: dict[str, Any] = {
 
 
 def build(name: str, table: dict[str, Any]) -> Model:
-    return Model(name, catalog.find("compute.architectures", table["model_type"])(Config(name, table)))
+    return Model(name, catalog.find("compute.architectures", family(Config(name, table)))(Config(name, table)))
 
 
 @cache

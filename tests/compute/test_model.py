@@ -52,13 +52,34 @@ PUBLISHED = {
     "gpt-oss-20b": (20_914_757_184, 49_152),
     "minimax-m2": (228_689_764_864, 253_952),
     "minimax-m2.5": (228_689_764_864, 253_952),
+    # Layers of Mamba-2 and of Mamba cache nothing of a token; 2 x 2 x KV heads x head dimension of the others.
+    "granite-4.0-h-small": (32_207_337_984, 4 * 4096),
+    "granite-4.0-h-tiny": (6_939_037_248, 4 * 2048),
+    "falcon-h1-7b": (7_585_654_880, 44 * 1024),
+    "falcon-h1-34b": (33_642_516_224, 72 * 2048),
+    "nemotron-nano-9b-v2": (8_888_227_328, 4 * 4096),
+    # Without layers that predict a second token; "120B" and "550B".
+    "nemotron-3-nano-30b-a3b": (31_577_940_288, 6 * 1024),
+    "nemotron-3-super-120b-a12b": (120_668_707_840, 8 * 1024),
+    "nemotron-3-ultra-550b-a55b": (549_308_993_536, 12 * 1024),
+    "jamba-mini-1.6": (51_570_323_328, 4 * 4096),
+    "jamba-large-1.6": (398_555_145_696, 9 * 4096),  # "398B" (arXiv 2408.12570)
+    "minimax-text-01": (456_089_655_296, 10 * 4096),
+    "llama-3.3-nemotron-super-49b": (49_867_145_216, 49 * 4096),
+    # Their language models: "27B", "35B" and "122B" with vision parts and layers that predict a second token.
+    "qwen3.5-27b": (26_895_998_464, 16 * 4096),
+    "qwen3.5-35b-a3b": (34_660_610_688, 10 * 2048),
+    "qwen3.5-122b-a10b": (122_111_526_912, 12 * 2048),
 }
 
 
 #: Bytes by which routers in FP32, and the corrections of their scores, are larger than in BF16.
 EXACT = {**dict.fromkeys(("minimax-m2", "minimax-m2.5"), 2 * 62 * 256 * (3072 + 1)),
          **dict.fromkeys(("deepseek-v3", "deepseek-r1"), 2 * 58 * 256), "glm-5": 2 * 75 * 256,
-         **dict.fromkeys(("kimi-k2", "kimi-k2.5"), 2 * 60 * 384)}
+         **dict.fromkeys(("kimi-k2", "kimi-k2.5"), 2 * 60 * 384),
+         "minimax-text-01": 2 * 80 * 32 * 6144,
+         "nemotron-3-nano-30b-a3b": 2 * 23 * 128 * (2688 + 1), "nemotron-3-super-120b-a12b": 2 * 40 * 512 * (4096 + 1),
+         "nemotron-3-ultra-550b-a55b": 2 * 48 * 512 * (8192 + 1)}
 
 
 @pytest.mark.parametrize("name", catalog.entries("models"))
@@ -89,6 +110,13 @@ def test_a_file_that_stores_the_tied_head_again(model, name, file):
     ("gpt-oss-120b", 5_132_849_472 + 201_088 * 2880),
     ("gpt-oss-20b", 3_608_307_264 + 201_088 * 2880),
     ("minimax-m2", 11_030_553_088),  # "10 B active" (its model card), and 0.6 B of an embedding
+    ("nemotron-3-nano-30b-a3b", 3_580_076_352),  # "3.6B including embeddings" (its model card)
+    ("nemotron-3-ultra-550b-a55b", 56_058_843_136),  # "A55B", and 1.1 B of an embedding
+    ("jamba-mini-1.6", 12_110_311_296),  # "12B active" and "94B active" (arXiv 2408.12570)
+    ("jamba-large-1.6", 94_149_338_592),
+    ("minimax-text-01", 48_403_306_496),  # "45.9 B" (arXiv 2501.08313), and 2.46 B of embedding and head
+    ("granite-4.0-h-small", 8_803_121_664),  # "9B" (its model card)
+    ("qwen3.5-122b-a10b", 9_771_288_576),
 ])
 def test_active_parameters(model, name, active):
     assert model(name).active_parameters() == active

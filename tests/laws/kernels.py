@@ -10,6 +10,7 @@ from ksim.compute.kernels.attention import AttentionLayer
 from ksim.compute.kernels.causal_conv import ConvLayer
 from ksim.compute.kernels.delta_rule import DeltaLayer
 from ksim.compute.kernels.index_scores import IndexLayer
+from ksim.compute.kernels.lora import LoraGemm
 from ksim.compute.kernels.mla import LatentLayer
 from ksim.compute.kernels.selective_scan import ScanLayer
 from ksim.compute.kernels.sparse_mla import SparseLatentLayer
@@ -56,12 +57,15 @@ DEPENDENT: dict[str, st.SearchStrategy[Kernel]] = {
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 16), st.integers(1, 4), VALUES[DType]).filter(bool),
     "state_space": st.builds(
-        lambda part, pairs, groups, heads, state: StateSpaceLayer(part, groups * heads, groups, 64, 128, 256, state).over(
+        lambda part, pairs, groups, of, state: StateSpaceLayer(part, groups * of, groups, 64, 128, 256, state).over(
             Batch.of(*pairs)),
         parts, sequences, st.integers(1, 8), st.integers(1, 16), VALUES[DType]).filter(bool),
     "selective_scan": st.builds(
         lambda part, pairs, channels, state: ScanLayer(part, channels, 16, state).over(Batch.of(*pairs)),
         parts, sequences, st.integers(1, 20_000), VALUES[DType]).filter(bool),
+    "lora": st.builds(LoraGemm, st.sampled_from(["shrink", "expand"]), VALUES[Loads],
+                      st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 3)), min_size=1, max_size=2).map(tuple),
+                      st.sampled_from([1, 8, 16, 64, 512])),
 }
 
 

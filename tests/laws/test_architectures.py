@@ -1,14 +1,17 @@
 """Whatever the architecture: arithmetic, weights, cache and shards of every catalogue model agree with each other."""
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from ksim.compute.exchange import Combine
 from ksim.compute.graph import Collective
 from ksim.compute.latent import AttendLatent, AttendSparse
 from ksim.compute.linear import AttendLinear
+from ksim.compute.mamba import AttendMamba, AttendMamba2, Convolve
 from ksim.compute.model import Config, Model
 from ksim.compute.notation import Weighted
 from ksim.compute.notation.attention import FusedAttention
@@ -19,13 +22,17 @@ from ksim.compute.sizes import Sizes
 from ksim.flow.batch import Batch
 from ksim.foundation import catalog
 from ksim.foundation.units import DType
+from ksim.simulation.models import family
 from ksim.specs.shard import Shard
 
 NAMES = catalog.entries("models")
 WHOLE = Shard()
 #: Families that multiply activations with weights, and with each other.
 PRODUCTS, ATTENTION = ("gemm", "grouped_gemm", "batched_gemm"), (
-    "attention", "mla", "sparse_mla", "delta_prompts", "delta_decodes")
+    "attention", "mla", "sparse_mla", "delta_prompts", "delta_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts",
+    "scan_decodes")
+#: Operations of layers with states that have weights, of which each token meets some in no product.
+STATES = (AttendLinear, AttendMamba, AttendMamba2, Convolve)
 #: A family of attention that every rank computes whole, and operations whose cache every rank keeps whole.
 INDEX, REPLICATED = "index_scores", (AttendLatent, AttendSparse)
 #: Two decodes and a chunk of a prompt, all of which sample.
@@ -35,7 +42,7 @@ BATCH = Batch.of((1, 700), (1, 5000), (61, 200))
 @cache
 def model(name: str) -> Model:
     table = catalog.load("models", name)
-    return Model(name, catalog.find("compute.architectures", table["model_type"])(Config(name, table)))
+    return Model(name, catalog.find("compute.architectures", family(Config(name, table)))(Config(name, table)))
 
 
 def launches(name: str, shard: Shard = WHOLE, batch: Batch = BATCH):
@@ -63,14 +70,15 @@ def of_products(name: str) -> int:
     sizes = Sizes(model(name).decoder.sizes)
     looked_up = sum(op.parameters(sizes) for op in operations(name) if isinstance(op, Lookup))
     others = sum(op.parameters(sizes) for op in operations(name)
-                 if isinstance(op, Elementwise | FusedAttention | AttendLinear | Held))
+                 if isinstance(op, (Elementwise, FusedAttention, Held, *STATES)))
     active = Sizes({**sizes.of, "E": model(name).decoder.top_k})
     biases = sum(op.biases(active if op.routed else sizes, WHOLE) for op in operations(name) if isinstance(op, Product))
     return model(name).active_parameters() - others - biases - (0 if model(name).decoder.tied else looked_up)
 
 
 def test_every_architecture_has_a_model_to_try_it_with():
-    assert {catalog.load("models", name)["model_type"] for name in NAMES} >= {*catalog.names("compute.architectures")}
+    tried = {family(Config(name, catalog.load("models", name))) for name in NAMES}
+    assert tried >= {*catalog.names("compute.architectures")}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,28 +111,46 @@ def test_the_cache_written_is_the_cache_held(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensor_shards_sum_to_the_whole(name):
-    """Up to what every rank holds: norms, routers, latent vectors with the projections down to them, and biases of
-    what the ranks add up."""
+    """Up to what every rank holds: norms, routers, latent vectors with the projections down to them, biases of what the
+    ranks add up, the vectors of states that all heads share, and a row that fills up an odd vocabulary."""
     half, sizes = Shard(tensor=2), Sizes(model(name).decoder.sizes)
     shared = sum(op.weights(sizes, WHOLE) for op in weighted(name) if not getattr(op, "parallel", ""))
     shared += sum(2 * op.biases(sizes, half) - op.biases(sizes, WHOLE) for op in operations(name)
                   if isinstance(op, Product) and op.parallel) * DType.BF16.bytes
     heads_norms = sum(2 * op.weights(sizes, half) - op.weights(sizes, WHOLE) for op in operations(name)
                       if isinstance(op, Elementwise) and op.scale and op.parallel)
+    shared += sum(2 * op.weights(sizes, half) - op.weights(sizes, WHOLE) for op in weighted(name)
+                  if getattr(op, "parallel", "") in ("G", (("G", "tensor"),)) and alone(name))
+    shared += sizes.of["V"] % 2 * sizes.of["m"] * DType.BF16.bytes * (2 - model(name).decoder.tied)
     assert 2 * model(name).weights(half) - model(name).weights(WHOLE) == shared + heads_norms
     shared_cache = sum(op.cache_per_token(sizes, WHOLE) for op in operations(name) if isinstance(op, REPLICATED))
     assert 2 * model(name).cache_per_token(half) - model(name).cache_per_token(WHOLE) == shared_cache
-    assert 2 * flops(name, *ATTENTION, shard=half) == flops(name, *ATTENTION)
+    scores = sum(2 * 61 * op.chunk * sizes.of["N"] for op in operations(name) if isinstance(op, AttendMamba2))
+    assert 2 * flops(name, *ATTENTION, shard=half) == flops(name, *ATTENTION) + alone(name) * scores
+
+
+def alone(name: str) -> bool:
+    """Whether all heads of Mamba-2 are one group, whose vectors and scores every rank has."""
+    return model(name).decoder.sizes.get("G") == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_rank_sends_nothing_and_two_sum_what_they_contract(name):
     assert not [kernel for _, kernel in launches(name) if isinstance(kernel, Collective)]
-    messages = [kernel for label, kernel in launches(name, Shard(tensor=2))
-                if isinstance(kernel, Collective) and label != "qk_norm_all_reduce"]
-    hidden = BATCH.tokens * model(name).decoder.sizes["m"] * 2
-    assert [message.bytes for message in messages if message.kind == "all_reduce"] == (
-        [hidden] * (1 + 2 * model(name).layers))
+    messages = [kernel for label, kernel in launches(name, Shard(tensor=2)) if isinstance(kernel, Collective)
+                and label not in ("qk_norm_all_reduce", "squares_all_reduce")]
+    assert [message.bytes for message in messages if message.kind == "all_reduce"] == list(summed(name))
+
+
+def summed(name: str) -> Iterator[int]:
+    """Bytes of results that ranks add up: of the embedding, of products that contract what is split, and of experts."""
+    sizes = Sizes({**model(name).decoder.sizes, "t": BATCH.tokens})
+    for op in operations(name):
+        result = f"t{op.hidden}" if isinstance(op, Combine) else "tm" if isinstance(op, Lookup) else ""
+        if isinstance(op, Product) and op.reduced and {*dict(op.parallel)} - {*op.tensors.results[0]}:
+            result = op.tensors.results[0]
+        if result:
+            yield 2 * sizes.volume(result)
 
 
 @pytest.mark.parametrize("name", NAMES)

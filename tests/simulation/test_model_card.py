@@ -6,6 +6,7 @@ import pytest
 
 from ksim.compute.breakdown import attention_kinds, model_parts
 from ksim.foundation import catalog
+from ksim.foundation.config import Choice
 from ksim.foundation.errors import ConfigError, DoesNotFit
 from ksim.foundation.units import DType
 from ksim.simulation.defaults import Defaults
@@ -17,6 +18,7 @@ from ksim.simulation.scenario import ANY_WORKLOAD, Scenario
 from ksim.simulation.sizing import kv_blocks, shards_of
 from ksim.specs.settings import EngineSettings
 from ksim.specs.shard import Precision, Shard
+from ksim.specs.speculative import SpeculativeConfig
 from tests.cli.command import ksim_here
 
 NAMES = catalog.entries("models")
@@ -127,3 +129,14 @@ def test_the_page_shows_states_formats_and_what_fits(tmp_path):
 def test_settings_that_no_gpu_can_have_are_an_error():
     with pytest.raises(ConfigError, match="llama-3.1-8b has no experts"):
         ModelCard.of("llama-3.1-8b", [], EngineSettings(enable_expert_parallel=True), "vllm-0.33")
+
+
+def test_modules_and_drafters_are_said():
+    card = ModelCard.of("deepseek-v3", ["h200"], EngineSettings(speculative_config=SpeculativeConfig(
+        1, method="mtp", acceptance=Choice("geometric", {"rate": 0.8}))), "vllm-0.33", [8]).table()
+    plain = ModelCard.of("deepseek-v3", ["h200"], EngineSettings(), "vllm-0.33", [8]).table()
+    assert card["mtp_modules"] == plain["mtp_modules"] == 1 and plain["drafter"] is None
+    assert card["drafter"]["parameters"] == card["mtp_parameters"] == plain["mtp_parameters"]
+    assert card["drafter"]["kv_cache_bytes_per_token"] == pytest.approx(plain["kv_cache_bytes_per_token"] / 61)
+    share = card["drafter"]["weight_bytes"] / 8
+    assert share < card["fits"][0]["weights"] - plain["fits"][0]["weights"] < 1.2 * share  # each has the projection

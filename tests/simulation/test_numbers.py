@@ -42,7 +42,8 @@ BESIDE = {
 #: The folder of plug-ins of each choice.
 PLUGINS = {"serve.scheduling_policy": "scheduling.policies", "serve.admission": "scheduling.admissions",
            "serve.eviction": "kv_cache.evictions", "router": "cluster.routers", "power.governor": "engine.governors",
-           "oracle": "oracles", "pair_router": "cluster.pair_routers"}
+           "oracle": "oracles", "pair_router": "cluster.pair_routers",
+           "serve.speculative_config.acceptance": "scheduling.acceptances"}
 #: What a governor's answers are called.
 NAMES = {f"power.governor.{phase}{cap}": word for phase in ("prefill", "decode")
          for cap, word in (("", "clock"), ("_cap", "cap"))}

@@ -31,6 +31,10 @@ class EngineView(Protocol):
         """How many tokens of the request's prompt are in its prefix cache now."""
         ...
 
+    def adapter_place(self, name: str) -> str:
+        """Where it has the LoRA adapter *name* now: "gpu", "memory", "disk", or "" if it does not know it."""
+        ...
+
 
 V = TypeVar("V", bound=EngineView)
 

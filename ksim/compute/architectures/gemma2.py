@@ -8,7 +8,6 @@ from attrs import evolve
 
 from ksim.compute import blocks
 from ksim.compute.model import Config, Decoder
-from ksim.compute.model_ops import pointwise
 
 __all__ = ["gemma2"]
 
@@ -16,21 +15,9 @@ __all__ = ["gemma2"]
 def gemma2(config: Config) -> Decoder:
     every_other = [layer % 2 == 0 for layer in range(config.need("num_hidden_layers"))]
     decoder = blocks.decoder(config, [
-        (
-            blocks.norm("attention_norm"),
-            *blocks.attention(config, window),
-            blocks.inner_norm("post_attention_norm"),
-            blocks.norm("mlp_norm"),
-            *blocks.gated_mlp(config),
-            blocks.inner_norm("post_mlp_norm"),
-        )
-        for window in blocks.windows(config, every_other)
-    ], tied=True)
-    return evolve(
-        decoder,
-        embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")),
-        head=blocks.head(cap=_capped(config)),
-    )
+        blocks.sandwich(blocks.attention(config, window), blocks.gated_mlp(config))
+        for window in blocks.windows(config, every_other)], tied=True)
+    return evolve(decoder, embedding=blocks.embedding(scaled=True), head=blocks.head(cap=_capped(config)))
 
 
 def _capped(config: Config) -> bool:

@@ -1,8 +1,8 @@
 """Granite 4: Mamba-2 in most layers and attention in some, mostly without rotary embeddings; dense, or with experts
 beside an MLP that every token meets.
 
-The factors of residuals and scores run inside other kernels.  vLLM adds up the ranks' results of experts and of that MLP
-one after the other (granitemoehybrid.py).
+The factors of residuals and scores run inside other kernels.  vLLM adds up the ranks' results of experts and those of
+that MLP one after the other (granitemoehybrid.py).
 """
 
 from attrs import evolve
@@ -21,13 +21,13 @@ def granitemoehybrid(config: Config) -> Decoder:
     mixers = {"attention": blocks.attention(config) if rope else mamba.without_rope(blocks.attention(config)),
               "mamba": mamba.mamba2(config.need("mamba_chunk_size", 256), bias=config.get("mamba_proj_bias", False),
                                     conv_bias=config.get("mamba_conv_bias", True))}
-    sparse, mlp = bool(config.count("num_local_experts")), blocks.gated_mlp(config)
+    sparse, mlp = min(map(config.count, ("num_local_experts", "num_experts_per_tok"))) > 0, blocks.gated_mlp(config)
     kinds = blocks.layer_types(config, ["mamba"] * config.need("num_hidden_layers"), tuple(KINDS))
     layers = blocks.layers((KINDS[kind] for kind in kinds), lambda kind: blocks.layer(
         mixers[kind], _experts(config) if sparse else mlp))
     size = config.need("shared_intermediate_size", config.get("intermediate_size", 0))
     make = blocks.mixture if sparse else blocks.decoder
-    decoder = make(config, layers, **{**_sizes(config), "S" if sparse else "F": size})
+    decoder = make(config, layers, tied=False, **{**_sizes(config), "S" if sparse else "F": size})
     return evolve(decoder, embedding=(*decoder.embedding, pointwise("scale", "tm->tm", "embedding_scale")))
 
 

@@ -2,6 +2,7 @@
 
 from attrs import evolve
 
+from ksim.compute.blocks import only
 from ksim.compute.model import Config, Decoder
 from ksim.compute.vision.tiled import intern_vit
 from ksim.foundation import catalog
@@ -9,9 +10,16 @@ from ksim.foundation.errors import ConfigError
 
 __all__ = ["internvl_chat"]
 
+#: Keys of the whole that repeat what its parts say, or are about training and prompts.
+OUTSIDE = ("force_image_size", "hidden_size", "image_fold", "pad2square", "ps_version", "template", "system_message",
+           "tie_word_embeddings", "vocab_size", "output_attentions")
+
 
 def internvl_chat(config: Config) -> Decoder:
-    text = config.part("llm_config")
+    text = config.joined("llm_config", ())
+    only(config, use_backbone_lora=0, use_llm_lora=0, select_layer=-1)
+    for key in OUTSIDE:
+        config.value(key)
     family, known = text.get("model_type", ""), catalog.names("compute.architectures")
     if family not in known or family == "internvl_chat":
         raise ConfigError(f"{text.name}: model_type", f"{family!r} is no family that ksim knows ({', '.join(known)})")

@@ -20,7 +20,7 @@ def jamba(config: Config) -> Decoder:
     sparse = _every(config, "expert_layer", 2, 1) if config.need("num_experts", 16) > 1 else lambda layer: False
     return blocks.mixture(config, blocks.layers(
         ((attends(layer), sparse(layer)) for layer in layers),
-        lambda kind: blocks.layer(mixers[kind[0]], mlps[kind[1]])), **_sizes(config))
+        lambda kind: blocks.layer(mixers[kind[0]], mlps[kind[1]])), tied=False, **_sizes(config))
 
 
 def _every(config: Config, name: str, period: int, offset: int) -> Callable[[int], bool]:
@@ -31,7 +31,7 @@ def _every(config: Config, name: str, period: int, offset: int) -> Callable[[int
 
 def _sizes(config: Config) -> dict[str, int]:
     hidden, states = config.need("hidden_size"), config.need("mamba_d_state", 16)
-    auto = config.table.get("mamba_dt_rank", "auto") == "auto"
+    auto = config.value("mamba_dt_rank") in (None, "auto")
     rank = ceil(hidden / 16) if auto else config.need("mamba_dt_rank")
     return {"I": config.need("mamba_expand", 2) * hidden, "N": states, "R": rank, "Q": rank + 2 * states,
             "W": config.need("mamba_d_conv", 4)}

@@ -5,13 +5,12 @@ In Nemotron 3 Super and Ultra experts work on a latent vector of each token, to 
 the ranks' results in the latent space, and those of the shared experts on their own (fused_moe/runner/moe_runner.py).
 """
 
-from attrs import evolve
-
 from ksim.compute import blocks, mamba
 from ksim.compute.exchange import Combine, Dispatch
 from ksim.compute.linear import state_format
 from ksim.compute.model import Config, Decoder
 from ksim.compute.model_ops import op, pointwise
+from ksim.compute.notation.held import Held
 from ksim.foundation.errors import ConfigError
 
 __all__ = ["nemotron_h"]
@@ -23,8 +22,6 @@ KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 def nemotron_h(config: Config) -> Decoder:
     blocks.only(config, mlp_hidden_act="relu2", use_bias=False, mlp_bias=False)
     kinds = _kinds(config)
-    config = evolve(config, table={"head_dim": config.table.get("attention_head_dim"), **config.table,
-                                   "num_hidden_layers": len(kinds)})
     mixers = {"attention": mamba.without_rope(blocks.attention(config)), "mlp": squared_mlp()}
     if "mamba" in kinds:
         mixers["mamba"] = mamba.mamba2(
@@ -35,9 +32,9 @@ def nemotron_h(config: Config) -> Decoder:
         mixers["moe"] = _latent_experts() if config.count("moe_latent_size") else _experts(config)
     layers = blocks.layers(kinds, lambda kind: (blocks.norm("norm"), *mixers[kind]))
     if "moe" not in kinds:
-        return blocks.decoder(config, layers, **_sizes(config))
+        return blocks.decoder(config, layers, tied=False, **_sizes(config))
     shared = config.need("moe_shared_expert_intermediate_size") * config.need("n_shared_experts", 1)
-    return blocks.mixture(config, layers, S=shared, L=config.need("moe_latent_size", 1), **_sizes(config))
+    return blocks.mixture(config, layers, tied=False, S=shared, L=config.need("moe_latent_size", 1), **_sizes(config))
 
 
 def _kinds(config: Config) -> list[str]:
@@ -47,6 +44,8 @@ def _kinds(config: Config) -> list[str]:
     if strangers := [kind for kind in kinds if kind not in KINDS.values()]:
         raise ConfigError(f"{config.name}: {'hybrid_override_pattern' if pattern else 'layers_block_type'}",
                           f"{strangers[0]!r} is none of {', '.join(KINDS if pattern else KINDS.values())}")
+    if kinds and config.need("num_hidden_layers", len(kinds)) != len(kinds):
+        raise ConfigError(f"{config.name}: num_hidden_layers", f"the pattern has {len(kinds)} layers")
     if not kinds:
         raise ConfigError(f"{config.name}: hybrid_override_pattern", "is missing, and so is layers_block_type")
     return kinds
@@ -82,17 +81,17 @@ def _routed(hidden: str) -> blocks.Operations:
     )
 
 
-ROUTER = op("tm,mE->tE", "router", quantized=False, exact=True)
+ROUTER = (op("tm,mE->tE", "router", quantized=False, exact=True), Held("E", "router_correction"))
 ADD = pointwise("add", "tm,tm->tm", "shared_add")
 
 
 def _experts(config: Config) -> blocks.Operations:
-    return ROUTER, *((*_shared(reduced=False), ADD) if config.count("n_shared_experts") else ()), *_routed("m")
+    return *ROUTER, *((*_shared(reduced=False), ADD) if config.count("n_shared_experts") else ()), *_routed("m")
 
 
 def _latent_experts() -> blocks.Operations:
     return (
-        ROUTER,
+        *ROUTER,
         *_shared(reduced=True),
         op("tm,mL->tL", "latent_in", part="shared_experts"),
         *_routed("L"),
@@ -102,5 +101,8 @@ def _latent_experts() -> blocks.Operations:
 
 
 def _sizes(config: Config) -> dict[str, int]:
-    return mamba.mamba2_sizes(config, heads="mamba_num_heads", size="mamba_head_dim", groups="n_groups",
-                              states="ssm_state_size", width="conv_kernel")
+    """Those of Mamba-2, and of an attention head, which older configs call otherwise."""
+    config.value("expand")  # of no account beside the number of heads and their size
+    head = config.count("attention_head_dim")
+    return {**mamba.mamba2_sizes(config, heads="mamba_num_heads", size="mamba_head_dim", groups="n_groups",
+                                 states="ssm_state_size", width="conv_kernel"), **({"h": head} if head else {})}

@@ -9,6 +9,7 @@ __all__ = ["qwen3_5"]
 
 def qwen3_5(config: Config) -> Decoder:
     config = blocks.text(config)
+    blocks.only(config, mlp_only_layers=[])
     kinds, mixers = linear.kinds(config), attention(config)
     return blocks.decoder(config, blocks.layers(kinds, lambda kind: blocks.layer(
-        mixers[kind], blocks.gated_mlp(config))), **linear.sizes(config))
+        mixers[kind], blocks.gated_mlp(config))), tied=False, **linear.sizes(config))

@@ -10,11 +10,10 @@ __all__ = ["qwen3_moe"]
 
 
 def qwen3_moe(config: Config) -> Decoder:
+    blocks.only(config, shared_expert_intermediate_size=0, use_qk_norm=True, qkv_bias=False)
+    windows = blocks.windows(config, blocks.late_windows(config))
     return blocks.mixture(config, [
         blocks.layer(blocks.attention(config, window, qk_norm=True),
-                     blocks.experts(config) if _sparse(config, layer) else blocks.gated_mlp(config))
-        for layer, window in enumerate(blocks.windows(config, blocks.late_windows(config)))])
-
-
-def _sparse(config: Config, layer: int) -> bool:
-    return layer not in config.get("mlp_only_layers", []) and (layer + 1) % config.need("decoder_sparse_step", 1) == 0
+                     blocks.experts(config) if sparse else blocks.gated_mlp(config))
+        for window, sparse in zip(windows, blocks.sparse(config), strict=True)
+    ])

@@ -28,7 +28,8 @@ def modules(config: Config, target: Decoder) -> tuple[Operations, ...]:
     """The modules of the checkpoint that *config* describes and that makes *target*: those of known families."""
     family = config.get("model_type", "")
     key = (WHOLE | SPLIT).get(family, "")
-    count = blocks.text(config).need(key, 1) if family in SPLIT else blocks.text(config).count(key) if key else 0
+    text = config.part("text_config") if config.value("text_config") else config
+    count = text.need(key, 1) if family in SPLIT else text.count(key) if key else 0
     layer = target.layers[0 if family in DENSE else -1]
     return ((*NORMS, *projection("eh_proj", split=family in SPLIT), *layer),) * count
 

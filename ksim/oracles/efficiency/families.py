@@ -15,6 +15,7 @@ from ksim.compute.kernels.delta_rule import DeltaRule
 from ksim.compute.kernels.gemm import Gemm
 from ksim.compute.kernels.grouped_gemm import GroupedGemm
 from ksim.compute.kernels.index_scores import IndexScores
+from ksim.compute.kernels.lora import LoraGemm
 from ksim.compute.kernels.mla import TILE_HEADS, LatentAttention
 from ksim.compute.kernels.pointwise import Pointwise
 from ksim.compute.kernels.selective_scan import SelectiveScan
@@ -203,12 +204,13 @@ FAMILIES: Mapping[str, Family] = {
         lambda kernel: (kernel.family, _PLAIN), sweep=_pointwise_sweep),
     "batched_gemm": _two_sided("batched_gemm", _sides),
     **{name: _two_sided(name, _sides) for name in (
-        "index_scores", "conv_prompts", "conv_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts", "scan_decodes")},
+        "index_scores", "conv_prompts", "conv_decodes", "ssd_prompts", "ssd_decodes", "scan_prompts", "scan_decodes",
+        "lora_shrink", "lora_expand")},
     **{name: _two_sided(name, _recurrences) for name in ("delta_prompts", "delta_decodes")},
     "sparse_mla": _two_sided("sparse_mla", _gathers),
 }
 #: Classes of two kernels each, for prompts and for decodes.
-_PHASED = (DeltaRule, CausalConv, StateSpace, SelectiveScan)
+_PHASED = (DeltaRule, CausalConv, StateSpace, SelectiveScan, LoraGemm)
 _BY_CLASS = {
     Gemm: FAMILIES["gemm"], Attention: FAMILIES["attention"], GroupedGemm: FAMILIES["grouped_gemm"],
     LatentAttention: FAMILIES["mla"], Pointwise: FAMILIES["pointwise"], BatchedGemm: FAMILIES["batched_gemm"],

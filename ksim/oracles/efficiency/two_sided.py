@@ -48,8 +48,10 @@ class Constants:
 #: Blackwell 11 %, 3,500 of the others 20 %, delta_decodes 1,182 rows 9 %.
 #: ssd_*, scan_*: not fitted, for no public table has them.  Decodes do as those of the delta rule, which move a matrix
 #: the same way.  Prompts of Mamba-2 start five Triton kernels of 2.4 us each, and reach two thirds of what the delta
-#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16 of
-#: those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
+#: rule's chunks do on Hopper, which are CUTLASS's.  Mamba's scan takes an exponential for each state, and an SM has 16
+#: of those a clock for 256 FLOP: 7 FLOP a state are at most 0.44 of the peak.
+#: lora_shrink and lora_expand: not fitted to anything.  They are Triton kernels whose blocks look up their adapter and
+#: gather their rows; shares of the peaks are estimates, and so is the factor of two by which they may be off.
 CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
     "batched_gemm": {"": Constants(start=4.2e-6, compute=0.6, memory=1.0, sharpness=1.8, within=0.3)},
     "index_scores": {"": Constants(start=10e-6, compute=1.0, memory=0.67, sharpness=2.0, within=0.3)},
@@ -60,6 +62,8 @@ CONSTANTS: Mapping[str, Mapping[str, Constants]] = {
         "hopper": Constants(start=8.5e-6, compute=0.434, memory=0.548, sharpness=11.0, step=3.09e-6, within=0.19),
         "blackwell": Constants(start=17.1e-6, compute=0.963, memory=0.248, sharpness=12.0, step=2.36e-6, within=0.31),
         "": Constants(start=15.6e-6, compute=0.098, memory=1.0, sharpness=3.5, step=1.8e-6, within=0.51)},
+    "lora_shrink": {"": Constants(start=5e-6, compute=0.3, memory=0.6, sharpness=2.0, within=0.7)},
+    "lora_expand": {"": Constants(start=4e-6, compute=0.3, memory=0.6, sharpness=2.0, within=0.7)},
     "delta_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.2)},
     "ssd_prompts": {"": Constants(start=12e-6, compute=0.3, memory=0.55, sharpness=2.0, within=0.7)},
     "ssd_decodes": {"": Constants(start=3.8e-6, compute=0.291, memory=1.0, sharpness=1.2, within=0.4)},

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ksim.report.perfetto.adapters import adapter_slices
 from ksim.report.perfetto.kernels import cut_marks, kernel_slices
 from ksim.report.perfetto.requests import REQUEST_EVENTS, flows, request_spans
 from ksim.report.perfetto.steps import StageTimes, process_names, step_slices
@@ -55,6 +56,7 @@ def trace(history: History, window: tuple[float, float] | None = None, model: st
     yield from request_spans(history, stride)
     yield from step_slices(timed, stride)
     yield from host_slices(history, stride)
+    yield from adapter_slices(history)
     transfers = Transfers.of(history)
     yield from transfer_slices(history, transfers, stride)
     yield from flows(timed, transfers, stride)

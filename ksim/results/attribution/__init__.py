@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define
 
+from ksim.results.adapters import has_adapters
 from ksim.results.arrays import Floats, Ints, sums
 from ksim.results.arrow import table
 from ksim.results.attribution import activity, handover, stretches
@@ -24,12 +25,14 @@ TO_FIRST, AFTER = "to_first", "after"
 
 INTAKE, QUEUE, OTHERS_PREFILL, OTHERS_DECODE = "intake", "queue", "others_prefill", "others_decode"
 PREEMPTED, RECOMPUTATION = "preempted", "recomputation"
-SCHEDULE, LAUNCH = "schedule", "launch"
+SCHEDULE, LAUNCH, LOADS = "schedule", "launch", "adapter_loads"
 COMMUNICATION = "communication"
 #: Prefixes of the names of kernel families.
 PREFILL, DECODE = "prefill.", "decode."
 
-#: Groups in which phases are shown; those of a hand-over only where runs have one.
+#: Phases that not all runs have, with their groups.
+_OPTIONAL = (*HANDOVER, LOADS)
+#: Groups in which phases are shown; those of a hand-over, or of adapters, only where runs have them.
 GROUPS: dict[str, tuple[str, ...]] = {
     "client and intake": (INTAKE,),
     "queue": (QUEUE,),
@@ -40,25 +43,26 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "decode": (DECODE,),
     "preemption": (PREEMPTED, RECOMPUTATION),
     "host": (SCHEDULE, LAUNCH, UPDATE),
+    "adapter loads": (LOADS,),
     "communication": (COMMUNICATION,),
     "delivery": (DELIVERY,),
 }
 
 
-def phases(families: Sequence[str], fleet: bool = False) -> list[str]:
+def phases(families: Sequence[str], fleet: bool = False, adapters: bool = False) -> list[str]:
     """All phases in the order of a request's life, with kernels of these *families*.
 
-    In a *fleet*, requests may be handed over from one engine to another.
+    In a *fleet*, requests may be handed over from one engine to another; with *adapters*, workers load these.
     """
     return [INTAKE, QUEUE, *(PREFILL + family for family in families), OTHERS_PREFILL, OTHERS_DECODE,
             *(HANDOVER if fleet else ()),
             *(DECODE + family for family in families), PREEMPTED, RECOMPUTATION, SCHEDULE, LAUNCH, UPDATE,
-            COMMUNICATION, DELIVERY]
+            *((LOADS,) if adapters else ()), COMMUNICATION, DELIVERY]
 
 
 def groups(names: Sequence[str]) -> list[str]:
-    """The groups of phases with these *names*: all groups, but those of a hand-over only if there is one."""
-    return [group for group, (first, *_) in GROUPS.items() if first not in HANDOVER or first in names]
+    """The groups of phases with these *names*: all groups, but optional ones only if there are any."""
+    return [group for group, (first, *_) in GROUPS.items() if first not in _OPTIONAL or first in names]
 
 
 def members(group: str, names: Sequence[str]) -> list[str]:
@@ -116,7 +120,7 @@ class _Partition:
     @classmethod
     def of(cls, history: History, does: Activity) -> "_Partition":
         requests = history.requests
-        names = phases(does.shares.families[:-1], history.fleet)
+        names = phases(does.shares.families[:-1], history.fleet, has_adapters(history.log))
         windows = [(requests.arrival, requests.first_token), (requests.first_token, requests.last_token)]
         made = cls(history, does, does.shares.stretches, names, windows, np.zeros((2, len(requests), len(names))))
         made._before_admission()
@@ -186,6 +190,8 @@ class _Partition:
         for name, column in ((UPDATE, activity.UPDATE), (SCHEDULE, activity.SCHEDULE),
                              (LAUNCH, activity.LAUNCH), (OTHERS_PREFILL, activity.PROMPTS)):
             self._add(part, name, rows, spent[:, column])
+        if LOADS in self.names:
+            self._add(part, LOADS, rows, spent[:, activity.LOADS])
         decodes, decoding = spent[:, activity.DECODES:], states == stretches.DECODE
         for family, column in zip(self._families(DECODE), decodes.T, strict=True):
             self._add(part, family, rows[decoding], column[decoding])

@@ -5,15 +5,16 @@ from functools import cached_property
 import numpy as np
 from attrs import define, frozen
 
+from ksim.flow.events import AdapterLoaded
 from ksim.results.arrays import Floats, Ints, shares
 from ksim.results.attribution.shares import Shares
 from ksim.results.history import History
 from ksim.results.steps import Steps
 
 #: Activities.  The kernel families of decodes follow them, in the order of `Shares.families`.
-UPDATE, SCHEDULE, LAUNCH, PROMPTS = range(4)
+UPDATE, SCHEDULE, LOADS, LAUNCH, PROMPTS = range(5)
 #: The first family of decodes.
-DECODES = 4
+DECODES = 5
 
 
 @define(eq=False, slots=False)
@@ -22,7 +23,8 @@ class Activity:
 
     GPU time of a step is the time from its start to its end, after the step before it has ended.  With one stage,
     that is all of its time.  With several stages, it is what the step adds.  Before it, the host processes the tokens
-    of the last step until it schedules this one, then schedules and prepares this one.  GPU time is split as `Shares`
+    of the last step until it schedules this one, then schedules and prepares this one; what it takes to load LoRA
+    adapters for that is apart.  GPU time is split as `Shares`
     says.  It is longer than the kernels where the GPUs wait between stages; the kernel families then share the
     difference in proportion.  Waits for launches are kept apart.
     """
@@ -50,6 +52,16 @@ class Activity:
         return np.where(busy > 0, np.minimum(self._steps.launch_waits, lengths), lengths)
 
     @cached_property
+    def loads(self) -> Floats:
+        """Seconds in which the worker loads adapters for each step."""
+        found, loads = np.zeros(len(self._steps)), self.history.log.columns(AdapterLoaded)
+        for place, built in enumerate(self.history.engines if len(loads["time"]) else ()):
+            rows, which = self._steps.rows(place), loads["engine"] == built.engine
+            steps = rows.start + np.searchsorted(self._steps.prepared[rows], loads["time"][which])
+            np.add.at(found, steps, loads["seconds"][which])
+        return found
+
+    @cached_property
     def _stretched(self) -> Floats:
         """The rest of GPU time over the time of kernels, for each step."""
         working = self.ends - self.begins - self.launches
@@ -70,7 +82,9 @@ class Activity:
         """
         ahead, begins = self._steps.ahead[rows], self.begins[rows]
         scheduled = np.clip(self._steps.scheduled[rows], ahead, begins)
-        found[UPDATE], found[SCHEDULE], found[LAUNCH] = scheduled - ahead, begins - scheduled, self.launches[rows]
+        found[UPDATE], found[LAUNCH], loads = scheduled - ahead, self.launches[rows], self.loads[rows]
+        found[LOADS] = np.minimum(loads, begins - scheduled)
+        found[SCHEDULE] = begins - scheduled - found[LOADS]
         chunked = np.flatnonzero(self._steps.prefills[rows])
         prompts = self.prompts(rows.start + chunked)
         found[PROMPTS, chunked] = prompts.sum(axis=1)

@@ -13,6 +13,7 @@ from pyarrow import parquet
 from ksim.flow.events import Arrived, Emitted, Event, Failed, Finished, LinkUsed, Prefilled, Rejected, Stepped
 from ksim.flow.log import Columns, Log, only
 from ksim.flow.step_block import StepBlock
+from ksim.results.adapters import adapter_summary
 from ksim.results.arrays import Bools, Ints
 from ksim.results.arrow import flags
 from ksim.results.history import KINDS, History
@@ -77,7 +78,7 @@ class Sink(Log):
     def summary(self) -> Summary:
         """Write what is left, unfinished requests included, and return the numbers of the run."""
         self._write(at_end=True)
-        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine))
+        return self._tally.summary(sorted(self.engines, key=lambda built: built.engine)) | adapter_summary(self)
 
     def _write_many(self) -> None:
         """Write if there is much to write; called before the next event, when all events so far are complete."""

@@ -20,7 +20,7 @@ class ByPosition:
         acceptance = {name = "by_position", rates_by_position = [0.85, 0.7, 0.55]}
     """
 
-    rates_by_position: tuple[float, ...] = field(converter=tuple, validator=min_len(1))
+    rates_by_position: tuple[float, ...] = field(validator=min_len(1))
 
     def rates(self, k: int, request: Request) -> Sequence[float]:
         return [*self.rates_by_position, *[0.0] * k][:k]

@@ -26,8 +26,7 @@ class Histogram:
         acceptance = {name = "histogram", counts = [120, 60, 30, 90]}
     """
 
-    counts: tuple[float, ...] = field(
-        converter=tuple, validator=(min_len(2), deep_iterable(ge(0)), _some))
+    counts: tuple[float, ...] = field(validator=(min_len(2), deep_iterable(ge(0)), _some))
 
     def rates(self, k: int, request: Request) -> Sequence[float]:
         at_least = [*accumulate(reversed(self.counts))][::-1]

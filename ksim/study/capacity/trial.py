@@ -165,7 +165,7 @@ def latency(history: History, metric: str) -> Floats:
 def _gaps(history: History, limit: float) -> tuple[Floats, Floats]:
     """How many of each request's gaps between tokens are longer than *limit*, and how many it has."""
     requests = history.requests
-    counts = np.where(requests.completed, np.maximum(requests.output - 1, 0), 0)
+    counts = np.where(requests.completed, requests.gap_counts, 0)
     owner = np.repeat(np.arange(len(requests)), counts)
     late = np.bincount(owner, requests.gaps_of(requests.completed) > limit, minlength=len(requests))
     unserved = ~requests.completed

@@ -31,7 +31,7 @@ class RoundedTimer(StepTimer):
     """
 
     known: dict[tuple[int, ...], StepCost] = field(kw_only=True, repr=False)
-    summaries: dict[tuple[int, int], StepSummary] = field(kw_only=True, repr=False)
+    summaries: dict[tuple[int, ...], StepSummary] = field(kw_only=True, repr=False)
 
     @overload
     def summarize(self, batches: Batch) -> StepSummary: ...
@@ -60,37 +60,43 @@ class RoundedTimer(StepTimer):
         return self.known[whole]
 
 
-def _rounded(batch: Batch) -> tuple[int, int] | None:
-    """How many sequences a batch has, and their mean context, rounded; None for one with prompts, or of nobody."""
+def _rounded(batch: Batch) -> tuple[int, int, int, int] | None:
+    """How many sequences a batch has, and their mean context, rounded; the new tokens of each, and drafts among them.
+
+    None for a batch with prompts, or of nobody.
+    """
     if batch.chunks or batch.prompts or not batch.samples:
         return None
     sequences = len(batch.contexts)
-    return sequences, CONTEXT * round(batch.contexts.total / sequences / CONTEXT)
+    return sequences, CONTEXT * round(batch.contexts.total / sequences / CONTEXT), batch.width, batch.drafts
 
 
-def _alike(sequences: int, context: int) -> Batch:
-    return Batch.of(*[(1, context)] * sequences)
+def _alike(sequences: int, context: int, width: int, drafts: int) -> Batch:
+    return evolve(Batch.of(*[(width, context)] * sequences, width=width), drafts=drafts)
 
 
 @frozen
 class RoundedDeployment(Deployment):
     """A deployment whose engines have rounded timers."""
 
-    _known: dict[tuple[int, ...], StepCost] = field(factory=dict, eq=False, repr=False)
-    _summaries: dict[tuple[int, int], StepSummary] = field(factory=dict, eq=False, repr=False)
+    _known: dict[int, dict[tuple[int, ...], StepCost]] = field(factory=dict, eq=False, repr=False)
+    _summaries: dict[int, dict[tuple[int, ...], StepSummary]] = field(factory=dict, eq=False, repr=False)
 
     def timers(self, first: int = 0, firsts: Sequence[int] = ()) -> list[Timer]:
         timers = super().timers(first, firsts)
         return timers if len(timers) > 1 else [self._rounded(timers[0])]
 
     def _rounded(self, timer: Timer) -> Timer:
-        """*timer* with its steps rounded; of several passes the target's, which takes longest to price."""
+        """*timer* with its steps rounded, and those of all its passes."""
         if isinstance(timer, Passes):
-            return Passes(self._rounded_pass(timer.main), timer.others)
-        return self._rounded_pass(timer)
+            others = [evolve(other, timer=self._rounded_pass(other.timer, place))
+                      for place, other in enumerate(timer.others, start=1)]
+            return Passes(self._rounded_pass(timer.main, 0), others)
+        return self._rounded_pass(timer, 0)
 
-    def _rounded_pass(self, timer: StepTimer) -> RoundedTimer:
-        return RoundedTimer(**_values(timer, StepTimer), known=self._known, summaries=self._summaries)
+    def _rounded_pass(self, timer: StepTimer, place: int) -> RoundedTimer:
+        return RoundedTimer(**_values(timer, StepTimer), known=self._known.setdefault(place, {}),
+                            summaries=self._summaries.setdefault(place, {}))
 
 
 def rounded(scenario: Scenario) -> Fleet:

@@ -1,0 +1,121 @@
+"""Engines with LoRA adapters: a step waits until its worker has loaded the adapters that it needs.
+
+vLLM's worker loads them before it launches the step (v1/worker/lora_model_runner_mixin.py): it reads the files of those
+that are not in host memory, and launches the copies of their matrices, which the GPU makes before the step's kernels.
+The copies themselves are part of the step's costs (compute/adapters.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define, field, frozen
+
+from ksim.engine.connected_engine import ConnectedEngine
+from ksim.engine.engine import Engine, Process
+from ksim.engine.event_engine import EventEngine
+from ksim.engine.lookahead_engine import LookaheadEngine, Sent
+from ksim.engine.loop_times import LoopTimes
+from ksim.engine.workers import LaunchTimes, Workers
+from ksim.flow.adapters import AdapterLoad
+from ksim.flow.batch import Batch
+from ksim.flow.costs import StepSummary
+from ksim.flow.events import AdapterLoaded
+from ksim.flow.steps import StepCost
+from ksim.scheduling.engine_loop import Turn
+
+__all__ = ["WITH_ADAPTERS", "AdapterLoading"]
+
+
+@frozen
+class AdapterLoading:
+    """How long a worker takes over adapters.
+
+    An adapter has so many bytes for each rank of its own in each of `modules`.  They are read at `read_rate` bytes/s,
+    and their copies take `launching` seconds to launch.
+    """
+
+    modules: Mapping[str, float]
+    read_rate: float
+    launching: float
+
+    def size(self, load: AdapterLoad) -> float:
+        """The bytes of an adapter."""
+        return load.rank * sum(size for module, size in self.modules.items() if module in (load.modules or (module,)))
+
+    def seconds(self, load: AdapterLoad) -> float:
+        """How long it keeps the worker."""
+        return self.launching + (self.size(load) / self.read_rate if load.read else 0.0)
+
+    def total(self, loads: Sequence[AdapterLoad]) -> float:
+        return sum(map(self.seconds, loads))
+
+    def log(self, engine: Engine, loads: Sequence[AdapterLoad], time: float) -> None:
+        """Log that *engine* has launched the copies of all *loads* at *time*."""
+        for load in loads:
+            engine.log.add(AdapterLoaded(time, engine.number, load.name, self.size(load), self.seconds(load),
+                                         load.read))
+
+
+@define(eq=False)
+class AdapterLoopTimes(LoopTimes):
+    """Times of turns, the next of which is prepared so many seconds `late`."""
+
+    late: float = 0.0
+
+    def ready(self, making: float, preparing: float, launch_seconds: float) -> tuple[float, float, float]:
+        late, self.late = self.late, 0.0
+        return super().ready(making, preparing + late, launch_seconds)
+
+
+@define(eq=False)
+class AdapterWorkers(Workers):
+    """Workers that load adapters before they prepare a step."""
+
+    loading: AdapterLoading = field(kw_only=True)
+
+    def launch(self, batch: Batch, step_costs: Sequence[StepCost], ready: float) -> list[LaunchTimes]:
+        if batch.loads:
+            free, late = self._free + [0.0] * (len(step_costs) - len(self._free)), self.loading.total(batch.loads)
+            self._free = [max(ready, moment) + late for moment in free]
+        return super().launch(batch, step_costs, ready)
+
+
+@define(eq=False, kw_only=True, slots=False)
+class AdapterLookaheadEngine(LookaheadEngine):
+    loading: AdapterLoading
+    _times: AdapterLoopTimes = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._times = AdapterLoopTimes(self.host, self.workers)
+
+    def _send(self, batch: Batch, load: StepSummary, touched: int) -> Sent:
+        if not batch.loads:
+            return super()._send(batch, load, touched)
+        self._times.late = self.loading.total(batch.loads)
+        sent = super()._send(batch, load, touched)
+        self.loading.log(self, batch.loads, sent[1])
+        return sent
+
+
+@define(eq=False, kw_only=True, slots=False)
+class AdapterConnectedEngine(AdapterLookaheadEngine, ConnectedEngine):
+    """The same where KV is sent and taken."""
+
+
+@define(eq=False, kw_only=True, slots=False)
+class AdapterEventEngine(EventEngine):
+    loading: AdapterLoading
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._threads = AdapterWorkers(self.host.worker, loading=self.loading)
+
+    def _send(self, turn: Turn) -> Process:
+        yield from super()._send(turn)
+        if turn.work.batch.loads:
+            self.loading.log(self, turn.work.batch.loads, turn.work.prepared)
+
+
+#: The engine with adapters in the place of one without.
+WITH_ADAPTERS: Mapping[type[Engine], Callable[..., Engine]] = {
+    EventEngine: AdapterEventEngine, LookaheadEngine: AdapterLookaheadEngine, ConnectedEngine: AdapterConnectedEngine}

@@ -1,0 +1,247 @@
+"""vLLM's KV cache of a model whose layers keep different things: each group of layers has a block table a request.
+
+All blocks come from one pool.  The rules are those of vLLM 0.33's `kv_cache_coordinator.py`.
+"""
+
+from collections.abc import Sequence
+from math import gcd, lcm
+from typing import ClassVar
+
+from attrs import define, field
+
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import BlockTable, OldNames, PrefixHit
+from ksim.kv_cache.group_table import GroupTable, Places, StateTable
+from ksim.kv_cache.groups import Group
+from ksim.kv_cache.hybrid_lookup import GroupHit, Lookup
+from ksim.kv_cache.hybrid_pool import HybridPool, PrefixNode
+from ksim.kv_cache.hybrid_table import HybridTable
+
+
+@define(eq=False)
+class HybridCache(OldNames):
+    """A cache of `capacity` blocks for `groups` of layers; without `prefix_caching`, no block is ever reused.
+
+    A request has at most `in_flight` tokens in flight and `max_model_len` in all: a window never holds more blocks
+    than that takes.  Of windows and states only what a later request can use enters the cache: what precedes the end
+    of a prompt, and what precedes the end of a prefix that other groups know.  If `dense`, all of it does.
+    """
+
+    capacity: int
+    groups: Sequence[Group]
+    prefix_caching: bool = True
+    in_flight: int = 1 << 40
+    max_model_len: int = 1 << 40
+    dense: bool = False
+    unhashed_first: bool = True
+    pool: HybridPool = field(init=False)
+    root: PrefixNode = field(init=False)
+    alignment: int = field(init=False)
+    unit: int = field(init=False)
+    state_tokens: int = field(init=False)  # the tokens of a block of states; 0 if none is kept for others
+    _lookup: Lookup = field(init=False)
+    _most: list[int] = field(init=False)
+    _reserved: int = field(default=0, init=False)
+    _fresh: set[PrefixNode] = field(factory=set, init=False)
+
+    publishes_computed: ClassVar[bool] = False
+
+    def __attrs_post_init__(self) -> None:
+        sizes = [group.block_tokens for group in self.groups]
+        self.pool = HybridPool(self.capacity, self.unhashed_first or not self.prefix_caching)
+        self.root = PrefixNode(None, None)
+        self.alignment = lcm(*sizes)
+        self.unit = gcd(*sizes) if self.prefix_caching else self.alignment
+        self.state_tokens = next((group.block_tokens for group in self.groups if group.kind == "state"), 0)
+        self._lookup = Lookup.of(self.groups, self.unit, self.alignment)
+        self._most = [group.most(self.in_flight, self.max_model_len) or 1 << 60 for group in self.groups]
+
+    @property
+    def block_tokens(self) -> int:
+        """The tokens of a block of full attention, or of the first group."""
+        return next((group for group in self.groups if group.kind == "full"), self.groups[0]).block_tokens
+
+    def block_table(self, request: Request) -> HybridTable:
+        """Empty block tables for *request*."""
+        tables = [(StateTable if group.kind == "state" else GroupTable)(group, number, self.pool)
+                  for number, group in enumerate(self.groups)]
+        return HybridTable(request.content(self.unit), self.unit, groups=tables, prompt=request.prompt)
+
+    def blocks(self, tokens: int) -> int:
+        """How many blocks *tokens* tokens need at most, whatever is in flight."""
+        return sum(min(group.blocks(tokens), 2 if group.kind == "state" else most)
+                   for group, most in zip(self.groups, self._most, strict=True))
+
+    def begin_step(self) -> None:
+        """Begin a schedule: states that entered in the one before may be used from now on."""
+        self._fresh.clear()
+
+    # Admission.
+
+    def find_prefix(self, table: BlockTable, num_tokens: int) -> PrefixHit:
+        """The longest prefix of the first *num_tokens* - 1 tokens that all groups have; notes the table's junction."""
+        assert isinstance(table, HybridTable)
+        table.junction = 0
+        if not self.prefix_caching:
+            return PrefixHit(0)
+        path, node = [], self.root
+        for name in table.block_names(0, (num_tokens - 1) // self.unit):
+            child = node.children.get(name)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        if not path:
+            return PrefixHit(0)
+        hit, longest = self._lookup.find(path, num_tokens - 1)
+        table.junction = longest if longest > hit.tokens else 0
+        return hit
+
+    def can_admit(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Whether there is room for a prompt of *tokens* tokens that begins with *hit*, computed chunk by chunk."""
+        return self._needed(hit, tokens, self._most) + spare <= self.pool.free and not self._is_fresh(hit)
+
+    def can_allocate(self, hit: PrefixHit, tokens: int, spare: int = 0) -> bool:
+        """Whether there is room for *tokens* tokens at once that begin with *hit*, with *spare* blocks left free."""
+        return self._needed(hit, tokens, None) + spare <= self.pool.free and not self._is_fresh(hit)
+
+    def _needed(self, hit: PrefixHit, tokens: int, most: Sequence[int] | None) -> int:
+        needed = hit.evictable
+        for number, group in enumerate(self.groups):
+            blocks = group.blocks(tokens) if most is None else min(group.blocks(tokens), most[number])
+            new = blocks - max(group.out_of_reach(hit.tokens), hit.tokens // group.block_tokens)
+            needed += max(0, min(new, 1) if group.kind == "state" else new)
+        return needed
+
+    def _is_fresh(self, hit: PrefixHit) -> bool:
+        """Whether *hit* ends in a state that is computed only by this very step."""
+        return bool(self._fresh) and any(
+            found.state and found.blocks and found.blocks[-1].node in self._fresh for found in hit.nodes)
+
+    def attach_prefix(self, table: BlockTable, hit: PrefixHit) -> None:
+        """Start the empty *table* with the blocks of *hit*."""
+        assert isinstance(table, HybridTable)
+        assert not any(own.length for own in table.groups), "a request that holds blocks was admitted again"
+        hits: Sequence[GroupHit] = hit.nodes
+        for own, found in zip(table.groups, hits, strict=False):
+            own.attach(hit.tokens, found.first, found.blocks)
+        table.published = hit.tokens
+        boundaries = (table.prompt - 1, table.junction)
+        table.kept = [self._kept(group, boundaries) for group in self.groups]
+
+    def _kept(self, group: Group, boundaries: Sequence[int]) -> Sequence[Places]:
+        """The places of *group* that enter the cache, of a request that others may follow up to *boundaries*."""
+        if not group.sparse or (self.dense and group.needed * group.block_tokens >= self.alignment):
+            return ((0, 1 << 60),)
+        if self.dense:
+            boundaries = range(self.alignment, self.max_model_len + 1, self.alignment)
+        return group.kept_before(boundaries, self.alignment)
+
+    # Blocks of running requests.
+
+    def allocate(self, table: BlockTable, tokens: int) -> bool:
+        """Give *table* room for *tokens* tokens in all, all or nothing; what is out of reach is given back first."""
+        assert isinstance(table, HybridTable)
+        for own in table.groups:
+            own.give_back(table.processed)
+        missing = self.missing(table, tokens)
+        if not missing:
+            return True
+        if missing > self.pool.free:
+            return False
+        self.pool.take(missing)
+        for own in table.groups:
+            own.grow(tokens)
+        return True
+
+    def missing(self, table: BlockTable, tokens: int) -> int:
+        """How many blocks *table* lacks for *tokens* tokens in all."""
+        assert isinstance(table, HybridTable)
+        return sum(own.missing(tokens) for own in table.groups)
+
+    def publish(self, table: BlockTable, tokens: int) -> None:
+        """Let others find what is worth it of the first *tokens* tokens of *table*, a multiple of all blocks."""
+        full = tokens - tokens % self.alignment
+        if full <= table.published or not self.prefix_caching:
+            return
+        assert isinstance(table, HybridTable)
+        alone = len(table.content) * self.unit
+        table.record(self.root, min(full // self.unit, len(table.content)))
+        for own, kept in zip(table.groups, table.kept, strict=True):
+            size = own.group.block_tokens
+            nodes = own.enter(full // size, kept, max(alone // size, own.entered), table.finder(size))
+            if nodes and own.group.kind == "state":
+                self._fresh.update(nodes)
+        table.published = full
+
+    def publish_computed(self, table: BlockTable, tokens: int) -> None:
+        """Do nothing: blocks are published when they are scheduled."""
+
+    def free(self, table: BlockTable, tokens: int = 0) -> None:
+        """Release all blocks of *table*, group by group, last block first."""
+        assert isinstance(table, HybridTable)
+        if tokens:
+            self.publish(table, tokens)
+        else:
+            self._reveal(table)
+        for own in table.groups:
+            own.clear()
+        table.forget_path()
+        table.published = table.processed = 0
+
+    def _reveal(self, table: HybridTable) -> None:
+        """Record what only *table*'s request can find: it may be admitted again."""
+        ends = [(own.private[-1][1]) * own.group.block_tokens for own in table.groups if own.private]
+        if not ends:
+            return
+        table.record(self.root, max(ends) // self.unit)
+        for own in table.groups:
+            size = own.group.block_tokens
+            own.reveal(table.finder(size))
+
+    # What engines ask.
+
+    def held_blocks(self, table: BlockTable) -> int:
+        """How many blocks *table* has, over all groups."""
+        assert isinstance(table, HybridTable)
+        return sum(own.held for own in table.groups)
+
+    def steps_until_change(self, table: BlockTable, tokens: int, async_scheduling: bool) -> int:
+        """How many decode steps after the first *tokens* tokens take nothing, give nothing back and publish nothing."""
+        assert isinstance(table, HybridTable)
+        steps = min(own.next_change(async_scheduling) for own in table.groups) - tokens
+        if self.prefix_caching and (self.dense or table.published < len(table.content) * self.unit):
+            steps = min(steps, table.published + self.alignment - tokens - 1 + async_scheduling)
+        return max(steps, 0)
+
+    def is_private(self, table: BlockTable) -> bool:
+        """Return False: what a window no longer reaches is given back as the request goes on."""
+        return False
+
+    def reserve(self, blocks: int) -> bool:
+        """Take *blocks* free blocks, which `assign` gives to tables later; all or nothing."""
+        if blocks > self.pool.free:
+            return False
+        self.pool.take(blocks)
+        self._reserved += blocks
+        return True
+
+    def assign(self, table: BlockTable, tokens: int) -> None:
+        """Give *table* room for *tokens* tokens in all, from reserved blocks."""
+        assert isinstance(table, HybridTable)
+        self._reserved -= self.missing(table, tokens)
+        for own in table.groups:
+            own.grow(tokens)
+
+    def same_block(self, table: BlockTable, other: BlockTable, place: int) -> bool:
+        """Whether both tables have the very same block at *place* of some group."""
+        assert isinstance(table, HybridTable) and isinstance(other, HybridTable)
+        return any(one.found.get(place) is not None and one.found[place] is two.found.get(place)
+                   for one, two in zip(table.groups, other.groups, strict=True))
+
+    def invalidate(self, table: BlockTable, place: int) -> None:
+        """Forget what is in the blocks of *table* from *place* on."""
+        assert isinstance(table, HybridTable)
+        for own in table.groups:
+            for number in [number for number in own.found if number >= place]:
+                own.found[number].forget()

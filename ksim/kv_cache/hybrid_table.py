@@ -1,0 +1,53 @@
+"""The block tables of one request, one for each group of layers, and where it is recorded in the tree."""
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from ksim.kv_cache.cache import BlockTable
+from ksim.kv_cache.group_table import FindNode, GroupTable, Places
+from ksim.kv_cache.hybrid_pool import PrefixNode
+
+
+@define(eq=False)
+class HybridTable(BlockTable):
+    """The block tables of one request, one for each group; `content` has a name for each unit of tokens.
+
+    `path` are the nodes of the tree up to where the request is recorded.  `prompt` counts its prompt's tokens.
+    `junction` is the longest prefix that some group knew at the latest lookup, if it is longer than the hit; 0
+    otherwise.  A scheduler keeps `in_flight`, the tokens of batches that are not back, and says in `processed` how
+    many tokens are computed and back.  `kept` are the places, by group, that enter the cache.
+    """
+
+    groups: list[GroupTable] = field(factory=list)
+    path: list[PrefixNode] = field(factory=list)
+    kept: list[Sequence[Places]] = field(factory=list)
+    prompt: int = 0
+    junction: int = 0
+    in_flight: int = 0
+    processed: int = 0
+
+    def record(self, root: PrefixNode, units: int) -> None:
+        """Record in the tree under *root* that the request begins with its first *units* units."""
+        path, first = self.path, len(self.path)
+        if units <= first:
+            return
+        node = path[-1] if path else root
+        for name in self.block_names(first, units):
+            node = node.child(name)
+            path.append(node)
+        node.pins += 1
+        if first:
+            path[first - 1].pins -= 1
+
+    def forget_path(self) -> None:
+        """Let the tree forget what only the request needed."""
+        if self.path:
+            self.path[-1].pins -= 1
+            self.path[-1].prune()
+            self.path = []
+
+    def finder(self, block_tokens: int) -> FindNode:
+        """Where the blocks of a group with blocks of *block_tokens* tokens are found."""
+        path, units = self.path, block_tokens // self.tokens_per_name
+        return lambda place: path[(place + 1) * units - 1]

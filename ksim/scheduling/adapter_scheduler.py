@@ -1,0 +1,112 @@
+"""Schedules with LoRA adapters: a batch has at most `max_loras` of them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from attrs import define, evolve, field
+
+from ksim.flow.adapters import AdapterLoad
+from ksim.flow.batch import Batch
+from ksim.kv_cache.cache import PrefixHit
+from ksim.scheduling.adapter_store import AdapterStore
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.queue import WaitingQueue
+from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.scheduler import Scheduler
+
+__all__ = ["AdapterSchedule", "AdapterScheduler", "with_adapters"]
+
+
+@define(eq=False)
+class AdapterSchedule(Schedule):
+    """A schedule that knows whose tokens are for which adapter, and which adapters are `loaded` with it."""
+
+    loaded: Sequence[AdapterLoad] = ()
+
+    def batch(self) -> Batch:
+        batch = super().batch()
+        tokens = Counter(job.request.adapter for job in self.decodes)
+        for entry in self.entries:
+            tokens[entry.job.request.adapter] += entry.tokens
+        del tokens[""]
+        return evolve(batch, adapters=tuple(sorted(tokens.values(), reverse=True)), loads=self.loaded)
+
+    def jobs(self) -> Iterator[Job]:
+        """Those of the batch, in its order."""
+        yield from self.decodes
+        for entry in self.entries:
+            yield entry.job
+
+
+@define(eq=False, slots=False)
+class AdapterScheduler(Scheduler):
+    """Passes over waiting jobs whose adapter would be one too many, as vLLM 0.33 does.
+
+    Adapters of all running jobs count, whether or not they are in the batch.  A preempted job waits like any other.
+    """
+
+    adapters: AdapterStore = field(kw_only=True)  # type: ignore[misc]
+    _present: set[str] | None = field(default=None, init=False)  # adapters of running jobs, once a schedule asked
+
+    @property
+    def limits_adapters(self) -> bool:
+        return self.adapters.scarce
+
+    def next_in_line(self, waiting: WaitingQueue) -> Job | None:
+        self._present = None
+        return next((job for job in waiting if not self._exceeds(job)), None)
+
+    def repeated(self) -> Schedule:
+        super().repeated()
+        self.latest = self._with_adapters(self.latest)
+        return self.latest
+
+    @staticmethod
+    def _with_adapters(schedule: Schedule) -> AdapterSchedule:
+        return AdapterSchedule(schedule.number, schedule.epoch, schedule.decodes, schedule.offsets)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.latest, self._present = self._with_adapters(self.latest), None
+
+    def _exceeds(self, job: Job) -> bool:
+        """Whether the adapter of *job* would be one too many beside those of the running jobs."""
+        if not job.request.adapter or not self.adapters.scarce:
+            return False
+        if self._present is None:
+            self._present = {other.request.adapter for other in self.running} - {""}
+        return len(self._present) >= self.adapters.slots and job.request.adapter not in self._present
+
+    def _admit(self, job: Job, wish: int) -> bool:
+        if self.latest.preempted or len(self.running) >= self.limits.active or not self._exceeds(job):
+            return super()._admit(job, wish)
+        if job.state is State.LOADING and isinstance(self, ConnectorScheduler):
+            self._promote(job)
+        job.passed_over = True
+        return True
+
+    def _start(self, job: Job, hit: PrefixHit, computed: int, wish: int) -> bool:
+        started = super()._start(job, hit, computed, wish)
+        if started and self._present is not None and job.request.adapter:
+            self._present.add(job.request.adapter)
+        return started
+
+    def _conclude(self) -> Schedule:
+        schedule = super()._conclude()
+        assert isinstance(schedule, AdapterSchedule), "every schedule is begun as one with adapters"
+        names = dict.fromkeys(job.request.adapter for job in schedule.jobs())
+        names.pop("", None)
+        schedule.loaded = self.adapters.activate(names)
+        return schedule
+
+
+@lru_cache
+def with_adapters(kind: type[Scheduler]) -> type[AdapterScheduler]:
+    """The class of schedulers like *kind* that know of adapters; drafts have none."""
+    if kind is Scheduler:
+        return AdapterScheduler
+    mixed = type(f"Adapter{kind.__name__}", (AdapterScheduler, kind), {})
+    made: type[AdapterScheduler] = define(eq=False, slots=False)(mixed)
+    return made

@@ -1,0 +1,122 @@
+"""What an engine's scheduler does besides, where layers keep different things: windows, chunks of attention, states.
+
+`with_groups` adds it to a scheduler's class when an engine is built, so that other models do not pay for it.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from attrs import define
+
+from ksim.kv_cache.hybrid import HybridCache
+from ksim.kv_cache.hybrid_table import HybridTable
+from ksim.scheduling.connector import ConnectorOutput
+from ksim.scheduling.decode_set import DecodeSet
+from ksim.scheduling.job import Job
+from ksim.scheduling.policies import ALL
+from ksim.scheduling.schedule import Schedule
+from ksim.scheduling.scheduler import Scheduler
+
+__all__ = ["GroupDecodeSet", "with_groups"]
+
+
+@define(eq=False)
+class GroupDecodeSet(DecodeSet):
+    """A decode set whose jobs take a block in some of several groups, and give blocks back as windows move on."""
+
+    def _afford(self, due: Sequence[Job], needs: int, step: int) -> bool:
+        cache = self.cache
+        assert isinstance(cache, HybridCache)
+        return needs + sum(cache.missing(job.block_table, self._computed(job, step) + 1)
+                           for job in due if job.in_decode_set) <= cache.pool.free
+
+    def _renew(self, job: Job, step: int) -> None:
+        table = _table(job)
+        table.processed = self._computed(job, step) - table.in_flight - (self.ahead and step > job.start)
+        super()._renew(job, step)
+
+    def _settle(self, job: Job, step: int) -> None:
+        table, computed = _table(job), job.num_computed_tokens
+        back = max(0, min(self.returned, self._final(job)) - job.start + 1)
+        super()._settle(job, step)
+        if self.ahead:
+            table.in_flight += job.num_computed_tokens - computed - back
+        self.cache.publish(table, job.num_computed_tokens - job.num_output_placeholders)
+
+
+class GroupRules(Scheduler):
+    """The rules; a mixin between a scheduler's class and what `with_groups` makes of it."""
+
+    __slots__ = ()
+
+    cache: HybridCache
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.decodes = GroupDecodeSet(self.cache, self.limits.async_scheduling, self.limits.max_model_len)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.cache.begin_step()
+
+    def _extend(self, job: Job, wish: int) -> bool:
+        table, computed = _table(job), job.num_computed_tokens
+        table.processed = computed - table.in_flight
+        if self.cache.state_tokens:
+            wish = self._split(job, computed, min(job.backlog + job.drafts, wish, self._cap, self._budget,
+                                                  self.limits.max_model_len - 1 - computed))
+        return super()._extend(job, wish)
+
+    def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
+        tokens = super()._first_chunk(job, computed, wish)
+        if self.cache.state_tokens and tokens > 0:
+            return self._split(job, computed, tokens) or -1
+        return tokens
+
+    def _split(self, job: Job, start: int, tokens: int) -> int:
+        """How many of *tokens* tokens from *start* on *job* gets, so that a chunk of a prompt ends where its state is
+        worth keeping; vLLM's `_mamba_block_aligned_split`."""
+        prefill_end, size, end = max(job.request.prompt, job.num_tokens - 1), self.cache.state_tokens, start + tokens
+        if start >= prefill_end:
+            return tokens
+        if end < prefill_end and (end // size * size > start or size <= self._longest_chunk):
+            end = end // size * size
+        junction = _table(job).junction
+        stops = (-(-start // size) * size, (job.num_tokens - 1) // size * size,
+                 start + (junction - start) // size * size if start < junction < end else 0)
+        return max(0, min((stop for stop in stops if start < stop < end), default=end) - start)
+
+    @property
+    def _longest_chunk(self) -> int:
+        limits = self.limits
+        return min(limits.max_num_batched_tokens, limits.long_prefill_token_threshold or ALL)
+
+    # Tokens in flight: what they read is not given back.
+
+    def _conclude(self) -> Schedule:
+        schedule = super()._conclude()
+        if self.limits.depth > 1:
+            for entry in schedule.entries:
+                _table(entry.job).in_flight += entry.tokens
+        return schedule
+
+    def update(self, schedule: Schedule, index: int, output: ConnectorOutput | None = None) -> list[Job]:
+        if self.limits.depth > 1:
+            for entry in schedule.entries:
+                _table(entry.job).in_flight -= entry.tokens
+            if schedule.epoch != self.decodes.epoch:  # the set was dissolved with this schedule in flight
+                for job in schedule.decodes:
+                    _table(job).in_flight -= 1
+        return super().update(schedule, index, output)
+
+
+@lru_cache
+def with_groups(kind: type[Scheduler]) -> type[Scheduler]:
+    """The scheduler's class *kind* with the rules for groups of layers, for engines with a HybridCache."""
+    return type(f"Group{kind.__name__}", (GroupRules, kind), {"__slots__": (), "__doc__": kind.__doc__})
+
+
+def _table(job: Job) -> HybridTable:
+    table = job.block_table
+    assert isinstance(table, HybridTable)
+    return table

@@ -1,0 +1,209 @@
+"""The schedules of an engine whose model sees: images are encoded before the first step that has tokens of theirs.
+
+The rules are those of vLLM's `Scheduler._try_schedule_encoder_inputs` (0.33).
+"""
+
+from typing import ClassVar
+
+from attrs import define, field, frozen
+
+from ksim.flow.images import PlacedImage
+from ksim.flow.request import Request
+from ksim.kv_cache.cache import PrefixHit
+from ksim.scheduling.connector_scheduler import ConnectorScheduler
+from ksim.scheduling.draft_scheduler import DraftScheduler
+from ksim.scheduling.encoder_cache import EncoderCache
+from ksim.scheduling.job import Job, State
+from ksim.scheduling.schedule import Schedule
+
+__all__ = ["EncoderLimits", "ImageConnectorScheduler", "ImageScheduler"]
+
+
+@frozen
+class EncoderLimits:
+    """So many embeddings may be computed in a step (`budget`), and kept (`cache`); a prompt has at most so many
+    `images`.  Unless `chunked`, no chunk of a prompt ends inside an image."""
+
+    budget: int
+    cache: int
+    images: int = 999
+    chunked: bool = True
+
+
+@define(eq=False)
+class Encoding:
+    """What is encoded: the `budget` left of the schedule being made, and the images `scheduled` with it, by job."""
+
+    limits: EncoderLimits
+    shift: int = 0
+    cache: EncoderCache = field(init=False)
+    budget: int = field(default=0, init=False)
+    scheduled: dict[Job, list[PlacedImage]] = field(factory=dict, init=False)
+    _planned: list[PlacedImage] = field(factory=list, init=False)
+    _again: list[PlacedImage] = field(factory=list, init=False)
+    _left: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.cache = EncoderCache(self.limits.cache)
+
+    def begin(self) -> None:
+        """Begin a schedule."""
+        self.budget = self.limits.budget
+        self.scheduled.clear()
+
+    def plan(self, job: Job, computed: int, tokens: int) -> int:
+        """How many of the next *tokens* tokens of *job*, with so many *computed*, can be scheduled: those before an
+        image that cannot be encoded now."""
+        self._planned, self._again, self._left = [], [], self.budget
+        end, names = computed + tokens + self.shift, dict[object, None]()
+        for image in job.images:
+            if image.end <= computed:
+                continue
+            if image.start >= end:
+                break
+            if not self.limits.chunked and computed <= image.start and computed + tokens < image.end:
+                return max(0, image.start - computed - self.shift)
+            if image.name in names:
+                self._again.append(image)
+            elif not self.cache.use(job, image):
+                embeds = sum(planned.embeds for planned in self._planned) + image.embeds
+                if image.embeds > self._left or not self.cache.make_room(embeds):
+                    return min(tokens, max(0, image.start - computed))
+                self._left -= image.embeds
+                self._planned.append(image)
+                names[image.name] = None
+        return tokens
+
+    def commit(self, job: Job) -> None:
+        """Encode what was planned last for *job*, which is scheduled."""
+        if self._planned:
+            self.budget = self._left
+            self.scheduled[job] = self._planned
+        for image in self._planned:
+            self.cache.add(job, image)
+        for image in self._again:
+            self.cache.use(job, image)
+        self._planned, self._again = [], []
+
+    def drop(self, job: Job) -> None:
+        """Forget *job*, which is preempted, and what this schedule encodes for it."""
+        self.budget += sum(image.embeds for image in self.scheduled.pop(job, ()))
+        self.cache.release(job)
+
+    def refusal(self, request: Request) -> str:
+        """Why no engine with these limits can serve the images of *request*; "" if it can."""
+        if len(request.images) > self.limits.images:
+            return (f"at most {self.limits.images} image(s) may be provided in one prompt, and it has"
+                    f" {len(request.images)}")
+        for image in request.images:
+            size = f"its image of {image.width} x {image.height} pixels"
+            if not isinstance(image, PlacedImage):
+                return f"{size} is refused by the model's processor: it is too narrow"
+            if image.embeds > self.limits.cache:
+                return (f"{size} has {image.embeds} embeddings, which exceeds the encoder cache size of"
+                        f" {self.limits.cache}; resize it, or raise max_num_batched_tokens")
+        return ""
+
+
+class ImageRules(DraftScheduler):
+    """What images change in a scheduler's rules, whatever else it does; `encoding` is its state."""
+
+    __slots__ = ()
+
+    encoding: Encoding
+    encodes: ClassVar[bool] = True
+
+    def images_refusal(self, request: Request) -> str:
+        return self.encoding.refusal(request)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.encoding.begin()
+
+    def _conclude(self) -> Schedule:
+        schedule = super()._conclude()
+        schedule.images = tuple(image.patches for images in self.encoding.scheduled.values() for image in images)
+        return schedule
+
+    def _extend(self, job: Job, wish: int) -> bool:
+        if not job.sees_more(job.num_computed_tokens):
+            return super()._extend(job, wish)
+        tokens = self._next_chunk(job, wish)
+        if tokens <= 0 or not (tokens := self.encoding.plan(job, job.num_computed_tokens, tokens)):
+            return True
+        kept = super()._extend(job, tokens)
+        self._commit(job)
+        return kept
+
+    def _preempt(self) -> Job | None:
+        victim = super()._preempt()
+        if victim is not None:
+            self.encoding.drop(victim)
+        return victim
+
+    def _admit(self, job: Job, wish: int) -> bool:
+        goes_on = super()._admit(job, wish)
+        if job.images:
+            self._commit(job)
+            if job.state is State.WAITING and job.waits_for_encoder:  # the next one may still be let in
+                return self._pass_over_unencoded(job)
+        return goes_on
+
+    def _pass_over_unencoded(self, job: Job) -> bool:
+        job.waits_for_encoder = False
+        return True
+
+    def _first_chunk(self, job: Job, computed: int, wish: int) -> int:
+        tokens = super()._first_chunk(job, computed, wish)
+        if tokens <= 0 or not job.sees_more(computed):
+            return tokens
+        tokens = self.encoding.plan(job, computed, tokens)
+        job.waits_for_encoder = not tokens
+        return tokens or -1
+
+    def _has_room(self, job: Job, hit: PrefixHit, tokens: int) -> bool:
+        fits = super()._has_room(job, hit, tokens)
+        if not fits and job.images:
+            self.encoding.cache.release(job)
+        return fits
+
+    def _commit(self, job: Job) -> None:
+        """Encode the images of *job* that were planned, if it is in this schedule."""
+        if job.step == self.steps and job.state is State.RUNNING:
+            self.encoding.commit(job)
+
+    # What batches bring.
+
+    def _deliver_entries(self, schedule: Schedule, index: int) -> list[Job]:
+        for entry in schedule.entries:
+            job = entry.job
+            if job.images and job.state is not State.DONE:
+                known = job.request.prompt if job.in_decode_set else job.num_computed_tokens
+                self.encoding.cache.release(job, known - (0 if job.in_decode_set else job.num_output_placeholders))
+        return super()._deliver_entries(schedule, index)
+
+    def _finish(self, job: Job) -> None:
+        super()._finish(job)
+        self.encoding.cache.release(job)
+
+    def abort(self, job: Job) -> None:
+        super().abort(job)
+        self.encoding.cache.release(job)
+
+
+@define(eq=False)
+class ImageScheduler(ImageRules):
+    """The scheduler of an engine whose model sees."""
+
+    encoding: Encoding = field(kw_only=True)
+
+
+@define(eq=False)
+class ImageConnectorScheduler(ImageRules, ConnectorScheduler):
+    """The same with a KV connector."""
+
+    encoding: Encoding = field(kw_only=True)
+
+    def _pass_over_unencoded(self, job: Job) -> bool:
+        job.waits_for_encoder = False
+        return self._pass_over(job)

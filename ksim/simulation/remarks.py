@@ -1,0 +1,24 @@
+"""What users of a run should know of its prices."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["UNMEASURED", "remarks"]
+
+#: What is priced by physics alone, since no measurement of it ships: how it is called, and whether a deployment has it.
+UNMEASURED: Mapping[str, Callable[[Any], bool]] = {
+    "attention over drafted tokens": lambda deployment: deployment.serve.speculative_config is not None,
+    "rejection sampling": lambda deployment: deployment.serve.speculative_config is not None,
+}
+
+
+def remarks(deployment: Any) -> tuple[str, ...]:
+    """What users should know of the GPU's power, and of kernels that were never measured."""
+    gpu = deployment.gpu
+    told = []
+    if gpu.power.basis == "estimated":
+        told.append(f"power of {gpu.name} is estimated from its data sheet ({gpu.power.limit:g} W, of which"
+                    f" {gpu.power.idle:g} idle): joules may be {gpu.power.reach:.0%} off")
+    if unmeasured := [name for name, has in UNMEASURED.items() if has(deployment)]:
+        told.append(f"prices of these kernels are physics alone, unmeasured: {', '.join(unmeasured)}")
+    return tuple(told)

@@ -1,0 +1,184 @@
+"""The vision encoder of a deployment: what it is, its budget, its memory, and its pass before the decoder's."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from attrs import evolve, frozen
+
+from ksim.compute.further import FurtherModel
+from ksim.compute.graph import Collective
+from ksim.compute.kernels import Kernel
+from ksim.compute.kernels.gemm import Gemm
+from ksim.compute.kernels.pointwise import Pointwise
+from ksim.compute.model import Decoder, Model
+from ksim.compute.notation.product import Product
+from ksim.compute.vision import Processor, adjusted
+from ksim.cost.encoder_batch import encoder_batch
+from ksim.cost.graphs import Graphs
+from ksim.cost.passes import Pass, without_inputs
+from ksim.cost.step import StepTimer
+from ksim.flow.batch import Batch
+from ksim.flow.images import Patches
+from ksim.foundation.errors import ConfigError
+from ksim.foundation.units import DType
+from ksim.scheduling.image_scheduler import EncoderLimits
+from ksim.specs.multimodal import LimitMmPerPrompt
+from ksim.specs.settings import EngineSettings
+from ksim.specs.shard import Shard
+
+__all__ = ["Vision", "encoder_passes", "vision_of"]
+
+#: Settings that only a model with an encoder has.
+OF_IMAGES = ("limit_mm_per_prompt", "mm_processor_kwargs", "disable_chunked_mm_input", "language_model_only")
+
+
+@frozen
+class Vision:
+    """The encoder of a model, as an engine with complete `settings` runs it."""
+
+    model: FurtherModel
+    processor: Processor
+    settings: EngineSettings
+
+    @property
+    def shard(self) -> Shard:
+        """What a rank has of it: a share of each layer, or all of it where ranks share the images."""
+        shares = self.settings.mm_encoder_tp_mode == "data" and self.processor.shares_images
+        return Shard(tensor=1 if shares else self.settings.tensor_parallel_size)
+
+    @property
+    def ways(self) -> int:
+        """Among how many ranks images are dealt."""
+        return self.settings.tensor_parallel_size // self.shard.tensor
+
+    @property
+    def limits(self) -> EncoderLimits:
+        """The encoder's budget of a step and its cache (vLLM, v1/core/encoder_cache_manager.py,
+        `compute_mm_encoder_budget`); raises ConfigError for what vLLM refuses."""
+        limit, tokens, most = _limit(self.settings), self.settings.max_num_batched_tokens, self.most_embeds
+        assert tokens, "complete the settings first"
+        if self.settings.disable_chunked_mm_input and most > tokens:
+            raise ConfigError("serve.disable_chunked_mm_input", f"an item of {most} tokens may come, which is more than"
+                                                                f" max_num_batched_tokens = {tokens}; raise it, or"
+                                                                " limit items by limit_mm_per_prompt or"
+                                                                " mm_processor_kwargs")
+        budget = max(tokens, most)
+        return EncoderLimits(budget, budget, limit.image, not self.settings.disable_chunked_mm_input)
+
+    @property
+    def most_embeds(self) -> int:
+        """The embeddings of the largest image, or of the longest video, that a prompt may have."""
+        return max(self.largest.embeds if _limit(self.settings).image else 0, self._video)
+
+    @property
+    def _video(self) -> int:
+        longest = self.settings.max_model_len
+        assert longest, "complete the settings first"
+        return self.processor.video_embeds(longest) if _limit(self.settings).video else 0
+
+    @property
+    def largest(self) -> Patches:
+        """What the encoder computes of the largest image."""
+        return self.processor.patches(*self.processor.largest())
+
+    @property
+    def weights(self) -> float:
+        """Bytes of its weights on one rank; raises ConfigError where ranks cannot share them."""
+        try:
+            return self.model.weights(self.shard)
+        except ConfigError as error:
+            advice = ("; set mm_encoder_tp_mode to 'data', which leaves it whole" if self.processor.shares_images
+                      else "")
+            raise ConfigError("serve.tensor_parallel_size", f"{self.shard.tensor} does not divide the vision encoder of"
+                                                            f" {self.model.name} ({error}){advice}") from None
+
+    @property
+    def cache(self) -> float:
+        """Bytes of the embeddings that are kept, when the cache is full."""
+        sizes = self.model.decoder.sizes
+        outputs = sum(isinstance(operation, Product) and operation.tensors.results[0] == "sN"
+                      for operation in self.model.decoder.head)
+        return self.limits.cache * outputs * sizes["N"] * DType.BF16.bytes
+
+    @property
+    def activations(self) -> float:
+        """Bytes that the encoder needs for as many of the largest items as its budget allows, as vLLM profiles it."""
+        image, embeds = self.largest, self.limits.budget // self.most_embeds * self.most_embeds
+        share = max(embeds // self.ways, self.most_embeds) / image.embeds
+        return share * _activations(self.model, image, self.shard)
+
+    def batches(self, batch: Batch) -> Sequence[Batch]:
+        """What the encoder computes before *batch*: on the rank with the most patches, where images are dealt."""
+        if not batch.images:
+            return ()
+        return (encoder_batch(batch.images if self.ways == 1 else _dealt(batch.images, self.ways)),)
+
+
+def vision_of(model: Model, settings: EngineSettings) -> Vision | None:
+    """The vision encoder that an engine with *settings* runs beside *model*, if it has one.
+
+    Raises ConfigError for settings of images where the model takes none.
+    """
+    encoder = model.decoder.encoder
+    if encoder is None or encoder.images is None:
+        for name in OF_IMAGES:
+            if getattr(settings, name):
+                raise ConfigError(f"serve.{name}", f"{model.name} takes no images; leave it out")
+        return None
+    limit, given = _limit(settings), settings.mm_processor_kwargs
+    processor = adjusted(encoder.images, given.given if given else {})
+    if settings.language_model_only or not (limit.image or limit.video):
+        return None
+    return Vision(_tower(model.name, encoder), processor, settings)
+
+
+@lru_cache(maxsize=16)
+def _named(name: str) -> str:
+    return f"{name}, vision"
+
+
+def _tower(name: str, encoder: Decoder) -> FurtherModel:
+    return FurtherModel(_named(name), encoder, prefix="encoder.")
+
+
+def _limit(settings: EngineSettings) -> LimitMmPerPrompt:
+    return settings.limit_mm_per_prompt or LimitMmPerPrompt()
+
+
+def _dealt(images: Sequence[Patches], ways: int) -> Sequence[Patches]:
+    """The images of the rank with the most patches, where each goes to the rank with the fewest, largest first, as in
+    vLLM (`get_load_balance_assignment`)."""
+    loads: list[list[Patches]] = [[] for _ in range(ways)]
+    for image in sorted(images, key=lambda each: -each.tokens):
+        min(loads, key=_patches).append(image)
+    return max(loads, key=_patches)
+
+
+def _patches(images: Sequence[Patches]) -> int:
+    return sum(image.tokens for image in images)
+
+
+def _activations(model: Model, image: Patches, shard: Shard) -> float:
+    """Bytes that the largest kernel for *image* reads and writes, beside its hidden states."""
+    batch = encoder_batch([image])
+    kernels = [kernel for _, kernel in model.graph(batch.tokens, batch.logits, shard).over(batch)]
+    return 2 * batch.tokens * model.decoder.sizes["m"] * DType.BF16.bytes + max(map(_working_set, kernels))
+
+
+def _working_set(kernel: Kernel | Collective) -> float:
+    if isinstance(kernel, Gemm):
+        return kernel.m * (kernel.k + kernel.n) * DType.BF16.bytes
+    return kernel.work.bytes if isinstance(kernel, Pointwise) else 0.0
+
+
+def encoder_passes(timer: StepTimer, settings: EngineSettings) -> list[Pass]:
+    """What runs before the pass of *timer*, which is that of a pipeline stage: the first one has the encoder.
+
+    It runs kernel by kernel, as vLLM launches it by default.
+    """
+    vision = vision_of(timer.model, settings)
+    if vision is None or not timer.shard.first:
+        return []
+    own = evolve(timer, model=vision.model, shard=vision.shard, graphs=Graphs(eager=True),
+                 host=without_inputs(timer.host))
+    return [Pass(own, vision.batches, before=True)]
