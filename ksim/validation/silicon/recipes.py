@@ -52,8 +52,13 @@ def _check(row: Row) -> None:
         raise NotRun("its concurrency is not known")
     if not row.attention_dp:
         raise NotRun("its attention_dp_size is 0")
-    if row.tensor > _NODE:
+    if row.tensor > _NODE and not _drafts(row):
         raise NotRun(f"tp_size above {_NODE} is a deployment over several nodes")
+
+
+def _drafts(row: Row) -> bool:
+    """Whether *row* decodes speculatively, as far as is known; then the table that says so has its parallelism too."""
+    return row.speculation not in ("", "none")
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
@@ -85,7 +90,7 @@ def accepting(row: Row, serve: dict[str, Any]) -> dict[str, Any]:
     Raises NotRun where the row decodes speculatively, and its number of drafts or its acceptance is not known.
     """
     config, model = serve.get("speculative_config"), recipes().model(row)
-    if row.speculation in ("", "none"):
+    if not _drafts(row):
         return serve
     if config is None:
         raise NotRun(f"how many tokens {row.backend} drafts for {model} is not known")
@@ -154,7 +159,7 @@ def _parallelism(row: Row) -> dict[str, Any]:
     and moe_ep_size, each of which is at most the number of all GPUs.  Rows with speculative decoding have the
     parallelism of the table that says so.
     """
-    if row.whole and row.speculation not in ("", "none"):
+    if row.whole and _drafts(row):
         return row.whole.worker.settings
     experts: dict[str, Any] = {"enable_expert_parallel": True} if row.moe_ep > 1 else {}
     if row.attention_dp == 1:
